@@ -1,0 +1,1 @@
+"""Floor 7: the pipeline and what users call."""

@@ -1,0 +1,91 @@
+"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bool``, and vectors such as ``int16x2``.
+
+A dtype is a plain string, so that it prints, compares and parses without ceremony. This file alone maps it to bits, numpy and C.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from microc.errors import InternalError
+
+Array = NDArray[Any]
+
+_PATTERN = re.compile(r"(int|uint|float)(4|8|16|32|64)(?:x(\d+))?")
+
+
+class DTypeInfo(NamedTuple):
+    """``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane."""
+
+    kind: str
+    bits: int
+    lanes: int
+
+
+@lru_cache(maxsize=256)
+def info(dtype: str) -> DTypeInfo:
+    """Take a dtype apart; an unknown name is a defect of the caller."""
+    if dtype == "bool":
+        return DTypeInfo("bool", 8, 1)
+    match = _PATTERN.fullmatch(dtype)
+    if match is None:
+        raise InternalError(f"unknown dtype {dtype!r}")
+    return DTypeInfo(match[1], int(match[2]), int(match[3] or 1))
+
+
+def is_valid(dtype: str) -> bool:
+    """Whether ``dtype`` is spelled as a dtype."""
+    return dtype == "bool" or _PATTERN.fullmatch(dtype) is not None
+
+
+def is_float(dtype: str) -> bool:
+    return info(dtype).kind == "float"
+
+
+def is_integer(dtype: str) -> bool:
+    return info(dtype).kind in ("int", "uint")
+
+
+def nbytes(dtype: str) -> int:
+    """Bytes of one element (all lanes)."""
+    kind = info(dtype)
+    return kind.bits * kind.lanes // 8
+
+
+def int_range(dtype: str) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype (``bool`` counts as 0..1)."""
+    kind, bits, _ = info(dtype)
+    if kind == "bool":
+        return 0, 1
+    if kind == "uint":
+        return 0, (1 << bits) - 1
+    if kind == "int":
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    raise InternalError(f"{dtype} has no integer range")
+
+
+def to_numpy(dtype: str) -> np.dtype[Any]:
+    """The numpy dtype that stores one scalar of ``dtype``."""
+    kind, bits, lanes = info(dtype)
+    if lanes != 1:
+        raise InternalError(f"{dtype} is a vector and has no numpy dtype")
+    return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")
+
+
+def c_name(dtype: str) -> str:
+    """The C type of a scalar; packed integer vectors of 32 bits live in ``int32_t`` as in ACLE."""
+    kind, bits, lanes = info(dtype)
+    if lanes > 1:
+        if kind == "int" and bits * lanes == 32:
+            return "int32_t"
+        raise InternalError(f"{dtype} has no portable C type")
+    if kind == "bool":
+        return "bool"
+    if kind == "float":
+        return {32: "float", 64: "double"}[bits]
+    return f"{kind}{bits}_t"

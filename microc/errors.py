@@ -1,0 +1,109 @@
+"""Errors that a user can act on: what went wrong, where, and what to do about it.
+
+Every refusal of the library is a :class:`MicrocError`. The command line prints it as ``error[CODE]: what``, ``where``
+and ``help: hint``, and exits with the error's ``exit_code``.
+
+==== =====================================================
+exit meaning
+==== =====================================================
+0    success
+1    verification failed (board and host differ)
+2    usage: wrong argument, shape or dtype
+3    the model is broken or uses something unsupported
+4    the model does not fit the board
+5    a tool is missing, or a build failed
+6    the board, the serial line or a time-out
+70   a defect in microc itself
+==== =====================================================
+"""
+
+from __future__ import annotations
+
+
+class MicrocError(Exception):
+    """Base of all refusals. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try."""
+
+    code = "E0000"
+    exit_code = 70
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.what}"]
+        if self.where:
+            lines.append(f"  --> {self.where}")
+        if self.hint:
+            lines.append(f"  help: {self.hint}")
+        return "\n".join(lines)
+
+
+class VerificationError(MicrocError):
+    """Two executions that must agree do not."""
+
+    code = "E0101"
+    exit_code = 1
+
+
+class UsageError(MicrocError):
+    """A wrong argument, option, shape or dtype from the caller."""
+
+    code = "E0201"
+    exit_code = 2
+
+
+class OutputError(UsageError):
+    """A file or folder cannot be written or read."""
+
+    code = "E0202"
+
+
+class ModelError(MicrocError):
+    """The model file is corrupt, truncated, inconsistent or not a model at all."""
+
+    code = "E0301"
+    exit_code = 3
+
+
+class UnsupportedError(ModelError):
+    """The model is well-formed but uses something that microc does not do. Lists everything at once."""
+
+    code = "E0302"
+
+
+class ScheduleError(MicrocError):
+    """A schedule step that cannot be applied; the hint says what to do first."""
+
+    code = "E0303"
+    exit_code = 3
+
+
+class FitError(MicrocError):
+    """The model needs more flash or RAM than the board has; ``what`` holds the numbers."""
+
+    code = "E0401"
+    exit_code = 4
+
+
+class ToolError(MicrocError):
+    """A compiler, emulator or flasher is missing or has failed."""
+
+    code = "E0501"
+    exit_code = 5
+
+
+class DeviceError(MicrocError):
+    """The board does not answer, answers nonsense, or its port is gone."""
+
+    code = "E0601"
+    exit_code = 6
+
+
+class InternalError(MicrocError):
+    """A broken invariant inside microc; never the user's fault."""
+
+    code = "E7001"
+    exit_code = 70

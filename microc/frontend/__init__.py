@@ -1,0 +1,1 @@
+"""Floor 4: readers of model files."""

@@ -1,0 +1,154 @@
+"""The graph IR: what a network computes, before anyone thinks about loops.
+
+Values are names, so a graph prints as text and parses back. Everything is frozen; a pass builds a new :class:`Graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import InternalError
+
+Attr = int | float | str | bool | None | tuple["Attr", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """Where something comes from: model file (no folder), index of the operator in it, its name."""
+
+    file: str = ""
+    index: int = -1
+    name: str = ""
+
+    def __str__(self) -> str:
+        index = f"#{self.index}" if self.index >= 0 else ""
+        return " ".join(part for part in (self.file, index, self.name) if part) or "<unknown>"
+
+
+@dataclass(frozen=True, slots=True)
+class Quant:
+    """Affine quantisation, real = scale * (q - zero_point). One entry, or one per index along ``axis``."""
+
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != len(self.zero_point) or not self.scale:
+            raise InternalError("scale and zero_point differ in length")
+        if self.axis is None and len(self.scale) != 1:
+            raise InternalError("per-tensor quantisation takes one scale")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape, dtype, optional quantisation, and the meaning of the axes (``NHWC``, ``NCHW``, ``OHWI`` or empty)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    quant: Quant | None = None
+    layout: str = ""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * dtypes.nbytes(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator application. ``group`` names the kernel that fusion put it in (empty before fusion).
+
+    An absent optional input is the empty name.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    loc: Loc = Loc()
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attrs", MappingProxyType(dict(sorted(self.attrs.items()))))
+
+    def attr(self, name: str) -> Any:
+        """The attribute, which must be present: inference fills in defaults, never a consumer."""
+        try:
+            return self.attrs[name]
+        except KeyError:
+            raise InternalError(f"{self.op} has no attribute {name!r}", where=str(self.loc)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A network in topological order.
+
+    ``types`` gives every value's type; ``consts`` the data of the constant ones (numpy arrays, never written to);
+    ``state`` the initial data of tensors that live across calls, each updated by a node output bound in ``updates``
+    (state name -> value name holding its next contents).
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Mapping[str, TensorType]
+    consts: Mapping[str, Array] = field(default_factory=dict)
+    state: Mapping[str, Array] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("types", "consts", "state", "updates"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        for array in (*self.consts.values(), *self.state.values()):
+            array.setflags(write=False)
+
+    def producer(self) -> dict[str, Node]:
+        """Value name -> the node that makes it."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    def consumers(self) -> dict[str, tuple[Node, ...]]:
+        """Value name -> the nodes that read it, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                found.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in found.items()}
+
+    def is_const(self, name: str) -> bool:
+        return name in self.consts
+
+    def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
+        """The graph with other nodes (and other fields); types and constants nobody names any more are dropped."""
+        nodes = tuple(nodes)
+        graph = replace(self, nodes=nodes, **changes)
+        used = {*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()}
+        for node in nodes:
+            used.update(node.inputs, node.outputs)
+        return replace(
+            graph,
+            types={name: t for name, t in graph.types.items() if name in used},
+            consts={name: c for name, c in graph.consts.items() if name in used},
+        )
+
+
+def fresh_name(taken: Iterable[str], stem: str) -> str:
+    """``stem``, or ``stem_1``, ``stem_2`` ...: the first that is not taken."""
+    taken = taken if isinstance(taken, (set, frozenset, Mapping)) else set(taken)
+    if stem not in taken:
+        return stem
+    number = 1
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"

@@ -1,0 +1,130 @@
+"""What lowering makes, planning places and codegen prints: kernels, their call sequence, values, the memory plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.tir.ir import PrimFunc
+
+STORAGES = ("input", "output", "const", "state", "intermediate", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the module. ``storage`` is one of :data:`STORAGES`; ``data`` belongs to ``const`` and ``state`` (initial).
+
+    ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
+    source's name for it, for comments.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    storage: str
+    data: Array | None = None
+    scale: float | None = None
+    zero_point: int | None = None
+    label: str = ""
+    align: int = 4
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * dtypes.nbytes(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``name`` occupies ``base``'s memory from byte ``offset`` on (a reshape, an outer slice, a part of a concatenation)."""
+
+    name: str
+    base: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One C function: its lowered loops, and what its comment says."""
+
+    func: PrimFunc
+    comment: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.func.name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One step of the network: a kernel applied to values (in the order of its parameters).
+
+    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call; ``inplace`` pairs
+    (written value, read value) that may share memory exactly (same first byte). ``layer`` is the source location.
+    """
+
+    kernel: str
+    args: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    workspace: tuple[str, ...] = ()
+    inplace: tuple[tuple[str, str], ...] = ()
+    layer: str = ""
+    op: str = ""
+    macs: int = 0
+    schedule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where every arena value lies: byte offsets, total size, and the lower bound (largest live set) beside it.
+
+    ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won.
+    """
+
+    offsets: Mapping[str, int]
+    size: int
+    lower_bound: int
+    planner: str
+    io_in_arena: bool = True
+    align: int = 16
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A compiled network before printing. ``plan`` is None until planning."""
+
+    name: str
+    values: Mapping[str, Value]
+    kernels: tuple[Kernel, ...]
+    calls: tuple[Call, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    state: tuple[str, ...] = ()
+    views: tuple[View, ...] = ()
+    plan: Plan | None = None
+    source: str = ""
+    fingerprint: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+        object.__setattr__(self, "options", MappingProxyType(dict(sorted(self.options.items()))))
+
+    def with_plan(self, plan: Plan) -> Module:
+        return replace(self, plan=plan)
+
+    @property
+    def macs(self) -> int:
+        return sum(call.macs for call in self.calls)
+
+    @property
+    def const_bytes(self) -> int:
+        """Bytes of weights and tables in flash."""
+        return sum(v.nbytes for v in self.values.values() if v.storage == "const")

@@ -1,0 +1,130 @@
+"""The operator registry: what every operator is called, infers, computes; one :class:`OpDef` per operator.
+
+An operator comes in one of two forms. *Elementwise* operators give ``scalar``: one output element from one element of
+every input, operands broadcast as in numpy; fusion and loops are not their business. All others give ``compute``: a
+tensor expression over their operands.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.target import Target
+from microc.tir.ir import Expr
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input as ``compute`` sees it: its graph type, its data when constant, and ways to a tensor expression.
+
+    ``tensor(shape)`` is the value, viewed with another shape of as many elements if one is given (row-major memory is
+    the same). ``packed(array)`` is a constant laid out anew at compile time: any array computed from ``data``.
+    """
+
+    type: TensorType
+    data: Array | None
+    tensor: Callable[..., te.Tensor]
+    packed: Callable[[Array], te.Tensor]
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """One application of an operator, at lowering."""
+
+    attrs: Mapping[str, Any]
+    operands: tuple[Operand | None, ...]
+    out_types: tuple[TensorType, ...]
+    target: Target
+    name: str = "out"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test of one operator: attributes, operand types (a ``const`` operand is known at compile time), and a float bound.
+
+    ``arrays`` fixes the operands' data where random data would be meaningless (shifts, tables); None means random.
+    """
+
+    attrs: Mapping[str, Attr]
+    types: tuple[TensorType, ...]
+    consts: tuple[int, ...] = ()
+    arrays: tuple[Array | None, ...] = ()
+    tolerance: float = 0.0
+    name: str = ""
+
+
+Legalized = tuple[Graph, ...]
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """An operator.
+
+    - ``infer(attrs, types) -> types``: output types; raises ModelError on inputs that make no sense.
+    - ``reference(attrs, arrays) -> arrays``: numpy, exact for integers; the meaning of the operator.
+    - ``scalar(attrs, args) -> Expr`` for elementwise operators: TIR over one element of each operand.
+    - ``compute(call) -> tensor(s)`` for the others; the tensors' elements in row-major order are the outputs'.
+    - ``cases()``: the tests; every operator has some.
+    - ``defaults``: attributes that may be left out when a node is built.
+    - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
+      ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
+    - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
+    - ``view``: the output is the input's memory under another shape.
+    """
+
+    name: str
+    infer: Callable[[Mapping[str, Any], Sequence[TensorType]], tuple[TensorType, ...]]
+    reference: Callable[[Mapping[str, Any], Sequence[Any]], tuple[Array, ...]]
+    scalar: Callable[[Mapping[str, Any], Sequence[Expr]], Expr] | None = None
+    compute: Callable[[OpCall], te.Tensor | tuple[te.Tensor, ...]] | None = None
+    cases: Callable[[], Iterable[Case]] = tuple
+    defaults: Mapping[str, Attr] = field(default_factory=dict)
+    legalize: Callable[[Node, Graph], Any] | None = None
+    macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
+    view: bool = False
+
+    @property
+    def elementwise(self) -> bool:
+        return self.scalar is not None
+
+
+FAMILIES = (
+    "conv",
+    "dense",
+    "elementwise",
+    "lookup",
+    "pool",
+    "quantization",
+    "reduce",
+    "shape",
+    "softmax",
+    "svdf",
+)
+
+
+@lru_cache(maxsize=1)
+def registry() -> Mapping[str, OpDef]:
+    """Every operator by name: each family module lists its own in ``OPERATORS``."""
+    found: dict[str, OpDef] = {}
+    for family in FAMILIES:
+        for definition in importlib.import_module(f"microc.ops.{family}").OPERATORS:
+            if definition.name in found:
+                raise InternalError(f"operator {definition.name} is defined twice")
+            found[definition.name] = definition
+    return found
+
+
+def get(name: str) -> OpDef:
+    """The operator called ``name``; asking for an unknown one is a defect (frontends refuse earlier)."""
+    try:
+        return registry()[name]
+    except KeyError:
+        raise InternalError(f"unknown operator {name!r}") from None

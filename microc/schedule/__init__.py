@@ -1,0 +1,1 @@
+"""Floor 4: schedule primitives, intrinsics as data, schedule rules."""

@@ -1,0 +1,77 @@
+"""What code is generated for: a :class:`Target` (core, features) and a :class:`Board` (target, memory, console, emulator).
+
+A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; nothing here knows a particular one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from microc.errors import UsageError
+
+CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
+    {
+        "host": ("host", frozenset({"fpu", "unaligned"})),
+        "cortex-m0": ("arm", frozenset()),
+        "cortex-m0plus": ("arm", frozenset()),
+        "cortex-m3": ("arm", frozenset({"unaligned", "mul64"})),
+        "cortex-m4": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m7": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m33": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m55": ("arm", frozenset({"dsp", "fpu", "mve", "unaligned", "mul64"})),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name."""
+
+    cpu: str
+    isa: str
+    features: frozenset[str]
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+
+def target_for(cpu: str) -> Target:
+    """The target of a known core."""
+    if cpu not in CPUS:
+        raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CPUS))
+    isa, features = CPUS[cpu]
+    return Target(cpu, isa, features)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A memory region of a board; ``kind`` is ``flash`` or ``ram``."""
+
+    name: str
+    kind: str
+    origin: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A board as its file describes it. ``raw`` holds the tables that only device/ and the templates read."""
+
+    name: str
+    title: str
+    target: Target
+    regions: tuple[Region, ...]
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def flash_bytes(self) -> int:
+        """Size of the regions that hold code and weights; 0 when the board does not bound it."""
+        return sum(r.size for r in self.regions if r.kind == "flash")
+
+    @property
+    def ram_bytes(self) -> int:
+        """Size of the regions that hold data, stack and arena; 0 when the board does not bound it."""
+        return sum(r.size for r in self.regions if r.kind == "ram")

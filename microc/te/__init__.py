@@ -1,0 +1,31 @@
+"""Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
+
+from microc.te.lower import create_prim_func
+from microc.te.tensor import (
+    ComputeDef,
+    Reduce,
+    ReduceAxis,
+    Tensor,
+    TensorRead,
+    compute,
+    max_reduce,
+    min_reduce,
+    placeholder,
+    reduce_axis,
+    sum_reduce,
+)
+
+__all__ = [
+    "ComputeDef",
+    "Reduce",
+    "ReduceAxis",
+    "Tensor",
+    "TensorRead",
+    "compute",
+    "create_prim_func",
+    "max_reduce",
+    "min_reduce",
+    "placeholder",
+    "reduce_axis",
+    "sum_reduce",
+]

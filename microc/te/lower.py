@@ -1,0 +1,151 @@
+"""Tensor expressions to loops: one block per computed tensor, in dependence order, nothing clever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from microc.errors import InternalError
+from microc.te.tensor import Reduce, Tensor, TensorRead
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Var
+
+
+def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Every tensor that the outputs depend on, producers first (placeholders included)."""
+    order: dict[int, Tensor] = {}
+
+    def visit(tensor: Tensor) -> None:
+        if id(tensor) in order:
+            return
+        if tensor.definition is not None:
+            for read in tensor_reads(tensor.definition.body):
+                visit(read.tensor)
+        order[id(tensor)] = tensor
+
+    for tensor in outputs:
+        visit(tensor)
+    return tuple(order.values())
+
+
+def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
+    """Every tensor element that an expression reads."""
+    match expr:
+        case TensorRead(_, indices):
+            yield expr
+            for index in indices:
+                yield from tensor_reads(index)
+        case Reduce(_, value, _, init):
+            yield from tensor_reads(value)
+            yield from tensor_reads(init)
+        case ir.Bin(_, a, b):
+            yield from tensor_reads(a)
+            yield from tensor_reads(b)
+        case ir.Un(_, a) | ir.Cast(_, a):
+            yield from tensor_reads(a)
+        case ir.Select(c, a, b):
+            for part in (c, a, b):
+                yield from tensor_reads(part)
+        case ir.Call(_, args):
+            for arg in args:
+                yield from tensor_reads(arg)
+        case _:
+            return
+
+
+class _Lowering:
+    def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor]) -> None:
+        self.taken: set[str] = set()
+        self.buffers: dict[int, Buffer] = {}
+        for tensor, scope in params:
+            self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype, scope)
+        for tensor in outputs:
+            self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype)
+
+    def fresh(self, stem: str) -> str:
+        name, number = stem, 1
+        while name in self.taken:
+            name, number = f"{stem}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def buffer(self, tensor: Tensor) -> Buffer:
+        if id(tensor) not in self.buffers:
+            if tensor.definition is None:
+                raise InternalError(f"placeholder {tensor.name} is not among the parameters")
+            name = self.fresh(tensor.name)
+            self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
+        return self.buffers[id(tensor)]
+
+    def expr(self, x: Expr, values: dict[Var, Expr]) -> Expr:
+        def go(e: Expr) -> Expr:
+            return self.expr(e, values)
+
+        match x:
+            case Var():
+                return values.get(x, x)
+            case TensorRead(tensor, indices):
+                return ir.Load(self.buffer(tensor), tuple(go(i) for i in indices))
+            case ir.Bin(op, a, b):
+                return ir.Bin(op, go(a), go(b))
+            case ir.Un(op, a):
+                return ir.Un(op, go(a))
+            case ir.Cast(dtype, a):
+                return ir.cast(dtype, go(a))
+            case ir.Select(c, a, b):
+                return ir.Select(go(c), go(a), go(b))
+            case ir.Call(name, args, dtype):
+                return ir.Call(name, tuple(go(a) for a in args), dtype)
+            case Reduce():
+                raise InternalError("a reduction must be the whole body of its compute")
+            case _:
+                return x
+
+    def stage(self, tensor: Tensor) -> ir.Stmt:
+        definition = tensor.definition
+        assert definition is not None
+        buffer, body = self.buffer(tensor), definition.body
+        axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
+        if isinstance(body, Reduce):
+            axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
+        loops, iters, values = [], [], {}
+        for var, extent, kind in axes:
+            loop = Var(self.fresh(var.name))
+            inner = Var(self.fresh(f"v_{var.name}"))
+            loops.append((loop, extent))
+            iters.append(ir.IterVar(inner, extent, kind, loop))
+            values[var] = inner
+        where = tuple(i.var for i in iters[: len(tensor.shape)])
+        init: ir.Stmt | None = None
+        if isinstance(body, Reduce):
+            init = ir.Store(buffer, where, self.expr(body.init, values))
+            value: Expr = ir.Bin(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
+        else:
+            value = self.expr(body, values)
+        block = ir.Block(tensor.name, tuple(iters), ir.Store(buffer, where, value), init)
+        return ir.loops(loops, block)
+
+
+def create_prim_func(
+    name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
+) -> ir.PrimFunc:
+    """The loops that compute ``outputs``. Parameters in order: inputs, constants, outputs. Intermediate tensors become
+    ``workspace`` buffers allocated around the body. Block names are the tensors' names."""
+    lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs)
+    body: list[ir.Stmt] = []
+    workspaces: list[Buffer] = []
+    kept = {id(t) for t in outputs}
+    blocks: set[str] = set()
+    for tensor in stages(outputs):
+        if tensor.definition is None:
+            continue
+        if tensor.name in blocks:
+            raise InternalError(f"two stages are named {tensor.name}")
+        blocks.add(tensor.name)
+        body.append(lowering.stage(tensor))
+        if id(tensor) not in kept:
+            workspaces.append(lowering.buffer(tensor))
+    result = ir.seq(*body)
+    for buffer in reversed(workspaces):
+        result = ir.Alloc(buffer, result)
+    params = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
+    return ir.PrimFunc(name, params, result)

@@ -1,0 +1,116 @@
+"""Tensors defined by an expression of their indices: ``compute((n, m), lambda i, j: a[i, j] + b[j])``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceAxis:
+    """An axis that is summed (or maximised ...) over. Use ``axis.var`` in expressions."""
+
+    var: Var
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRead(Expr):
+    """One element of a tensor; lowering turns it into a buffer load."""
+
+    tensor: Tensor
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.tensor.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expr):
+    """``combine`` (``add``, ``max``, ``min``, ``mul``) of ``value`` over ``axes``, starting from ``init``.
+
+    Stands only as the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
+    """
+
+    combine: str
+    value: Expr
+    axes: tuple[ReduceAxis, ...]
+    init: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.value.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeDef:
+    """How a tensor is made: one expression over its axes."""
+
+    axes: tuple[Var, ...]
+    body: Expr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tensor:
+    """A placeholder (``definition`` None) or a computed tensor. Compares by identity."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    definition: ComputeDef | None = None
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> TensorRead:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        if len(items) != len(self.shape):
+            raise InternalError(f"{self.name} has {len(self.shape)} axes, {len(items)} indices given")
+        return TensorRead(self, tuple(ir.as_index(item) for item in items))
+
+
+def placeholder(shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
+    """An input tensor."""
+    return Tensor(name, tuple(shape), dtype)
+
+
+def reduce_axis(extent: int, name: str) -> ReduceAxis:
+    """An axis to reduce over, 0..extent."""
+    return ReduceAxis(Var(name), extent)
+
+
+def compute(shape: tuple[int, ...], f: Callable[..., Expr], name: str, axes: tuple[str, ...] | None = None) -> Tensor:
+    """The tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``. ``axes`` names the loop variables."""
+    names = axes or tuple(f"i{k}" for k in range(len(shape)))
+    variables = tuple(Var(axis) for axis in names)
+    body = f(*variables)
+    return Tensor(name, tuple(shape), body.dtype, ComputeDef(variables, body))
+
+
+def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
+    start = ir.as_expr(init, value.dtype)
+    if start.dtype != value.dtype:
+        raise InternalError(f"reduction of {value.dtype} starts from {start.dtype}")
+    return Reduce(combine, value, axes, start)
+
+
+def sum_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float = 0) -> Reduce:
+    """The sum of ``value`` over ``axes``, plus ``init``."""
+    return _reduce("add", value, axes, init)
+
+
+def max_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
+    """The largest ``value`` over ``axes``, at least ``init``."""
+    return _reduce("max", value, axes, init)
+
+
+def min_reduce(value: Expr, *axes: ReduceAxis, init: Expr | int | float) -> Reduce:
+    """The smallest ``value`` over ``axes``, at most ``init``."""
+    return _reduce("min", value, axes, init)

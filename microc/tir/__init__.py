@@ -1,0 +1,1 @@
+"""Floor 1: the loop IR (TIR), a stranger to the graph."""
