@@ -120,6 +120,14 @@ class Module:
     def with_plan(self, plan: Plan) -> Module:
         return replace(self, plan=plan)
 
+    def base_of(self, name: str) -> tuple[str, int]:
+        """The value whose memory a name lives in, and the byte offset there."""
+        views, offset = {view.name: view for view in self.views}, 0
+        while name in views:
+            offset += views[name].offset
+            name = views[name].base
+        return name, offset
+
     @property
     def macs(self) -> int:
         return sum(call.macs for call in self.calls)

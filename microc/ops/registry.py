@@ -78,6 +78,7 @@ class OpDef:
       ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is the input's memory under another shape.
+    - ``operand_names``: what the operands are called in the C code (letters unless given).
     """
 
     name: str
@@ -90,6 +91,7 @@ class OpDef:
     legalize: Callable[[Node, Graph], Any] | None = None
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
+    operand_names: tuple[str, ...] = ()
 
     @property
     def elementwise(self) -> bool:

@@ -109,8 +109,9 @@ class _Lowering:
             axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
         loops, iters, values = [], [], {}
         for var, extent, kind in axes:
-            loop = Var(self.fresh(var.name))
-            inner = Var(self.fresh(f"v_{var.name}"))
+            stem = var.name if var.name not in self.taken else f"{var.name}_{tensor.name}"
+            loop = Var(self.fresh(stem))
+            inner = Var(self.fresh(f"v_{stem}"))
             loops.append((loop, extent))
             iters.append(ir.IterVar(inner, extent, kind, loop))
             values[var] = inner

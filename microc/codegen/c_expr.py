@@ -1,0 +1,183 @@
+"""Typed TIR expressions as C99 expressions. No conversion is left to C: every change of type is a printed cast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from microc import dtypes
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.affine import bounds_of
+
+Bounds = dict[ir.Var, tuple[int, int]]
+
+_INFIX = {
+    "add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "truncdiv": ("/", 13), "truncmod": ("%", 13),
+    "bitand": ("&", 8), "bitor": ("|", 6), "bitxor": ("^", 7), "shl": ("<<", 11), "shr": (">>", 11),
+    "lt": ("<", 10), "le": ("<=", 10), "gt": (">", 10), "ge": (">=", 10), "eq": ("==", 9), "ne": ("!=", 9),
+    "and": ("&&", 5), "or": ("||", 4),
+}  # fmt: skip
+_UNARY = {"neg": "-", "not": "!", "bitnot": "~"}
+_PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
+_MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
+
+MATH = frozenset(
+    "exp log log1p expm1 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil round rint "
+    "trunc fabs pow fmod fmin fmax exp2 log2 log10 hypot atan2 cbrt".split()
+)
+"""Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""
+
+
+class ExprPrinter:
+    """Prints expressions, remembering which helpers and headers they need.
+
+    ``helpers`` collects names of small inline functions (``min_i32``) and intrinsics; ``needs_math`` is set when a
+    function of ``<math.h>`` was printed.
+    """
+
+    def __init__(self) -> None:
+        self.helpers: dict[str, None] = {}
+        self.needs_math = False
+        self.bounds: Bounds = {}
+
+    def __call__(self, expr: ir.Expr) -> str:
+        return self._print(expr)[0]
+
+    def _helper(self, name: str) -> str:
+        self.helpers[name] = None
+        return name
+
+    def _at(self, expr: ir.Expr, level: int) -> str:
+        """``expr``, in brackets when it binds less tightly than ``level``."""
+        text, binds = self._print(expr)
+        return text if binds >= level else f"({text})"
+
+    def _print(self, expr: ir.Expr) -> tuple[str, int]:
+        match expr:
+            case ir.Const(value, dtype):
+                return self._const(value, dtype)
+            case ir.Var(name):
+                return name, _PRIMARY
+            case ir.Load(buffer, indices):
+                return self.element(buffer, indices), _PRIMARY
+            case ir.AddressOf(buffer, indices):
+                return f"&{self.element(buffer, indices)}", _PREFIX
+            case ir.Cast(dtype, a):
+                return f"({dtypes.c_name(dtype)}){self._at(a, _PREFIX)}", _PREFIX
+            case ir.Un(op, a):
+                inner = self._at(a, _PREFIX)
+                space = " " if op == "neg" and inner.startswith("-") else ""
+                return f"{_UNARY[op]}{space}{inner}", _PREFIX
+            case ir.Select(condition, a, b):
+                return f"{self._at(condition, 4)} ? {self._at(a, 4)} : {self._at(b, 4)}", _TERNARY
+            case ir.Call(name, args):
+                return self._call(name, args), _PRIMARY
+            case ir.Bin():
+                return self._binary(expr)
+            case _:
+                raise InternalError(f"cannot print {type(expr).__name__} as C")
+
+    def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
+        text = self.literal(value, dtype)
+        return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
+
+    def literal(self, value: int | float, dtype: str) -> str:
+        """A literal of exactly this dtype."""
+        if dtypes.is_float(dtype):
+            if math.isnan(value) or math.isinf(value):
+                self.needs_math = True
+                name = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+                return name if dtype == "float32" else f"(double){name}"
+            digits = str(np.float32(value)) if dtype == "float32" else repr(float(value))
+            if "." not in digits and "e" not in digits:
+                digits += ".0"
+            return digits + ("f" if dtype == "float32" else "")
+        number = int(value)
+        match dtype:
+            case "bool":
+                return "true" if number else "false"
+            case "int64":
+                return "INT64_MIN" if number == -(1 << 63) else f"INT64_C({number})"
+            case "uint64":
+                return f"UINT64_C({number})"
+            case "uint32":
+                return f"{number}U"
+            case "int32":
+                return "INT32_MIN" if number == -(1 << 31) else str(number)
+            case _:
+                return f"({dtypes.c_name(dtype)}){number}" if number >= 0 else f"({dtypes.c_name(dtype)})({number})"
+
+    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+        """One element: a scalar of a register tile, or ``name[flat index]``."""
+        if buffer.scope == "register":
+            numbers = [ir.int_value(i) for i in indices]
+            if all(n is not None for n in numbers):
+                return register_name(buffer, [n for n in numbers if n is not None])
+        return f"{buffer.name}[{self(flat_index(buffer, indices))}]"
+
+    def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
+        printed = ", ".join(self(a) for a in args)
+        if name in MATH:
+            self.needs_math = True
+            return f"{name}{'f' if args[0].dtype == 'float32' else ''}({printed})"
+        return f"{self._helper(name)}({printed})"
+
+    def _binary(self, expr: ir.Bin) -> tuple[str, int]:
+        op, a, b = expr.op, expr.a, expr.b
+        if op in ("min", "max"):
+            return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+        if op in ("floordiv", "floormod"):
+            reach = bounds_of(a, self.bounds)
+            divisor = ir.int_value(b)
+            if reach is None or reach[0] < 0 or divisor is None or divisor <= 0:
+                return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
+            op = "truncdiv" if op == "floordiv" else "truncmod"
+        if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
+            count = ir.int_value(b)
+            if count is not None:
+                return self._infix("mul", a, ir.Const(1 << count, a.dtype))
+            wide = dtypes.c_name("u" + a.dtype)
+            return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, 12)})", _PREFIX
+        if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
+            return self._infix("sub", a, ir.Const(-b.value, b.dtype))
+        return self._infix(op, a, b)
+
+    def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:
+        sign, level = _INFIX[op]
+        left, right = self._operand(a, sign, level), self._operand(b, sign, level + 1)
+        return f"{left} {sign} {right}", level
+
+    def _operand(self, expr: ir.Expr, sign: str, level: int) -> str:
+        """An operand; other operators than + - * are bracketed inside each other, as -Wparentheses and readers want."""
+        text, binds = self._print(expr)
+        plain = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
+        plain = plain or (sign in ("<", "<=", ">", ">=", "==", "!=", "&&", "||") and binds > level)
+        return text if plain else f"({text})"
+
+
+def short_name(dtype: str) -> str:
+    """``i32`` for int32, ``f32`` for float32: suffixes of helper functions."""
+    kind, bits, _ = dtypes.info(dtype)
+    return f"{ {'int': 'i', 'uint': 'u', 'float': 'f', 'bool': 'b'}[kind] }{bits}"
+
+
+def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
+    """The scalar that holds one element of a register tile: ``acc_0_1``; unit axes do not show."""
+    shown = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
+    return "_".join([buffer.name, *shown])
+
+
+def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
+    """The row-major element index."""
+    from microc.tir.affine import simplify
+
+    total: ir.Expr = ir.const(0, "int32")
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        total = total + index * stride
+    return simplify(total)
+
+
+Printer = Callable[[ir.Expr], str]

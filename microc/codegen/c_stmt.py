@@ -1,0 +1,84 @@
+"""TIR statements and functions as C99."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from microc import dtypes
+from microc.codegen.c_expr import ExprPrinter, register_name
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.rewrite import buffers_written
+
+INDENT = "    "
+
+
+class StmtPrinter:
+    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions."""
+
+    def __init__(self) -> None:
+        self.expr = ExprPrinter()
+
+    def lines(self, stmt: ir.Stmt) -> list[str]:
+        """The statement, one string per line, without indentation of its own."""
+        match stmt:
+            case ir.Seq(body):
+                return [line for child in body for line in self.lines(child)]
+            case ir.Store(buffer, indices, value):
+                return self._store(buffer, indices, value)
+            case ir.For():
+                return self._loop(stmt)
+            case ir.If(condition, then, otherwise):
+                text = [f"if ({self.expr(condition)}) {{", *_indented(self.lines(then))]
+                if otherwise is not None:
+                    text += ["} else {", *_indented(self.lines(otherwise))]
+                return [*text, "}"]
+            case ir.Let(var, value, body):
+                return [f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};", *self.lines(body)]
+            case ir.Alloc(buffer, body):
+                return [*self._declare(buffer), *self.lines(body)]
+            case ir.Evaluate(value):
+                return [f"{self.expr(value)};"]
+            case _:
+                raise InternalError(f"cannot print {type(stmt).__name__} as C")
+
+    def _store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> list[str]:
+        target = self.expr.element(buffer, indices)
+        if isinstance(value, ir.Bin) and value.op in ("add", "sub", "mul") and value.a == ir.Load(buffer, indices):
+            sign = {"add": "+", "sub": "-", "mul": "*"}[value.op]
+            return [f"{target} {sign}= {self.expr(value.b)};"]
+        return [f"{target} = {self.expr(value)};"]
+
+    def _loop(self, loop: ir.For) -> list[str]:
+        if loop.kind not in ("serial", "parallel"):
+            raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
+        extent = ir.int_value(loop.extent)
+        if extent is not None:
+            self.expr.bounds[loop.var] = (0, max(0, extent - 1))
+        kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
+        head = f"for ({kind} {name} = 0; {name} < {self.expr(loop.extent)}; ++{name}) {{"
+        return [head, *_indented(self.lines(loop.body)), "}"]
+
+    def _declare(self, buffer: ir.Buffer) -> list[str]:
+        if buffer.scope != "register":
+            raise InternalError(f"{buffer.scope} buffer {buffer.name} was not lowered")
+        names = [register_name(buffer, list(index)) for index in product(*(range(n) for n in buffer.shape))]
+        return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"]
+
+    def function(self, func: ir.PrimFunc) -> list[str]:
+        """The whole function, ``static void``; read-only parameters are pointers to const."""
+        written = {b.name for b in buffers_written(func.body)}
+        params = ", ".join(_parameter(p, written=p.name in written) for p in func.params)
+        self.expr.bounds = {}
+        return [f"static void {func.name}({params or 'void'})", "{", *_indented(self.lines(func.body)), "}"]
+
+
+def _parameter(buffer: ir.Buffer, *, written: bool) -> str:
+    kind = dtypes.c_name(buffer.dtype)
+    if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
+        return f"const {kind} *restrict {buffer.name}"
+    return f"{'' if written else 'const '}{kind} *{buffer.name}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [INDENT + line if line else line for line in lines]

@@ -1,0 +1,71 @@
+"""Writing files so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from microc.errors import OutputError
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary path beside ``target``; it takes ``target``'s place when the block succeeds, and vanishes otherwise."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def unwritable(target: Path, error: OSError) -> OutputError:
+    """The one message for a place that cannot be written."""
+    reason = error.strerror or str(error)
+    return OutputError(f"cannot write {target}: {reason}", where=str(target), hint="choose another folder with -o")
+
+
+MARKER = "manifest.json"
+
+
+def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write a project: into a temporary folder first, which then replaces ``folder``.
+
+    An existing folder is replaced only when it is empty or holds a project of ours (it has a manifest).
+    """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file", where=str(folder), hint="choose another folder with -o")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise OutputError(
+            f"{folder} holds other files", where=str(folder), hint="choose a new or empty folder with -o; nothing was written"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        for name, content in files.items():
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        os.chmod(temporary, 0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""manifest.json: what the host must know about a generated project: tensors, kernels, memory, in a versioned schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from microc.module import Module, Value
+
+SCHEMA_VERSION = 1
+
+
+def manifest(module: Module, version: str) -> dict[str, Any]:
+    """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table."""
+    assert module.plan is not None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "microc": version,
+        "model": module.name,
+        "source": module.source,
+        "fingerprint": module.fingerprint,
+        "arena_size": module.plan.size,
+        "arena_lower_bound": module.plan.lower_bound,
+        "planner": module.plan.planner,
+        "io_in_arena": module.plan.io_in_arena,
+        "const_bytes": module.const_bytes,
+        "macs": module.macs,
+        "inputs": list(module.inputs),
+        "outputs": list(module.outputs),
+        "tensors": [_tensor(module, name) for name in tensor_names(module)],
+        "kernels": [
+            {
+                "index": k,
+                "function": call.kernel,
+                "layer": call.layer,
+                "op": call.op,
+                "macs": call.macs,
+                "schedule": call.schedule,
+                "outputs": [n for n in call.writes if n in set(tensor_names(module))],
+            }
+            for k, call in enumerate(module.calls)
+        ],
+    }
+
+
+def tensor_names(module: Module) -> tuple[str, ...]:
+    """Inputs, outputs, state, then every intermediate that has memory of its own: the board's tensor table."""
+    intermediate = tuple(
+        name for name, value in module.values.items() if value.storage == "intermediate" and _written(module, name)
+    )
+    return tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediate)))
+
+
+def _written(module: Module, name: str) -> bool:
+    return any(name in call.writes for call in module.calls)
+
+
+def _tensor(module: Module, name: str) -> dict[str, Any]:
+    value: Value = module.values[name]
+    kind = value.storage
+    return {
+        "name": name,
+        "label": value.label,
+        "kind": kind,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "bytes": value.nbytes,
+        "scale": value.scale,
+        "zero_point": value.zero_point,
+    }
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Stable text: sorted nothing, indented, one trailing newline."""
+    return json.dumps(data, indent=2, ensure_ascii=True) + "\n"

@@ -1,0 +1,38 @@
+"""Jinja with strict rules: undefined names are errors, blocks leave no blank lines, output is the same everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+
+from microc import paths
+
+
+@lru_cache(maxsize=1)
+def environment() -> jinja2.Environment:
+    """The environment over the project's templates."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(str(paths.templates())),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # the output is C, not HTML
+    )
+    env.filters["comment"] = safe_comment
+    return env
+
+
+def safe_comment(text: str) -> str:
+    """Text that can stand in a C comment: it neither ends it, nests another, nor continues the line."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return printable.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
+
+
+def render(template: str, context: Any) -> str:
+    """One template filled from a frozen context class (its fields are the template's names)."""
+    if not is_dataclass(context) or isinstance(context, type):
+        raise TypeError("a template is filled from a dataclass")
+    names = {f.name: getattr(context, f.name) for f in fields(context)}
+    return environment().get_template(template).render(names)

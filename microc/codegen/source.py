@@ -1,0 +1,191 @@
+"""A planned module as C text: what the templates of the generated project are filled with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microc import dtypes
+from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.data import declaration, definition
+from microc.codegen.helpers import helper_source
+from microc.codegen.render import safe_comment
+from microc.errors import InternalError
+from microc.module import Call, Module, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in the arena."""
+
+    name: str
+    macro: str
+    type: str
+    elements: int
+    bytes: int
+    meaning: str
+    label: str
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelContext:
+    """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
+
+    name: str
+    upper: str
+    source: str
+    fingerprint: str
+    version: str
+    arena_size: int
+    arena_align: int
+    lower_bound: int
+    planner: str
+    kernel_count: int
+    macs: int
+    const_bytes: int
+    stack_bound: int
+    needs_math: bool
+    needs_string: bool
+    io_in_arena: bool
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    helpers: tuple[str, ...]
+    kernels: tuple[str, ...]
+    steps: tuple[Step, ...]
+    resets: tuple[str, ...]
+    data_declarations: tuple[str, ...]
+    data_definitions: tuple[str, ...]
+    regions: tuple[tuple[int, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One case of the step function: the call and where it comes from."""
+
+    number: int
+    call: str
+    layer: str
+
+
+def tensor_of(module: Module, name: str) -> Tensor:
+    """The header's view of an input or output."""
+    value = module.values[name]
+    shape = "x".join(map(str, value.shape)) or "scalar"
+    meaning = shape
+    if value.scale is not None:
+        meaning += f", real = {value.scale:.9g} * (q - {value.zero_point})"
+    elements = value.nbytes // dtypes.nbytes(value.dtype)
+    offset = module.plan.offsets.get(name) if module.plan else None
+    return Tensor(name, name.upper(), dtypes.c_name(value.dtype), elements, value.nbytes, meaning, value.label, offset)
+
+
+def model_context(module: Module, version: str, stack_bound: int) -> ModelContext:
+    """Print every part of the module once."""
+    plan = module.plan
+    if plan is None:
+        raise InternalError("the module has no memory plan")
+    printer = StmtPrinter()
+    kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
+    helpers = _helpers(printer)
+    consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
+    steps = tuple(Step(k, _call_text(module, call), call.layer) for k, call in enumerate(module.calls))
+    prefixed = [_prefixed(module, v) for v in consts]
+    resets = _resets(module)
+    return ModelContext(
+        name=module.name,
+        upper=module.name.upper(),
+        source=module.source,
+        fingerprint=module.fingerprint,
+        version=version,
+        arena_size=plan.size,
+        arena_align=plan.align,
+        lower_bound=plan.lower_bound,
+        planner=plan.planner,
+        kernel_count=len(module.calls),
+        macs=module.macs,
+        const_bytes=module.const_bytes,
+        stack_bound=stack_bound,
+        needs_math=printer.expr.needs_math,
+        needs_string=bool(resets) or any("memcpy" in h for h in helpers),
+        io_in_arena=plan.io_in_arena,
+        inputs=tuple(tensor_of(module, n) for n in module.inputs),
+        outputs=tuple(tensor_of(module, n) for n in module.outputs),
+        helpers=helpers,
+        kernels=kernels,
+        steps=steps,
+        resets=resets,
+        data_declarations=tuple(f"extern {declaration(v)};" for v in prefixed),
+        data_definitions=tuple("\n".join(definition(v)) for v in prefixed),
+        regions=tuple(
+            (offset, module.values[name].nbytes, name)
+            for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
+        ),
+    )
+
+
+def _prefixed(module: Module, value: Value) -> Value:
+    """A constant under its public C name."""
+    return Value(f"{module.name}_{value.name}", value.shape, value.dtype, "const", value.data)
+
+
+def _helpers(printer: StmtPrinter) -> tuple[str, ...]:
+    """All helpers that the kernels use, and those that helpers use, each after what it needs."""
+    texts: dict[str, str] = {}
+    while any(name not in texts for name in printer.expr.helpers):
+        for name in list(printer.expr.helpers):
+            if name not in texts:
+                texts[name] = "\n".join(helper_source(name, printer.expr))
+    return tuple(texts[name] for name in sorted(texts))
+
+
+def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> str:
+    kernel = module.kernels[position]
+    uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
+    layers = [f"{call.layer} (step {k}, {call.macs} MACs)" for k, call in uses]
+    notes = [*layers, *kernel.comment]
+    comment = ["/*", *(f" * {safe_comment(line)}" for line in notes), " */"]
+    return "\n".join([*comment, *printer.function(kernel.func)])
+
+
+def _call_text(module: Module, call: Call) -> str:
+    kernel = next(k for k in module.kernels if k.name == call.kernel)
+    written = set(call.writes) | set(call.workspace)
+    args = [
+        pointer(module, name, param.dtype, const=name not in written)
+        for name, param in zip(call.args, kernel.func.params, strict=True)
+    ]
+    return f"{call.kernel}({', '.join(args)});"
+
+
+def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
+    """A C expression for the address of a value, as a pointer to ``dtype``."""
+    base, offset = module.base_of(name)
+    value = module.values[base]
+    kind = dtypes.c_name(dtype)
+    qualifier = "const " if const else ""
+    if value.storage == "const":
+        return f"{module.name}_{base}"
+    if value.storage in ("input", "output"):
+        place = f"{'inputs' if value.storage == 'input' else 'outputs'}->{base}"
+        if offset or value.dtype != dtype:
+            return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
+        return place
+    assert module.plan is not None
+    offset += module.plan.offsets[base]
+    where = f"arena + {offset}" if offset else "arena"
+    step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
+    return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
+
+
+def _resets(module: Module) -> tuple[str, ...]:
+    """Statements that put every state tensor to its initial content."""
+    lines = []
+    for name in module.state:
+        value = module.values[name]
+        assert value.data is not None and module.plan is not None
+        place = f"(uint8_t *)arena + {module.plan.offsets[name]}"
+        raw = value.data.tobytes()
+        if len(set(raw)) > 1:
+            raise InternalError(f"state {name} does not start uniform")
+        lines.append(f"memset({place}, {raw[0] if raw else 0}, {value.nbytes});")
+    return tuple(lines)

@@ -1,0 +1,77 @@
+"""Writing and loading desktop libraries: shared objects and source archives. Both are whole or absent, never half there."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from microc.codegen.files import replacing
+from microc.device.toolchain import compile_shared
+from microc.driver.library import Library
+from microc.errors import ModelError, OutputError
+
+SOURCES = ("model.c", "model_data.c", "shared.c")
+MEMBERS = (*SOURCES, "model.h", "model_data.h", "manifest.json")
+
+
+def export_shared(library: Path, target: Path) -> Path:
+    """Copy the built shared library."""
+    with replacing(target) as temporary:
+        shutil.copyfile(library, temporary)
+        os.chmod(temporary, 0o755)
+    return target
+
+
+def export_tar(sources: Mapping[str, str], target: Path) -> Path:
+    """The C sources as a tar archive with fixed owners and times, so that equal sources give equal bytes."""
+    if not sources:
+        raise OutputError("a library loaded from .so has no sources to export", where=str(target), hint="export to .so")
+    with replacing(target) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in sorted(sources):
+            data = sources[name].encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return target
+
+
+def load_library(path: str | Path) -> Library:
+    """Load what :meth:`Library.export_library` wrote; a source archive is compiled first."""
+    source = Path(path)
+    if not source.is_file():
+        raise OutputError(f"there is no library {source}", where=str(source))
+    if source.suffix != ".tar":
+        return Library(source.resolve())
+    return build_library(_read_tar(source))
+
+
+def _read_tar(path: Path) -> dict[str, str]:
+    """The members that we write, nothing else; names are compared, never followed."""
+    try:
+        with tarfile.open(path) as archive:
+            found = {}
+            for member in archive.getmembers():
+                handle = archive.extractfile(member) if member.isfile() and member.name in MEMBERS else None
+                if handle is not None:
+                    found[member.name] = handle.read().decode()
+    except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
+        raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
+    missing = [name for name in MEMBERS if name not in found]
+    if missing:
+        raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export it again")
+    return found
+
+
+def build_library(sources: Mapping[str, str]) -> Library:
+    """Compile C sources into a shared library and load it."""
+    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    root = Path(folder.name)
+    for name, text in sources.items():
+        (root / name).write_text(text)
+    library = compile_shared(root, [root / name for name in SOURCES], root / "model.so")
+    return Library(library, sources, folder)

@@ -1,0 +1,163 @@
+"""The desktop backend: the generated C as a shared library, driven with numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, OutputError, UsageError
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimingResult:
+    """Seconds per run: mean, median, min, max over ``repeats`` measurements of ``number`` runs each."""
+
+    mean: float
+    median: float
+    min: float
+    max: float
+    repeats: int
+    number: int
+
+
+class Library:
+    """A compiled network in this process. ``lib(x)`` runs it; ``set_input / run / get_output / reset`` do so in steps.
+
+    One instance has one arena: use one per thread.
+    """
+
+    def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
+        self.path = path
+        self._sources = dict(sources or {})
+        self._folder = folder  # keeps a temporary folder alive
+        try:
+            self._library = ctypes.CDLL(str(path))
+            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self._library, "microc_manifest")))
+            self.manifest: dict[str, Any] = json.loads(text.decode())
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
+        if self.manifest.get("schema_version") != MANIFEST_VERSION:
+            raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
+        tensors = {t["name"]: t for t in self.manifest["tensors"]}
+        self.inputs: tuple[dict[str, Any], ...] = tuple(tensors[n] for n in self.manifest["inputs"])
+        self.outputs: tuple[dict[str, Any], ...] = tuple(tensors[n] for n in self.manifest["outputs"])
+        self._arena = np.zeros(max(16, self.manifest["arena_size"]) + 64, dtype=np.uint8)
+        self._start = -self._arena.ctypes.data % 64
+        self._in = [_empty(t) for t in self.inputs]
+        self._out = [_empty(t) for t in self.outputs]
+        self._pointers()
+        self.reset()
+
+    def _pointers(self) -> None:
+        kind = ctypes.c_void_p
+        self._in_pointers = (kind * max(1, len(self._in)))(*(a.ctypes.data for a in self._in))
+        self._out_pointers = (kind * max(1, len(self._out)))(*(a.ctypes.data for a in self._out))
+
+    @property
+    def _memory(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._arena.ctypes.data + self._start)
+
+    def set_input(self, key: int | str, value: Any) -> None:
+        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently."""
+        index = _position(key, self.inputs, "input")
+        self._in[index][...] = _checked(value, self.inputs[index])
+
+    def run(self) -> None:
+        """One inference on the inputs set before."""
+        status = self._library.microc_run(self._memory, self._in_pointers, self._out_pointers)
+        if status != 0:
+            raise UsageError(f"the network returned error {status}")
+
+    def run_kernel(self, kernel: int) -> None:
+        """One kernel of the call sequence; all in order are one inference."""
+        status = self._library.microc_run_kernel(
+            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(kernel)
+        )
+        if status != 0:
+            raise UsageError(f"there is no kernel {kernel}")
+
+    def get_output(self, key: int | str) -> Array:
+        """A copy of an output, by position or name."""
+        return self._out[_position(key, self.outputs, "output")].copy()
+
+    def reset(self) -> None:
+        """Put the state (recurrent layers) to its initial content."""
+        self._library.microc_reset(self._memory)
+
+    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        """Run on arrays in the graph's order; one output comes as an array, several as a tuple."""
+        if len(arrays) != len(self.inputs):
+            raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
+        for index, array in enumerate(arrays):
+            self.set_input(index, array)
+        self.run()
+        results = tuple(self.get_output(i) for i in range(len(self.outputs)))
+        return results[0] if len(results) == 1 else results
+
+    def arena_bytes(self, offset: int, size: int) -> bytes:
+        """Raw bytes of the arena, for verification."""
+        return self._arena[self._start + offset : self._start + offset + size].tobytes()
+
+    def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
+        """Time ``repeats`` x ``number`` runs on the inputs set before."""
+        if number < 1 or repeats < 1:
+            raise UsageError("number and repeats must be at least 1")
+        self.run()
+        seconds = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            for _ in range(number):
+                self.run()
+            seconds.append((time.perf_counter() - start) / number)
+        return TimingResult(
+            float(np.mean(seconds)), float(np.median(seconds)), min(seconds), max(seconds), repeats, number
+        )
+
+    def export_library(self, path: str | Path) -> Path:
+        """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``)."""
+        from microc.driver.export import export_shared, export_tar
+
+        target = Path(path)
+        if target.suffix == ".tar":
+            return export_tar(self._sources, target)
+        if target.suffix == ".so":
+            return export_shared(self.path, target)
+        raise OutputError(f"cannot export to {target.name}", where=str(target), hint="end the name in .so or .tar")
+
+
+def _empty(tensor: Mapping[str, Any]) -> Array:
+    return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
+
+
+def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -> int:
+    names = [t["name"] for t in tensors]
+    labels = [t["label"] for t in tensors]
+    if isinstance(key, str) and (key in names or key in labels):
+        return names.index(key) if key in names else labels.index(key)
+    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(tensors):
+        return key
+    raise UsageError(f"there is no {what} {key!r}", hint=f"{what}s: " + ", ".join(names))
+
+
+def _checked(value: Any, tensor: Mapping[str, Any]) -> Array:
+    array = np.asarray(value)
+    shape, dtype = tuple(tensor["shape"]), dtypes.to_numpy(tensor["dtype"])
+    if array.shape != shape:
+        raise UsageError(f"input {tensor['name']} has shape {shape}, {array.shape} was given", hint="reshape the array")
+    if array.dtype != dtype:
+        hint = f"use array.astype(np.{dtype})"
+        if tensor.get("scale") is not None:
+            hint = f"quantise it: round(x / {tensor['scale']:.9g}) + {tensor['zero_point']}, as {dtype}"
+        raise UsageError(f"input {tensor['name']} holds {dtype}, {array.dtype} was given", hint=hint)
+    return array

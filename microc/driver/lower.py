@@ -1,0 +1,253 @@
+"""Graph -> Module: every group becomes a scheduled, lowered kernel; equal kernels become one; views become addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.module import Call, Kernel, Module, Value, View
+from microc.ops import registry
+from microc.ops.lowering import LoweredGroup, lower_group
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.schedule import Schedule, Step
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.lower import lower
+
+Progress = Callable[[str, int, int], None]
+
+
+def slug(name: str, limit: int = 32) -> str:
+    """A short C identifier for a name of the model: the last two parts of its path, lower case."""
+    path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
+    words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
+    short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
+    return f"t_{short}" if not short or short[0].isdigit() else short
+
+
+@dataclass
+class _Builder:
+    """Grows the parts of a module while the graph is walked."""
+
+    graph: Graph
+    target: Target
+    values: dict[str, Value] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    c_names: dict[str, None] = field(default_factory=dict)
+    value_names: dict[str, str] = field(default_factory=dict)
+
+    def unique(self, stem: str) -> str:
+        name, number = stem, 2
+        while name in self.c_names:
+            name, number = f"{stem}_{number}", number + 1
+        self.c_names[name] = None
+        return name
+
+    def name_of(self, value: str) -> str:
+        """The C name of a graph value."""
+        if value not in self.value_names:
+            self.value_names[value] = self.unique(slug(value))
+        return self.value_names[value]
+
+    def declare(self, value: str, storage: str, data: Array | None = None) -> str:
+        name = self.name_of(value)
+        if name not in self.values:
+            self.values[name] = make_value(name, self.graph.types[value], storage, value, data)
+        return name
+
+    def constant(self, stem: str, array: Array) -> str:
+        """A constant array; equal arrays are stored once."""
+        for name, value in self.values.items():
+            data = value.data
+            if value.storage == "const" and data is not None and data.dtype == array.dtype:
+                if data.shape == array.shape and np.array_equal(data, array):
+                    return name
+        name = self.unique(stem)
+        self.values[name] = Value(name, array.shape, str(array.dtype), "const", np.ascontiguousarray(array), label=stem)
+        return name
+
+
+def make_value(name: str, kind: TensorType, storage: str, label: str, data: Array | None = None) -> Value:
+    """A module value for a graph value."""
+    scale = zero_point = None
+    if kind.quant is not None and kind.quant.axis is None:
+        scale, zero_point = kind.quant.scale[0], kind.quant.zero_point[0]
+    return Value(name, kind.shape, kind.dtype, storage, data, scale, zero_point, label)
+
+
+def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
+    """Nodes by kernel, in an order that respects dependences: a group runs where its last node stands."""
+    last = {node.group: k for k, node in enumerate(graph.nodes) if node.group}
+    found: list[tuple[Node, ...]] = []
+    for k, node in enumerate(graph.nodes):
+        if not node.group:
+            found.append((node,))
+        elif last[node.group] == k:
+            found.append(tuple(n for n in graph.nodes if n.group == node.group))
+    return found
+
+
+def build_module(graph: Graph, target: Target, source: str, progress: Progress | None = None) -> Module:
+    """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel."""
+    builder = _Builder(graph, target)
+    for name in graph.inputs:
+        builder.declare(name, "input")
+    for name, data in graph.state.items():
+        builder.declare(name, "state", data)
+    for name in graph.outputs:
+        if builder.name_of(name) not in builder.values:
+            builder.declare(name, "output")
+    outputs = [_output(builder, name) for name in graph.outputs]
+    groups = groups_of(graph)
+    for k, nodes in enumerate(groups):
+        if progress is not None:
+            progress(nodes[0].op, k, len(groups))
+        if len(nodes) == 1 and registry.get(nodes[0].op).view:
+            _view(builder, nodes[0])
+        else:
+            _kernel(builder, nodes)
+    _forward_outputs(builder)
+    for state, value in sorted(graph.updates.items()):
+        _copy(builder, value, builder.name_of(state), "state")
+    return Module(
+        name=graph.name,
+        values=builder.values,
+        kernels=tuple(builder.kernels.values()),
+        calls=tuple(builder.calls),
+        inputs=tuple(builder.name_of(n) for n in graph.inputs),
+        outputs=tuple(outputs),
+        state=tuple(builder.name_of(n) for n in graph.state),
+        views=tuple(builder.views),
+        source=source,
+    )
+
+
+def _output(builder: _Builder, name: str) -> str:
+    """The value behind a graph output; an input, state or constant that is returned as it is gets a copy."""
+    value = builder.values[builder.name_of(name)]
+    if value.storage == "output":
+        return value.name
+    copy = builder.unique(f"{value.name}_out")
+    builder.values[copy] = replace(value, name=copy, storage="output", data=None)
+    return copy
+
+
+def _forward_outputs(builder: _Builder) -> None:
+    """Outputs that are inputs, states or constants of the graph are copied there by a kernel."""
+    graph = builder.graph
+    for name in graph.outputs:
+        value = builder.values[builder.name_of(name)]
+        if value.storage != "output":
+            _copy(builder, name, f"{value.name}_out", "output")
+        elif name in graph.consts:
+            _copy(builder, name, value.name, "output", constant=graph.consts[name])
+
+
+def _view(builder: _Builder, node: Node) -> None:
+    """A reshape: the same memory under another name, or a copy between storages that cannot be one."""
+    graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
+    if source in graph.consts or _root(builder, builder.name_of(source))[1] in ("input", "state", "output"):
+        if result in graph.outputs or source in graph.consts:
+            _copy(builder, source, builder.declare(result, "output"), node.op, graph.consts.get(source), str(node.loc))
+            return
+    name, base = builder.declare(result, "intermediate"), builder.name_of(source)
+    if result in graph.outputs:  # the producer writes straight into the output
+        builder.views.append(View(_root(builder, base)[0], name, 0))
+    else:
+        builder.views.append(View(name, base, 0))
+
+
+def _root(builder: _Builder, name: str) -> tuple[str, str]:
+    """The value whose memory a name lives in, and its storage."""
+    bases = {view.name: view.base for view in builder.views}
+    while name in bases:
+        name = bases[name]
+    return name, builder.values[name].storage
+
+
+def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array | None = None, layer: str = "") -> None:
+    """A kernel that copies a whole value (as 32-bit words where the size allows)."""
+    kind = builder.graph.types[source]
+    x = te.placeholder((kind.size,), kind.dtype, "x")
+    out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
+    func = lower(
+        te.create_prim_func("copy", [] if constant is not None else [x], [out], [x] if constant is not None else [])
+    )
+    origin = builder.constant(f"{target}_value", constant) if constant is not None else builder.name_of(source)
+    name = _register(builder, func, "copy", ())
+    reads = () if constant is not None else (origin,)
+    builder.calls.append(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op))
+
+
+def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
+    graph = builder.graph
+    group = lower_group(graph, nodes, builder.target, "kernel")
+    schedule = schedule_kernel(group.func, group.anchor.op, builder.target)
+    func = lower(schedule.func)
+    stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
+    name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
+    args = [_argument(builder, group, k, stem) for k in range(len(group.params))]
+    written = [builder.declare(o, "intermediate") for o in group.outputs]
+    scratch = []
+    for buffer in func.params[len(group.func.params) :]:
+        work = builder.unique(f"{stem}_{buffer.name}")
+        builder.values[work] = Value(work, buffer.shape, buffer.dtype, "workspace")
+        scratch.append(work)
+    reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
+    inplace = tuple((builder.name_of(a), builder.name_of(b)) for a, b in group.inplace)
+    builder.calls.append(
+        Call(
+            kernel=name,
+            args=(*args, *written, *scratch),
+            reads=reads,
+            writes=tuple(written),
+            workspace=tuple(scratch),
+            inplace=inplace,
+            layer=str(nodes[0].loc),
+            op="+".join(node.op for node in nodes),
+            macs=group.macs,
+            schedule=describe(schedule.trace),
+        )
+    )
+
+
+def _argument(builder: _Builder, group: LoweredGroup, position: int, stem: str) -> str:
+    param = group.params[position]
+    if param.array is not None:
+        return builder.constant(f"{stem}_{param.role}", param.array)
+    return builder.name_of(param.value)
+
+
+def _register(builder: _Builder, func: ir.PrimFunc, stem: str, comment: tuple[str, ...]) -> str:
+    """Equal loops become one C function, named after the first layer that uses it."""
+    key = (func.params, func.body)
+    if key not in builder.kernels:
+        builder.kernels[key] = Kernel(replace(func, name=builder.unique(stem)), comment)
+    return builder.kernels[key].name
+
+
+def _comment(graph: Graph, nodes: tuple[Node, ...], schedule: Schedule) -> tuple[str, ...]:
+    def spell(name: str) -> str:
+        kind = graph.types[name]
+        return "x".join(map(str, kind.shape)) + f" {kind.dtype}"
+
+    inputs = ", ".join(spell(i) for node in nodes[:1] for i in node.inputs[:2] if i)
+    result = spell(nodes[-1].outputs[0])
+    return (
+        f"{' + '.join(node.op for node in nodes)}: {inputs} -> {result}",
+        f"schedule: {describe(schedule.trace) or 'as written'}",
+    )
+
+
+def describe(trace: tuple[Step, ...]) -> str:
+    """A schedule in a line: the steps that shape the loops, without bookkeeping."""
+    shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
+    return " ".join(str(step) for step in trace if step.primitive in shown)

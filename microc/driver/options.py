@@ -1,0 +1,34 @@
+"""What a user may choose about a compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Compilation options.
+
+    - ``name``: prefix of all C names; the file's name unless given.
+    - ``input_shapes``: shapes for inputs with symbolic dimensions, by name; ``*`` speaks of every input.
+    - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
+    - ``disabled``, ``required``: graph passes by name.
+    - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
+    - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
+    - ``dump``: folder that receives every stage as text.
+    """
+
+    name: str = ""
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    opt_level: int = 2
+    disabled: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    io_in_arena: bool = True
+    requantize: str = "float"
+    dump: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_shapes", MappingProxyType(dict(self.input_shapes)))

@@ -1,0 +1,69 @@
+"""The pipeline on one page: model file -> Graph -> fused Graph -> Module -> planned Module."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from microc.driver.lower import Progress, build_module
+from microc.driver.options import Options
+from microc.errors import OutputError
+from microc.frontend.detect import load
+from microc.graph.ir import Graph
+from microc.module import Module
+from microc.plan.plan import plan_module
+from microc.target import Target
+from microc.transform import PASSES
+from microc.transform.context import DumpInstrument, PassContext, run_passes
+
+
+def identifier(text: str) -> str:
+    """``text`` as a C identifier in lower case."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()
+    return name if name and not name[0].isdigit() else f"m_{name}" if name else "model"
+
+
+def read_model(path: Path, options: Options) -> Graph:
+    """The graph of a model file, under the name that the C code will carry."""
+    if not path.is_file():
+        raise OutputError(f"there is no model file {path}", where=str(path), hint="give the path of a .tflite or .onnx file")
+    graph = load(path, options.input_shapes)
+    return replace(graph, name=identifier(options.name or path.stem))
+
+
+def optimise(graph: Graph, options: Options) -> Graph:
+    """All graph passes."""
+    instruments = (DumpInstrument(options.dump),) if options.dump else ()
+    context = PassContext(
+        opt_level=options.opt_level,
+        disabled=options.disabled,
+        required=options.required,
+        instruments=instruments,
+        options={"requantize": options.requantize},
+    )
+    return run_passes(graph, PASSES, context)
+
+
+def compile_model(path: Path, target: Target, options: Options, progress: Progress | None = None) -> Module:
+    """The planned module of a model file."""
+    graph = optimise(read_model(path, options), options)
+    module = build_module(graph, target, path.name, progress)
+    module = replace(module, fingerprint=fingerprint(module, target))
+    return plan_module(module, io_in_arena=options.io_in_arena)
+
+
+def fingerprint(module: Module, target: Target) -> str:
+    """16 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
+    digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
+    for kernel in module.kernels:
+        digest.update(repr(kernel.func).encode())
+    for call in module.calls:
+        digest.update(repr((call.kernel, call.args)).encode())
+    for name in sorted(module.values):
+        value = module.values[name]
+        digest.update(f"{name} {value.shape} {value.dtype} {value.storage}".encode())
+        if value.data is not None:
+            digest.update(value.data.tobytes())
+    return digest.hexdigest()[:16]

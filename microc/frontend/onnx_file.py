@@ -1,0 +1,326 @@
+"""Safe access to the ONNX protobuf: plain tensors, operators and attributes, or a ModelError.
+
+Protobuf checks the wire format and nothing else. Here every tensor is checked against its own shape, every attribute
+against the type that is asked for, and everything that lives outside the file is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+
+MAX_BYTES = (1 << 31) - 1
+"""Largest tensor: the generated C indexes with 32 bits."""
+MAX_RANK = 8
+OPSETS = range(7, 29)
+"""Versions of the default operator set: numpy broadcasting came with 7."""
+
+_DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
+_FIELDS = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+"""Where values live that are not raw bytes; all other dtypes use ``int32_data`` (TensorProto in ``onnx.proto``)."""
+
+_FLOAT, _INT, _STRING, _TENSOR, _FLOATS, _INTS = 1, 2, 3, 4, 6, 7
+_KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor"}
+_KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A model input: ``shape`` holds extents, names of symbolic extents and None for nameless ones; None: no rank."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+class Attributes:
+    """The attributes of one operator, each asked for by name and type."""
+
+    def __init__(self, attributes: Iterable[Any], where: str) -> None:
+        self._found: dict[str, Any] = {}
+        self._where = where
+        for attribute in attributes:
+            if attribute.name in self._found:
+                raise ModelError(f"attribute {attribute.name!r} is given twice", where=where)
+            self._found[attribute.name] = attribute
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._found)
+
+    def _get(self, name: str, kind: int) -> Any:
+        attribute = self._found[name]
+        if attribute.type != kind or attribute.ref_attr_name:
+            raise ModelError(f"attribute {name!r} is not {_KINDS[kind]}", where=self._where)
+        return attribute
+
+    def _absent(self, name: str) -> NoReturn:
+        raise ModelError(f"attribute {name!r} is missing", where=self._where)
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An integer; ModelError if it is absent and there is no default."""
+        if name in self._found:
+            return int(self._get(name, _INT).i)
+        return self._absent(name) if default is None else default
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return self.integer(name, int(default)) != 0
+
+    def real(self, name: str, default: float | None = None) -> float:
+        """A finite float32."""
+        if name not in self._found:
+            return self._absent(name) if default is None else default
+        number = float(self._get(name, _FLOAT).f)
+        if not math.isfinite(number):
+            raise ModelError(f"attribute {name!r} is {number}", where=self._where)
+        return number
+
+    def reals(self, name: str) -> tuple[float, ...]:
+        return tuple(float(number) for number in self._get(name, _FLOATS).floats)
+
+    def text(self, name: str, default: str) -> str:
+        if name not in self._found:
+            return default
+        return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
+
+    def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        if name in self._found:
+            return tuple(int(number) for number in self._get(name, _INTS).ints)
+        return self._absent(name) if default is None else default
+
+    def tensor(self, name: str) -> Array:
+        return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One node: operator name, domain (empty: ONNX's own), value names (empty: absent)."""
+
+    index: int
+    name: str
+    code: str
+    domain: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Attributes
+
+    @property
+    def spelled(self) -> str:
+        """The operator with its domain, as in ``com.microsoft.QGemm``."""
+        return f"{self.domain}.{self.code}" if self.domain else self.code
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFile:
+    """A decoded model. ``unreadable`` maps initialisers of dtypes that we have not to their dtype's name."""
+
+    name: str
+    opset: int
+    graph_name: str
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+    initializers: Mapping[str, Array]
+    unreadable: Mapping[str, str]
+    operators: tuple[Operator, ...]
+
+
+def decode(data: bytes, name: str) -> OnnxFile:
+    """The model in ``data``; ModelError where it is corrupt, UnsupportedError where its parts live elsewhere.
+
+    ``name`` is the file's name without folders, for messages.
+    """
+    model = _parse(data, name)
+    graph = model.graph
+    if model.functions:
+        functions = ", ".join(sorted(f"{f.domain}.{f.name}" for f in model.functions)[:8])
+        raise UnsupportedError(
+            f"the model defines functions of its own: {functions}",
+            where=name,
+            hint="inline them first: onnx.inliner.inline_local_functions(model)",
+        )
+    if graph.sparse_initializer:
+        raise UnsupportedError(
+            "the model holds sparse initialisers", where=name, hint="export the model with dense weights"
+        )
+    initializers, unreadable = _initializers(graph, name)
+    constants = {*initializers, *unreadable}
+    inputs = tuple(_input(value, name) for value in graph.input if value.name not in constants)
+    outputs = tuple(value.name for value in graph.output)
+    operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
+    return OnnxFile(name, _opset(model, name), graph.name, inputs, outputs, initializers, unreadable, operators)
+
+
+def _parse(data: bytes, name: str) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            "the file is no ONNX model, or is corrupt or truncated",
+            where=name,
+            hint="copy or export the model again; an ONNX model is one protobuf, complete to the last byte",
+        ) from error
+    if not model.HasField("graph") or not model.graph.output:
+        raise ModelError("the file holds no ONNX graph with outputs", where=name)
+    return model
+
+
+def _opset(model: Any, name: str) -> int:
+    versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
+    if len(versions) != 1:
+        raise ModelError(
+            "the model does not say which version of ONNX's operators it uses"
+            if not versions
+            else "the model names several versions of ONNX's operators",
+            where=f"{name} opset_import",
+        )
+    (version,) = versions
+    if version not in OPSETS:
+        raise UnsupportedError(
+            f"operator set version {version}",
+            where=f"{name} opset_import",
+            hint=f"export with opset {OPSETS.start} to {OPSETS.stop - 1}, or convert with onnx.version_converter",
+        )
+    return int(version)
+
+
+def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, str]]:
+    found: dict[str, Array] = {}
+    unreadable: dict[str, str] = {}
+    for tensor in graph.initializer:
+        where = f"{name} initialiser {tensor.name!r}"
+        if not tensor.name or tensor.name in found or tensor.name in unreadable:
+            raise ModelError("an initialiser has no name" if not tensor.name else "the name is taken twice", where=where)
+        if tensor.data_type in _DTYPES:
+            found[tensor.name] = array(tensor, where)
+        else:
+            unreadable[tensor.name] = _dtype_name(tensor.data_type)
+    return found, unreadable
+
+
+def _dtype_name(code: int) -> str:
+    import onnx
+
+    names = {number: word.lower() for word, number in onnx.TensorProto.DataType.items()}
+    return names.get(code, f"number {code}")
+
+
+def dtype(code: int, where: str) -> str:
+    """The dtype with a TensorProto.DataType number."""
+    if code == 0:
+        raise ModelError("the element type is not given", where=where)
+    if code not in _DTYPES:
+        raise UnsupportedError(f"elements of type {_dtype_name(code)}", where=where)
+    return _DTYPES[code]
+
+
+def array(tensor: Any, where: str) -> Array:
+    """The data of a TensorProto, checked against its shape."""
+    if tensor.data_location == 1 or tensor.external_data:
+        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
+        raise UnsupportedError(
+            f"the data lives in {location!r}, outside the model file",
+            where=where,
+            hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
+        )
+    if tensor.HasField("segment"):
+        raise UnsupportedError("the tensor is split into segments", where=where)
+    kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
+    check_size(shape, kind, where)
+    count = prod(shape)
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != count * dtypes.nbytes(kind):
+            raise ModelError(
+                f"{len(tensor.raw_data)} bytes of data for shape {shape} of {kind}: "
+                f"{count * dtypes.nbytes(kind)} are needed",
+                where=where,
+            )
+        stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
+        return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
+    values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
+    if len(values) != count:
+        raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
+    return _typed(values, kind, where).reshape(shape)
+
+
+def _typed(values: Any, kind: str, where: str) -> Array:
+    """Elements of a typed field; float16 is stored as its bits."""
+    if kind in ("float32", "float64"):
+        return np.array(values, dtype=kind)
+    wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
+    if kind == "float16":
+        return (wide & 0xFFFF).astype(np.uint16).view(np.float16)
+    low, high = dtypes.int_range(kind)
+    if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
+        raise ModelError(f"the data does not fit {kind}", where=where)
+    return wide.astype(dtypes.to_numpy(kind))
+
+
+def check_size(shape: tuple[int, ...], kind: str, where: str) -> None:
+    """Refuse ranks, extents and sizes that no compiled model can have."""
+    if len(shape) > MAX_RANK:
+        raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
+    if any(extent < 0 for extent in shape):
+        raise ModelError(f"shape {shape} has a negative extent", where=where)
+    if prod(shape) * dtypes.nbytes(kind) > MAX_BYTES:
+        raise ModelError(f"shape {shape} of {kind} takes more than {MAX_BYTES} bytes", where=where)
+
+
+def _input(value: Any, name: str) -> Input:
+    where = f"{name} input {value.name!r}"
+    if not value.name:
+        raise ModelError("an input has no name", where=name)
+    if value.type.WhichOneof("value") != "tensor_type":
+        kind = value.type.WhichOneof("value") or "nothing"
+        raise UnsupportedError(f"the input is not a tensor but {kind}", where=where)
+    tensor = value.type.tensor_type
+    kind = dtype(tensor.elem_type, where)
+    if not tensor.HasField("shape"):
+        return Input(value.name, kind, None)
+    extents: list[int | str | None] = []
+    for dimension in tensor.shape.dim:
+        which = dimension.WhichOneof("value")
+        if which == "dim_value":
+            extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
+        else:
+            extents.append(dimension.dim_param or None if which else None)
+    return Input(value.name, kind, tuple(extents))
+
+
+def _operator(index: int, node: Any, name: str) -> Operator:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    label = node.name or next(iter(node.output), "")
+    attributes = Attributes(node.attribute, f"{name} #{index} {label}")
+    return Operator(index, node.name, node.op_type, domain, tuple(node.input), tuple(node.output), attributes)

@@ -1,0 +1,194 @@
+"""One TFLite operator as its spelling function sees it: what it reads from the file, what it writes to the graph.
+
+Shapes come from the operators' own inference; the file's declared shapes are compared with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NoReturn
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.tflite_build import Builder
+from microc.frontend.tflite_file import Operator, Tensor
+from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
+from microc.ops import registry
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One operator of the file, with what a spelling function needs to read it and to write its nodes."""
+
+    operator: Operator
+    builder: Builder
+    loc: Loc
+
+    @property
+    def where(self) -> str:
+        return f"{self.loc} {self.operator.code}"
+
+    def refuse(self, what: str, hint: str = "") -> NoReturn:
+        raise UnsupportedError(what, where=self.where, hint=hint)
+
+    def broken(self, what: str) -> NoReturn:
+        raise ModelError(what, where=self.where)
+
+    def has(self, position: int) -> bool:
+        """Whether input ``position`` is present (trailing and -1 inputs are absent)."""
+        return position < len(self.operator.inputs) and self.operator.inputs[position] >= 0
+
+    def source(self, position: int) -> Tensor:
+        """Input ``position`` as the file declares it."""
+        if not self.has(position):
+            self.broken(f"input {position} is missing")
+        return self.builder.file.tensor(self.operator.inputs[position])
+
+    def target(self, position: int = 0) -> Tensor:
+        """Output ``position`` as the file declares it."""
+        if position >= len(self.operator.outputs):
+            self.broken(f"output {position} is missing")
+        return self.builder.file.tensor(self.operator.outputs[position])
+
+    def moved(self, position: int) -> str:
+        """An operand whose elements move unchanged: it has the output's dtype, quantised or not."""
+        source, target = self.source(position), self.target()
+        if source.type.dtype != target.type.dtype:
+            self.refuse(f"{source.type.dtype} input {position} and {target.type.dtype} output")
+        return self.value(position)
+
+    def operand(self, position: int, dtype: str = "", *, symmetric: bool = True) -> str:
+        """An operand that is computed with: of ``dtype`` (the output's unless given); integers are quantised.
+
+        ``symmetric``: int16 tensors must not have a zero point.
+        """
+        source, target = self.source(position), self.target()
+        wanted = dtype or target.type.dtype
+        if source.type.dtype != wanted:
+            self.refuse(f"{source.type.dtype} input {position} where {wanted} is needed")
+        for tensor in (source, target):
+            self._check_quantised(tensor, symmetric)
+        return self.value(position)
+
+    def _check_quantised(self, tensor: Tensor, symmetric: bool) -> None:
+        """An integer that is computed with has one scale."""
+        kind = tensor.type
+        if kind.dtype in ("float32", "bool"):
+            return
+        if kind.quant is None:
+            self.refuse(f"{kind.dtype} tensor {tensor.name!r} has no quantisation")
+        if kind.quant.axis is not None:
+            self.refuse(f"{tensor.name!r} is quantised per channel and is no weight")
+        if symmetric and kind.dtype == "int16" and kind.quant.zero_point != (0,):
+            self.refuse(f"int16 tensor {tensor.name!r} has a zero point")
+
+    def value(self, position: int) -> str:
+        """The name of input ``position``, whatever its dtype."""
+        source = self.source(position)
+        if source.sparse:
+            self.refuse(f"{source.name!r} is stored sparse", "convert the model without sparse encoding")
+        if source.packed and not source.constant:
+            self.refuse(f"{source.name!r} is computed in int4; only weights may be")
+        return self.builder.value(source.index, self.where)
+
+    def type(self, value: str) -> TensorType:
+        return self.builder.types[value]
+
+    def constant(self, position: int) -> Array:
+        """The data of an input that must be known when compiling."""
+        data = self.builder.consts.get(self.value(position))
+        if data is None:
+            self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant")
+        return data
+
+    def integers(self, position: int) -> tuple[int, ...]:
+        """A constant operand of a few integers (axes, paddings, sizes), flattened."""
+        data = self.constant(position)
+        if data.dtype not in (np.int32, np.int64) or data.size > 64:
+            self.broken(f"input {position} is no short list of integers")
+        return tuple(int(i) for i in data.reshape(-1))
+
+    def axis(self, axis: int, rank: int) -> int:
+        """A possibly negative axis as 0..rank-1."""
+        if not -rank <= axis < rank:
+            self.broken(f"axis {axis} of a tensor of rank {rank}")
+        return axis % rank
+
+    def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
+        """The shape of ``value``, which must have one of ``ranks`` axes and some elements."""
+        shape = self.type(value).shape
+        if len(shape) not in ranks or 0 in shape:
+            self.broken(f"{value!r} has shape {shape}; its rank must be {' or '.join(map(str, ranks))}")
+        return shape
+
+    def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
+        """A constant that the file does not hold as such, under a new name made from ``stem``."""
+        return self.builder.constant(self.builder.file.unique(stem), data, quant)
+
+    def scalar(self, number: float) -> str:
+        """A float32 constant of one element."""
+        return self.new_constant("scalar", np.array([number], np.float32))
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None) -> str:
+        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as the first input."""
+        like = like or self.type(inputs[0])
+        name = self.builder.file.unique(f"{self.loc.name}_{op}")
+        self._append(op, inputs, attrs, (name,), (like,))
+        return name
+
+    def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
+        """The operator's output ``position``: dtype and quantisation as the file declares, shape as inferred."""
+        target = self.target(position)
+        self._append(op, inputs, attrs, (target.name,), (target.type,))
+        self._compare(target)
+        return target.name
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """``value`` under another shape, or itself if it has that shape."""
+        if self.type(value).shape == tuple(shape):
+            return value
+        return self.emit("reshape", (value,), {"shape": tuple(shape)})
+
+    def result_reshape(self, value: str, shape: Sequence[int], position: int = 0) -> str:
+        """The output ``position`` as ``value`` under another (or the same) shape."""
+        if prod(shape) != self.type(value).size:
+            self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
+        return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
+
+    def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
+        """An operator with two outputs, the second of which is the next content of ``state``."""
+        target, following = self.target(), self.builder.file.unique(f"{state}_next")
+        self._append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
+        self._compare(target)
+        self.builder.updates[state] = following
+
+    def _append(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Attr],
+        outputs: tuple[str, ...],
+        likes: tuple[TensorType, ...],
+    ) -> None:
+        definition = registry.get(op)
+        attrs = {**definition.defaults, **attrs}
+        try:
+            inferred = definition.infer(attrs, [self.type(name) for name in inputs])
+        except ModelError as error:
+            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        for name, like, kind in zip(outputs, likes, inferred, strict=True):
+            self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
+        self.builder.append(Node(op, tuple(inputs), outputs, attrs, self.loc))
+
+    def _compare(self, target: Tensor) -> None:
+        """The inferred shape of an output against the declared one, where that is known."""
+        shape, declared = self.type(target.name).shape, target.type.shape
+        agree = len(shape) == len(declared) and all(
+            axis in target.unknown or extent == declared[axis] for axis, extent in enumerate(shape)
+        )
+        if declared and not agree:
+            self.broken(f"computes shape {shape}, but the file declares {declared}")

@@ -1,0 +1,142 @@
+"""The graph under construction: values, constants and state, inputs bound to shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
+from microc.graph.ir import Graph, Node, Quant, TensorType
+
+DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+"""What a value of the graph may be."""
+_MAX_STATE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """Resource variables by name: the handles (tensor index -> variable), initial and current contents, state values."""
+
+    handles: dict[int, str] = field(default_factory=dict)
+    initial: dict[str, Array] = field(default_factory=dict)
+    current: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+
+
+class Builder:
+    """Nodes, types, constants and state found so far."""
+
+    def __init__(self, file: TfliteFile, input_shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.file = file
+        self.nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.consts: dict[str, Array] = {}
+        self.state: dict[str, Array] = {}
+        self.updates: dict[str, str] = {}
+        self.variables = Variables()
+        self._computed: set[str] = set()
+        self._bind_inputs(input_shapes)
+
+    def graph(self, name: str) -> Graph:
+        """The finished graph; ModelError where an output was never written."""
+        inputs = tuple(self.file.names[index] for index in self.file.inputs)
+        outputs = tuple(self.value(index, f"{self.file.name} outputs") for index in self.file.outputs)
+        if not outputs:
+            raise ModelError("the model has no outputs", where=self.file.name)
+        if len(set(outputs)) != len(outputs):
+            raise ModelError("the model lists an output twice", where=self.file.name)
+        state = {name: data for name, data in self.state.items() if name in self.updates}
+        consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
+        return Graph(name, inputs, outputs, tuple(self.nodes), self.types, consts, state, self.updates)
+
+    def value(self, index: int, where: str) -> str:
+        """The name of tensor ``index`` as an operand; constants enter the graph when first used."""
+        name = self.file.names[index]
+        if name not in self.types:
+            tensor = self.file.tensor(index)
+            if not tensor.constant:
+                raise ModelError(f"{name!r} is read before any operator writes it", where=where)
+            self.constant(name, self.file.array(tensor), tensor.type.quant)
+        return name
+
+    def constant(self, name: str, data: Array, quant: Quant | None = None) -> str:
+        """Define ``name`` as constant data."""
+        self.file.charge(data.nbytes)
+        self.define(name, TensorType(data.shape, str(data.dtype), quant), self.file.name)
+        self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
+        return name
+
+    def define(self, name: str, kind: TensorType, where: str) -> None:
+        """Give a new value its type."""
+        if name in self.types:
+            raise ModelError(f"{name!r} is written twice", where=where)
+        if kind.dtype not in DTYPES:
+            raise UnsupportedError(
+                f"{name!r} has dtype {kind.dtype}", where=where, hint=f"microc has {', '.join(DTYPES)}"
+            )
+        check_size(kind, where)
+        self.types[name] = kind
+
+    def define_state(self, name: str, kind: TensorType, data: Array | None, where: str) -> str:
+        """A tensor that lives across calls; without ``data`` it starts at real zero (int8: the zero point, as in TFLM)."""
+        self.define(name, kind, where)
+        if kind.nbytes + sum(array.nbytes for array in self.state.values()) > _MAX_STATE_BYTES:
+            raise ModelError(f"state tensors take more than {_MAX_STATE_BYTES} bytes", where=where)
+        if data is None:
+            zero = kind.quant.zero_point[0] if kind.quant and kind.dtype == "int8" else 0
+            data = np.full(kind.shape, zero, dtype=kind.dtype)
+        self.state[name] = data
+        return name
+
+    def append(self, node: Node) -> None:
+        self.nodes.append(node)
+        self._computed.update(node.outputs)
+
+    def is_computed(self, name: str) -> bool:
+        """Whether a node makes the value (it is no input, constant or state)."""
+        return name in self._computed
+
+    def assume(self, indices: Sequence[int]) -> None:
+        """Take the file's word for the outputs of an operator that could not be spelled."""
+        for tensor in map(self.file.tensor, indices):
+            self.types.setdefault(tensor.name, tensor.type)
+
+    def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        names = [self.file.names[index] for index in self.file.inputs]
+        for name in shapes:
+            if name not in names:
+                raise UsageError(
+                    f"the model has no input {name!r}", where=self.file.name, hint=f"its inputs are {', '.join(names)}"
+                )
+        for index in self.file.inputs:
+            tensor = self.file.tensor(index)
+            shape = self._bound_shape(tensor, shapes.get(tensor.name))
+            where = self.file.where(tensor)
+            if 0 in shape:
+                raise ModelError(f"the input has shape {shape}, without elements", where=where)
+            self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)
+
+    def _bound_shape(self, tensor: Tensor, given: tuple[int, ...] | None) -> tuple[int, ...]:
+        """The shape of an input: unknown extents as given; an unknown batch (axis 0) is 1 unless given."""
+        declared, where = tensor.type.shape, self.file.where(tensor)
+        spelled = ",".join("?" if axis in tensor.unknown else str(extent) for axis, extent in enumerate(declared))
+        if given is None:
+            if any(axis > 0 for axis in tensor.unknown):
+                raise UsageError(
+                    f"the input has unknown extents: {spelled}",
+                    where=where,
+                    hint=f"give the shape of input {tensor.name!r}, for its kernels are compiled for one shape",
+                )
+            return declared
+        fits = len(given) == len(declared) and all(
+            extent >= 1 and (axis in tensor.unknown or extent == declared[axis]) for axis, extent in enumerate(given)
+        )
+        if not fits:
+            raise UsageError(
+                f"shape {','.join(map(str, given))} does not fit the input", where=where, hint=f"it is {spelled}"
+            )
+        return tuple(given)

@@ -1,0 +1,213 @@
+"""Spellings of TFLite's elementwise operators, reductions, and conversions between dtypes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_spelling import FLOAT, MOVABLE, QUANTISED, REAL, Spelling, activation, rounding
+from microc.graph.ir import Attr
+
+_INT8 = (*FLOAT, "int8")
+_BYTES = (*FLOAT, "int8", "uint8")
+_FIXED_SHAPE: Mapping[str, Attr] = {}
+
+
+def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _FIXED_SHAPE) -> Spelling:
+    """An operator on one operand, without options."""
+
+    def spell(application: Application) -> None:
+        application.result(op, (application.operand(0),), {**attrs, **rounding(application)})
+
+    return Spelling(spell, dtypes)
+
+
+def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelling:
+    """An operator on two operands that broadcast; ``options`` names the table with the fused activation."""
+
+    def spell(application: Application) -> None:
+        attrs: dict[str, Attr] = dict(rounding(application))
+        if options:
+            code = application.operator.options.fields(options).integer("FusedActivationFunction")
+            attrs["activation"] = activation(application, code)
+        application.result(op, (application.operand(0), application.operand(1)), attrs)
+
+    return Spelling(spell, dtypes)
+
+
+def extremum(op: str) -> Spelling:
+    """MAXIMUM and MINIMUM: TFLite compares the stored integers, so all three quantisations must be one."""
+
+    def spell(application: Application) -> None:
+        kinds = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
+        if application.target().type.dtype != "float32" and len(kinds) != 1:
+            application.refuse("operands and output are quantised differently")
+        application.result(op, (application.operand(0), application.operand(1)), rounding(application))
+
+    return Spelling(spell)
+
+
+def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
+    """A reduction over constant axes."""
+
+    def spell(application: Application) -> None:
+        keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
+        data = application.operand(0)
+        shape = application.type(data).shape
+        axes = tuple(sorted({application.axis(axis, len(shape)) for axis in application.integers(1)}))
+        if not axes:
+            application.refuse("a reduction over no axes")
+        attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims, **rounding(application)}
+        application.result(op, (data,), attrs)
+
+    return Spelling(spell, dtypes)
+
+
+def leaky_relu(application: Application) -> None:
+    """LEAKY_RELU: alpha * x below zero."""
+    alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
+    application.result("leaky_relu", (application.operand(0),), {"alpha": alpha, **rounding(application)})
+
+
+def prelu(application: Application) -> None:
+    """PRELU: max(x, 0) + alpha * min(x, 0), alpha broadcast."""
+    data, alpha = application.operand(0), application.operand(1)
+    below = application.emit("minimum", (data, application.scalar(0.0)), {})
+    above = application.emit("relu", (data,), {})
+    application.result("add", (above, application.emit("mul", (below, alpha), {})), {})
+
+
+def gelu(application: Application) -> None:
+    """GELU: x / 2 * (1 + erf(x / sqrt 2)), or with tanh where the file asks for the approximation."""
+    fields = application.operator.options.fields("GeluOptions")
+    data = application.operand(0)
+
+    def times(value: str, factor: float) -> str:
+        return application.emit("mul", (value, application.scalar(factor)), {})
+
+    if fields.integer("Approximate"):
+        cube = application.emit("mul", (application.emit("mul", (data, data), {}), data), {})
+        argument = times(application.emit("add", (data, times(cube, 0.044715)), {}), math.sqrt(2 / math.pi))
+        bent = application.emit("tanh", (argument,), {})
+    else:
+        bent = application.emit("erf", (times(data, math.sqrt(0.5)),), {})
+    application.result("mul", (times(data, 0.5), application.emit("add", (bent, application.scalar(1.0)), {})), {})
+
+
+def square(application: Application) -> None:
+    """SQUARE: x * x."""
+    data = application.operand(0)
+    application.result("mul", (data, data), {})
+
+
+def squared_difference(application: Application) -> None:
+    """SQUARED_DIFFERENCE: (a - b) squared."""
+    difference = application.emit("sub", (application.operand(0), application.operand(1)), {})
+    application.result("mul", (difference, difference), {})
+
+
+def l2_normalization(application: Application) -> None:
+    """L2_NORMALIZATION over the last axis: x / max(sqrt(sum(x * x)), 1e-6), as TFLite's reference kernel."""
+    code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
+    data = application.operand(0)
+    last = len(application.rank(data, 1, 2, 3, 4)) - 1
+    squares = application.emit("mul", (data, data), {})
+    total = application.emit("sum", (squares,), {"axes": (last,), "keepdims": True})
+    norm = application.emit("maximum", (application.emit("sqrt", (total,), {}), application.scalar(1e-6)), {})
+    application.result("div", (data, norm), {"activation": activation(application, code)})
+
+
+def batch_matmul(application: Application) -> None:
+    """BATCH_MATMUL of floats; an adjoint operand is transposed first."""
+    fields = application.operator.options.fields("BatchMatMulOptions")
+    operands = []
+    for position, adjoint in ((0, fields.integer("AdjX")), (1, fields.integer("AdjY"))):
+        value = application.operand(position)
+        rank = len(application.rank(value, 2, 3, 4, 5))
+        if adjoint:
+            axes = (*range(rank - 2), rank - 1, rank - 2)
+            value = application.emit("transpose", (value,), {"axes": axes})
+        operands.append(value)
+    application.result("matmul", operands, {})
+
+
+def quantize(application: Application) -> None:
+    """QUANTIZE: floats to integers, or integers to another quantisation."""
+    target, source = application.target(), application.source(0).type.dtype
+    if source not in (*REAL, "int32"):
+        application.refuse(f"{source} input")
+    data, quant = application.operand(0, source, symmetric=False), target.type.quant
+    if quant is None:
+        application.refuse(f"{target.name!r} has no quantisation")
+    attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
+    attrs |= {"out_dtype": target.type.dtype, "rounding": "away" if source == "float32" else "double"}
+    application.result("quantize", (data,), attrs)
+
+
+def dequantize(application: Application) -> None:
+    """DEQUANTIZE: integers to floats; constants stored as float16 are widened here."""
+    source, target = application.source(0), application.target()
+    if source.type.dtype == "float16" and source.constant:
+        widened = application.builder.file.array(source).astype(np.float32)
+        application.builder.constant(target.name, widened)
+        return
+    quant = source.type.quant
+    if source.type.dtype not in (*QUANTISED, "int32"):
+        application.refuse(f"{source.type.dtype} input")
+    if quant is None:
+        application.refuse(f"{source.name!r} has no quantisation")
+    attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+    application.result("dequantize", (application.value(0),), attrs)
+
+
+def cast(application: Application) -> None:
+    """CAST: the stored numbers in another dtype."""
+    if application.source(0).type.dtype not in MOVABLE:
+        application.refuse(f"{application.source(0).type.dtype} input")
+    application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "ABS": unary("abs"),
+    "ADD": binary("add", "AddOptions"),
+    "BATCH_MATMUL": Spelling(batch_matmul, FLOAT),
+    "CAST": Spelling(cast, MOVABLE),
+    "CEIL": unary("ceil"),
+    "DEQUANTIZE": Spelling(dequantize, FLOAT),
+    "DIV": binary("div", "DivOptions", FLOAT),
+    "ELU": unary("elu", _INT8, {"alpha": 1.0}),
+    "EXP": unary("exp", _INT8),
+    "FLOOR": unary("floor"),
+    "GELU": Spelling(gelu, FLOAT),
+    "HARD_SWISH": unary("hard_swish", _BYTES),
+    "L2_NORMALIZATION": Spelling(l2_normalization, FLOAT),
+    "LEAKY_RELU": Spelling(leaky_relu),
+    "LOG": unary("log", _INT8),
+    "LOGISTIC": unary("sigmoid", REAL),
+    "MAXIMUM": extremum("maximum"),
+    "MEAN": reduction("mean", REAL),
+    "MINIMUM": extremum("minimum"),
+    "MUL": binary("mul", "MulOptions"),
+    "NEG": unary("neg"),
+    "POW": binary("pow", dtypes=FLOAT),
+    "PRELU": Spelling(prelu, FLOAT),
+    "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
+    "REDUCE_MAX": reduction("max", REAL),
+    "REDUCE_MIN": reduction("min", REAL),
+    "REDUCE_PROD": reduction("prod", FLOAT),
+    "RELU": unary("relu", REAL),
+    "RELU6": unary("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
+    "RELU_0_TO_1": unary("clip", FLOAT, {"minimum": 0.0, "maximum": 1.0}),
+    "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
+    "ROUND": unary("round"),
+    "RSQRT": unary("rsqrt"),
+    "SQRT": unary("sqrt"),
+    "SQUARE": Spelling(square, FLOAT),
+    "SQUARED_DIFFERENCE": Spelling(squared_difference, FLOAT),
+    "SUB": binary("sub", "SubOptions"),
+    "SUM": reduction("sum", REAL),
+    "TANH": unary("tanh", REAL),
+}

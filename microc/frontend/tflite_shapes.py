@@ -1,0 +1,154 @@
+"""Spellings of TFLite's operators that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_spelling import MOVABLE, QUANTISED, Spelling, activation
+
+
+def reshape(application: Application) -> None:
+    """RESHAPE: the shape is an operand, an option, or (where another operator computes it) the declared one."""
+    data, target = application.moved(0), application.target()
+    if application.has(1) and application.source(1).constant:
+        shape = application.integers(1)
+    elif not application.has(1) and application.operator.options.kind:
+        shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
+    else:
+        shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
+    application.result_reshape(data, _completed(application, shape, application.type(data).shape))
+
+
+def same_elements(application: Application) -> None:
+    """SQUEEZE and EXPAND_DIMS: the axes follow from the operator, the elements stay."""
+    data = application.moved(0)
+    shape = application.type(data).shape
+    if application.operator.code == "EXPAND_DIMS":
+        (axis,) = application.integers(1) if application.has(1) else (0,)
+        axis = application.axis(axis, len(shape) + 1)
+        application.result_reshape(data, (*shape[:axis], 1, *shape[axis:]))
+        return
+    dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
+    axes = {application.axis(axis, len(shape)) for axis in dims}
+    axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
+    application.result_reshape(data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+
+
+def shape_of(application: Application) -> None:
+    """SHAPE: a constant, for every shape is known when compiling."""
+    shape = application.type(application.value(0)).shape
+    target = application.target()
+    application.builder.constant(target.name, np.array(shape, dtype=target.type.dtype))
+
+
+def concatenation(application: Application) -> None:
+    """CONCATENATION along one axis, of operands with the output's quantisation."""
+    fields = application.operator.options.fields("ConcatenationOptions")
+    if activation(application, fields.integer("FusedActivationFunction")):
+        application.refuse("a fused activation")
+    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    if not values:
+        application.broken("input 0 is missing")
+    _check_alike(application, range(len(values)))
+    axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
+    application.result("concat", values, {"axis": axis})
+
+
+def pack(application: Application) -> None:
+    """PACK: operands of one shape along a new axis."""
+    fields = application.operator.options.fields("PackOptions", required=True)
+    values = [application.moved(position) for position in range(len(application.operator.inputs))]
+    if not values:
+        application.broken("input 0 is missing")
+    _check_alike(application, range(len(values)))
+    shape = application.type(values[0]).shape
+    axis = application.axis(fields.integer("Axis"), len(shape) + 1)
+    widened = (*shape[:axis], 1, *shape[axis:])
+    if any(application.type(value).shape != shape for value in values):
+        application.broken("the operands differ in shape")
+    application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
+
+
+def transpose(application: Application) -> None:
+    """TRANSPOSE by a constant permutation."""
+    data = application.moved(0)
+    rank = len(application.type(data).shape)
+    axes = tuple(application.axis(axis, rank) for axis in application.integers(1))
+    if sorted(axes) != list(range(rank)):
+        application.broken(f"{axes} is no permutation of {rank} axes")
+    application.result("transpose", (data,), {"axes": axes})
+
+
+def pad(application: Application) -> None:
+    """PAD (with real zero: the zero point) and PADV2 (with a constant of the data's dtype, stored as the data is)."""
+    data, kind = application.moved(0), application.target().type
+    rank = len(application.type(data).shape)
+    amounts = application.integers(1)
+    if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
+        application.broken(f"padding {amounts} for {rank} axes")
+    _check_alike(application, [0])
+    value: int | float = 0.0 if kind.dtype == "float32" else 0
+    if application.operator.code == "PADV2":
+        filler = application.constant(2)
+        if filler.size != 1 or str(filler.dtype) != kind.dtype:
+            application.broken(f"a padding value of shape {filler.shape} and {filler.dtype}")
+        value = filler.reshape(-1)[0].item()
+    elif kind.quant is not None:
+        value = kind.quant.zero_point[0]
+    padding = tuple(zip(amounts[0::2], amounts[1::2], strict=True))
+    application.result("pad", (data,), {"padding": padding, "value": value})
+
+
+def depth_and_space(application: Application) -> None:
+    """SPACE_TO_DEPTH and DEPTH_TO_SPACE: blocks of pixels become channels and back."""
+    to_depth = application.operator.code == "SPACE_TO_DEPTH"
+    options = "SpaceToDepthOptions" if to_depth else "DepthToSpaceOptions"
+    block = application.operator.options.fields(options, required=True).integer("BlockSize", 1, 1 << 15)
+    data = application.moved(0)
+    batch, height, width, depth = application.rank(data, 4)
+    if (height % block or width % block) if to_depth else depth % (block * block):
+        application.broken(f"blocks of {block} in shape {(batch, height, width, depth)}")
+    if to_depth:
+        rows, columns = height // block, width // block
+        blocked = (batch, rows, block, columns, block, depth)
+        shape = (batch, rows, columns, block * block * depth)
+    else:
+        depth //= block * block
+        blocked = (batch, height, width, block, block, depth)
+        shape = (batch, height * block, width * block, depth)
+    blocks = application.emit("reshape", (data,), {"shape": blocked})
+    application.result_reshape(application.emit("transpose", (blocks,), {"axes": (0, 1, 3, 2, 4, 5)}), shape)
+
+
+def _completed(application: Application, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[int, ...]:
+    """``shape`` with one -1 resolved from the number of elements."""
+    known = prod(extent for extent in shape if extent != -1)
+    if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
+        application.broken(f"shape {shape}")
+    return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
+
+
+def _check_alike(application: Application, positions: Sequence[int]) -> None:
+    """Moved elements keep their meaning only where operands and output share one quantisation."""
+    target = application.target().type
+    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
+        application.refuse("operands and output are quantised differently")
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "CONCATENATION": Spelling(concatenation, MOVABLE),
+    "DEPTH_TO_SPACE": Spelling(depth_and_space, MOVABLE),
+    "EXPAND_DIMS": Spelling(same_elements, MOVABLE),
+    "PACK": Spelling(pack, MOVABLE),
+    "PAD": Spelling(pad, MOVABLE),
+    "PADV2": Spelling(pad, MOVABLE),
+    "RESHAPE": Spelling(reshape, MOVABLE),
+    "SHAPE": Spelling(shape_of, ("int32", "int64")),
+    "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
+    "SQUEEZE": Spelling(same_elements, MOVABLE),
+    "TRANSPOSE": Spelling(transpose, MOVABLE),
+}

@@ -1,0 +1,165 @@
+"""Spellings of TFLite's operators that cut a tensor into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_spelling import MOVABLE, Spelling
+from microc.graph.ir import Attr
+
+
+def unpack(application: Application) -> None:
+    """UNPACK: one output per index of an axis, which disappears."""
+    fields = application.operator.options.fields("UnpackOptions", required=True)
+    data = application.moved(0)
+    shape = application.type(data).shape
+    axis = application.axis(fields.integer("Axis"), len(shape))
+    if len(application.operator.outputs) != shape[axis]:
+        application.broken(f"{len(application.operator.outputs)} outputs of an axis of extent {shape[axis]}")
+    for position in range(shape[axis]):
+        part = application.emit("slice", (data,), _along(shape, axis, position, position + 1))
+        application.result_reshape(part, (*shape[:axis], *shape[axis + 1 :]), position)
+
+
+def split(application: Application) -> None:
+    """SPLIT: equal parts along a constant axis (input 0)."""
+    data = application.moved(1)
+    (axis,) = application.integers(0)[:1] or (0,)
+    shape = application.type(data).shape
+    axis, count = application.axis(axis, len(shape)), len(application.operator.outputs)
+    if not count or shape[axis] % count:
+        application.broken(f"{count} equal parts of an axis of extent {shape[axis]}")
+    _parts(application, data, axis, [shape[axis] // count] * count)
+
+
+def split_v(application: Application) -> None:
+    """SPLIT_V: parts of given sizes along a constant axis; one size may be -1, the rest."""
+    data, sizes = application.moved(0), list(application.integers(1))
+    (axis,) = application.integers(2)[:1] or (0,)
+    shape = application.type(data).shape
+    axis = application.axis(axis, len(shape))
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = shape[axis] - sum(sizes) - 1
+    if len(sizes) != len(application.operator.outputs) or min(sizes, default=0) < 1 or sum(sizes) != shape[axis]:
+        application.broken(f"parts of {sizes} of an axis of extent {shape[axis]}")
+    _parts(application, data, axis, sizes)
+
+
+def slice_(application: Application) -> None:
+    """SLICE: begin and size per axis; size -1 is all the rest."""
+    data, begin, size = application.moved(0), application.integers(1), application.integers(2)
+    shape = application.type(data).shape
+    if not len(begin) == len(size) == len(shape):
+        application.broken(f"begin {begin} and size {size} for shape {shape}")
+    end = tuple(
+        extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
+    )
+    if any(not 0 <= first < last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
+        application.broken(f"begin {begin} and size {size} leave shape {shape}")
+    application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Masks:
+    """The bit masks of STRIDED_SLICE, bit i for entry i of the specification."""
+
+    begin: int
+    end: int
+    ellipsis: int
+    new_axis: int
+    shrink_axis: int
+
+
+def strided_slice(application: Application) -> None:
+    """STRIDED_SLICE: numpy's slicing, with new and removed axes; strides must be positive."""
+    fields = application.operator.options.fields("StridedSliceOptions", required=True)
+    masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
+    data = application.moved(0)
+    begin, end, strides = (application.integers(position) for position in (1, 2, 3))
+    if not len(begin) == len(end) == len(strides):
+        application.broken(f"begin {begin}, end {end} and strides {strides} differ in length")
+    if fields.integer("Offset"):
+        end = tuple(first + count for first, count in zip(begin, end, strict=True))
+    ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
+    first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
+    attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
+    if masks.new_axis or masks.shrink_axis:
+        application.result_reshape(application.emit("slice", (data,), attrs), shape)
+    else:
+        application.result("slice", (data,), attrs)
+
+
+def _slice_ranges(
+    application: Application, shape: tuple[int, ...], spec: Sequence[tuple[int, ...]], masks: _Masks
+) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """(begin, end, stride) per data axis, and the output's shape."""
+    entries = len(spec[0])
+    consumed = sum(not (masks.ellipsis | masks.new_axis) >> i & 1 for i in range(entries))
+    if consumed > len(shape) or (masks.ellipsis & (1 << entries) - 1).bit_count() > 1:
+        application.broken(f"a slice of {entries} entries of shape {shape}")
+    ranges: list[tuple[int, int, int]] = []
+    result: list[int] = []
+
+    def whole(count: int) -> None:
+        for extent in shape[len(ranges) : len(ranges) + count]:
+            ranges.append((0, extent, 1))
+            result.append(extent)
+
+    for i, (first, last, stride) in enumerate(zip(*spec, strict=True)):
+        if masks.ellipsis >> i & 1:
+            whole(len(shape) - consumed)
+        elif masks.new_axis >> i & 1:
+            result.append(1)
+        elif masks.shrink_axis >> i & 1:
+            ranges.append(_one_index(application, first, shape[len(ranges)]))
+        else:
+            extent = shape[len(ranges)]
+            first = 0 if masks.begin >> i & 1 else first
+            last = extent if masks.end >> i & 1 else last
+            ranges.append(_one_range(application, first, last, stride, extent))
+            result.append(-(-(ranges[-1][1] - ranges[-1][0]) // stride))
+    whole(len(shape) - len(ranges))
+    return ranges, result
+
+
+def _one_index(application: Application, index: int, extent: int) -> tuple[int, int, int]:
+    index += extent if index < 0 else 0
+    if not 0 <= index < extent:
+        application.broken(f"index {index} of an axis of extent {extent}")
+    return index, index + 1, 1
+
+
+def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
+    if stride < 1:
+        application.refuse(f"stride {stride}")
+    first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
+    first, last = max(first, 0), min(last, extent)
+    if first >= last:
+        application.refuse(f"a slice without elements, {first} to {last} of {extent}")
+    return first, last, stride
+
+
+def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:
+    """The slice of indices first..last-1 along ``axis``, everything along the others."""
+    begin = tuple(first if i == axis else 0 for i in range(len(shape)))
+    end = tuple(last if i == axis else extent for i, extent in enumerate(shape))
+    return {"begin": begin, "end": end, "strides": (1,) * len(shape)}
+
+
+def _parts(application: Application, data: str, axis: int, sizes: Sequence[int]) -> None:
+    first = 0
+    for position, size in enumerate(sizes):
+        attrs = _along(application.type(data).shape, axis, first, first + size)
+        application.result("slice", (data,), attrs, position)
+        first += size
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "SLICE": Spelling(slice_, MOVABLE),
+    "SPLIT": Spelling(split, MOVABLE),
+    "SPLIT_V": Spelling(split_v, MOVABLE),
+    "STRIDED_SLICE": Spelling(strided_slice, MOVABLE),
+    "UNPACK": Spelling(unpack, MOVABLE),
+}

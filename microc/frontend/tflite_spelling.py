@@ -1,0 +1,64 @@
+"""What the spelling tables of the TFLite operator families share: rows, dtypes, activations, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_build import DTYPES
+
+FLOAT = ("float32",)
+QUANTISED = ("int8", "uint8", "int16")
+REAL = FLOAT + QUANTISED
+MOVABLE = DTYPES
+
+_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """One TFLite operator: the function that spells it, and the dtypes that its first output may have."""
+
+    spell: Callable[[Application], None]
+    dtypes: tuple[str, ...] = REAL
+
+
+def activation(application: Application, code: int) -> str:
+    """TFLite's ActivationFunctionType as our ``activation`` attribute."""
+    if not 0 <= code < len(_ACTIVATIONS):
+        application.refuse(f"the fused activation number {code}")
+    name = _ACTIVATIONS[code]
+    if name == "tanh" and application.target().type.dtype != "float32":
+        application.refuse("a fused tanh on quantised tensors")
+    return name
+
+
+def rounding(application: Application) -> dict[str, str]:
+    """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
+    return {} if application.target().type.dtype == "float32" else {"rounding": "double"}
+
+
+def explicit_padding(
+    application: Application,
+    scheme: int,
+    extent: tuple[int, int],
+    window: tuple[int, int],
+    strides: tuple[int, int],
+    dilation: tuple[int, int] = (1, 1),
+) -> tuple[int, int, int, int]:
+    """TFLite's SAME (0) or VALID (1) as (top, left, bottom, right) elements.
+
+    SAME pads each axis by max((ceil(extent / stride) - 1) * stride + (window - 1) * dilation + 1 - extent, 0) in
+    total, the smaller half before (TFLite ``padding.h``, ComputePaddingWithOffset).
+    """
+    if scheme not in (0, 1):
+        application.broken(f"padding scheme {scheme}; SAME is 0 and VALID is 1")
+    if scheme == 1:
+        return (0, 0, 0, 0)
+    before, after = [], []
+    for size, taps, stride, spread in zip(extent, window, strides, dilation, strict=True):
+        total = max((-(-size // stride) - 1) * stride + (taps - 1) * spread + 1 - size, 0)
+        before.append(total // 2)
+        after.append(total - total // 2)
+    return (before[0], before[1], after[0], after[1])

@@ -1,0 +1,155 @@
+"""What the operator families share: fixed-point formulas over TIR, quantised activation ranges, rewriting of one node.
+
+Sources: TFLite ``kernel_util.cc`` (CalculateActivationRangeQuantized).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import InternalError, UnsupportedError
+from microc.fixed import round_half_away, round_half_even
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
+"""Nodes in order, and the types and constants that they bring along."""
+
+ROUNDINGS = ("double", "single", "even")
+
+
+class TirArith:
+    """:class:`microc.fixed.Arith` over TIR expressions: int32 unless widened. Python ints become literals."""
+
+    def wide(self, x: Expr | int) -> Expr:
+        return ir.cast("int64", x) if isinstance(x, Expr) else ir.const(x, "int64")
+
+    def narrow(self, x: Expr) -> Expr:
+        return ir.cast("int32", x)
+
+    def select(self, condition: Expr, a: Expr, b: Expr | int) -> Expr:
+        return ir.select(condition, a, b)
+
+
+TIR = TirArith()
+
+
+def clamped(x: Expr, low: int, high: int, dtype: str) -> Expr:
+    """``x`` clamped to low..high (which ``dtype`` holds), as ``dtype``. Bounds that ``x``'s dtype implies cost nothing."""
+    least, most = dtypes.int_range(x.dtype)
+    if low > least:
+        x = ir.maximum(x, low)
+    if high < most:
+        x = ir.minimum(x, high)
+    return ir.cast(dtype, x)
+
+
+def wrap_to(dtype: str, x: Any) -> Array:
+    """An integer array of any width as ``dtype``; the values must fit."""
+    array = np.asarray(x)
+    low, high = dtypes.int_range(dtype)
+    if array.size and (array.min() < low or array.max() > high):
+        raise InternalError(f"values {array.min()}..{array.max()} do not fit {dtype}")
+    return array.astype(dtypes.to_numpy(dtype))
+
+
+def activation_range(activation: str, quant: Quant, dtype: str, rounding: str = "double") -> tuple[int, int]:
+    """The quantised values that ``activation`` lets through: ``(minimum, maximum)`` within ``dtype``.
+
+    The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even when ``rounding`` is
+    ``even`` (then quantising after clamping, which ONNX does, equals clamping after quantising).
+    """
+    low, high = dtypes.int_range(dtype)
+    bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+    if activation not in bounds:
+        raise UnsupportedError(
+            f"activation {activation!r} fused into a quantised operator", hint="make it an operator of its own"
+        )
+    if quant.axis is not None:
+        raise UnsupportedError("a quantised activation with per-channel output scales")
+    rounded = round_half_even if rounding == "even" else round_half_away
+
+    def quantised(real: float) -> int:
+        return quant.zero_point[0] + int(rounded(np.float32(real) / np.float32(quant.scale[0])))
+
+    least, most = bounds[activation]
+    return (
+        low if least is None else max(low, min(high, quantised(least))),
+        high if most is None else min(high, max(low, quantised(most))),
+    )
+
+
+class Rewrite:
+    """The core nodes that replace one surface node, being collected.
+
+    ``value`` and ``constant`` give new names that start with the replaced node's first output; ``emit`` appends a node
+    with the replaced one's location; the last node must write the replaced node's outputs.
+    """
+
+    def __init__(self, node: Node, graph: Graph) -> None:
+        self.node = node
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.consts: dict[str, Array] = {}
+
+    def _name(self, stem: str) -> str:
+        name, number = f"{self.node.outputs[0]}.{stem}", 1
+        while name in self.graph.types or name in self.types:
+            name, number = f"{self.node.outputs[0]}.{stem}_{number}", number + 1
+        return name
+
+    def type(self, name: str) -> TensorType:
+        """The type of a value, new or old."""
+        return self.types[name] if name in self.types else self.graph.types[name]
+
+    def value(self, stem: str, shape: Sequence[int], dtype: str, quant: Quant | None = None) -> str:
+        """A new intermediate value."""
+        name = self._name(stem)
+        self.types[name] = TensorType(tuple(shape), dtype, quant)
+        return name
+
+    def constant(self, stem: str, array: Array) -> str:
+        """A new constant."""
+        name = self._name(stem)
+        self.types[name] = TensorType(array.shape, array.dtype.name)
+        self.consts[name] = array
+        return name
+
+    def emit(self, op: str, inputs: Sequence[str], outputs: Sequence[str] | str, attrs: Mapping[str, Attr]) -> str:
+        """Append a node; the name of its first output."""
+        names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        self.nodes.append(Node(op, tuple(inputs), names, attrs, self.node.loc, self.node.group))
+        return names[0]
+
+    def legalized(self) -> Legalized:
+        return tuple(self.nodes), self.types, self.consts
+
+
+def constant(graph: Graph, name: str) -> Array | None:
+    """The data of a value known at compile time, else None."""
+    return graph.consts.get(name) if name else None
+
+
+def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
+    """Scale and zero point of a per-tensor quantised value; anything else is refused with the node's location."""
+    quant = graph.types[name].quant
+    if quant is None or len(quant.scale) != 1:
+        raise UnsupportedError(
+            f"{node.op} needs one scale and zero point for {name!r}",
+            where=str(node.loc),
+            hint="quantise activations per tensor",
+        )
+    return quant.scale[0], quant.zero_point[0]
+
+
+def is_quantised(node: Node, graph: Graph) -> bool:
+    """Whether every present non-bias input and every output is integer with ``quant``: the first two inputs count."""
+    names = (*(name for name in node.inputs[:2] if name), *node.outputs)
+    return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)

@@ -1,0 +1,266 @@
+"""A fusion group becomes one function: the anchor's tensor expression, then the elementwise chain as a single stage ``out``.
+
+The anchor may compute in another shape than the graph's (a convolution works on a matrix of pixels by channels); row-major
+memory is what counts. Elementwise operators then run over the anchor's shape, their operands broadcast as the graph says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.registry import Operand, OpCall
+from microc.target import Target
+from microc.te.tensor import Reduce
+from microc.tir import ir
+from microc.tir.affine import simplify
+
+_LETTERS = ("x", "y", "z", "u", "v")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """What a kernel parameter is bound to: a graph value, or a constant packed for the kernel (``array``)."""
+
+    role: str
+    value: str
+    array: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredGroup:
+    """A kernel before scheduling. ``params`` follow ``func.params``; ``inplace`` pairs (output value, input value)."""
+
+    func: ir.PrimFunc
+    params: tuple[Param, ...]
+    outputs: tuple[str, ...]
+    anchor: Node
+    macs: int
+    inplace: tuple[tuple[str, str], ...]
+
+
+class _Group:
+    """Collects placeholders while a group is lowered."""
+
+    def __init__(self, graph: Graph, nodes: Sequence[Node], target: Target) -> None:
+        self.graph, self.nodes, self.target = graph, nodes, target
+        self.tensors: dict[str, te.Tensor] = {}
+        self.params: list[tuple[te.Tensor, Param]] = []
+        self.cache: dict[tuple[str, tuple[int, ...]], te.Tensor] = {}
+        self.names: set[str] = {"out", "acc", "patch", "padded"}
+        self.anchored: set[str] = set()
+        self.identity: set[str] = set()
+
+    def fresh(self, stem: str) -> str:
+        name, number = stem, 1
+        while name in self.names:
+            name, number = f"{stem}{number}", number + 1
+        self.names.add(name)
+        return name
+
+    def placeholder(self, value: str, role: str, shape: tuple[int, ...]) -> te.Tensor:
+        """The tensor that reads an outside value, under a shape of as many elements."""
+        kind = self.graph.types[value]
+        if prod(shape) != kind.size:
+            raise InternalError(f"{value} of shape {kind.shape} viewed as {shape}")
+        if (value, shape) not in self.cache:
+            tensor = te.placeholder(shape, kind.dtype, self.fresh(role))
+            self.cache[value, shape] = tensor
+            self.params.append((tensor, Param(role, value, self.graph.consts.get(value))))
+        return self.cache[value, shape]
+
+    def packed(self, value: str, role: str, array: Array) -> te.Tensor:
+        tensor = te.placeholder(array.shape, str(array.dtype), self.fresh(role))
+        self.params.append((tensor, Param(role, value, array)))
+        return tensor
+
+    def operand(self, value: str, role: str) -> Operand:
+        """An operand of the anchor."""
+        kind = self.graph.types[value]
+
+        def tensor(shape: tuple[int, ...] | None = None) -> te.Tensor:
+            wanted = kind.shape if shape is None else tuple(shape)
+            if value in self.tensors:
+                made = self.tensors[value]
+                if made.shape != wanted:
+                    raise InternalError(f"{value} is computed as {made.shape}, wanted as {wanted}")
+                return made
+            self.anchored.add(value)
+            return self.placeholder(value, role, wanted)
+
+        return Operand(kind, self.graph.consts.get(value), tensor, lambda array: self.packed(value, role, array))
+
+    def roles(self, node: Node) -> list[str]:
+        """Parameter names for a node's operands: what the operator calls them, or letters."""
+        given = registry.get(node.op).operand_names
+        return [given[k] if k < len(given) else _LETTERS[k % len(_LETTERS)] for k in range(len(node.inputs))]
+
+
+def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> LoweredGroup:
+    """Lower the nodes of one group (in order; the first is the anchor, the rest elementwise)."""
+    group = _Group(graph, nodes, target)
+    first, rest = nodes[0], list(nodes)
+    if registry.get(first.op).elementwise:
+        outputs: tuple[te.Tensor, ...] = (_elementwise(group, rest, None, first.outputs[0]),)
+        names: tuple[str, ...] = (nodes[-1].outputs[0],)
+    else:
+        made = _anchor(group, first)
+        names = tuple(o for o in first.outputs if o)
+        if len(rest) > 1:
+            if len(made) != 1:
+                raise InternalError(f"{first.op} has several outputs and cannot be fused", where=str(first.loc))
+            outputs = (_elementwise(group, rest[1:], made[0], first.outputs[0]),)
+            names = (nodes[-1].outputs[0],)
+        else:
+            outputs = tuple(_stored(t) for t in made)
+    inputs = [t for t, p in group.params if p.array is None]
+    consts = [t for t, p in group.params if p.array is not None]
+    func = te.create_prim_func(name, inputs, outputs, consts)
+    params = [p for _, p in group.params if p.array is None] + [p for _, p in group.params if p.array is not None]
+    macs = sum(_macs(graph, node) for node in nodes)
+    return LoweredGroup(func, tuple(params), names, first, macs, _inplace(group, names))
+
+
+def _macs(graph: Graph, node: Node) -> int:
+    count = registry.get(node.op).macs
+    if count is None:
+        return 0
+    ins = [graph.types[i] for i in node.inputs if i]
+    return count(node.attrs, ins, [graph.types[o] for o in node.outputs if o])
+
+
+def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
+    definition = registry.get(node.op)
+    if definition.compute is None:
+        raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
+    roles = group.roles(node)
+    operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
+    types = tuple(group.graph.types[o] for o in node.outputs if o)
+    made = definition.compute(OpCall(node.attrs, operands, types, group.target))
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _stored(tensor: te.Tensor) -> te.Tensor:
+    """A reduction accumulates somewhere else (registers, after scheduling) and stores its result once."""
+    if tensor.definition is None or not isinstance(tensor.definition.body, Reduce):
+        return tensor
+    return te.compute(tensor.shape, lambda *i: tensor[i], "out", tuple(v.name for v in tensor.definition.axes))
+
+
+def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
+    """One stage ``out`` that applies the nodes in order; ``base`` is the anchor's tensor, for value ``start``."""
+    graph = group.graph
+    result = graph.types[nodes[-1].outputs[0]]
+    inner = {o for node in nodes for o in node.outputs} | ({start} if base is not None else set())
+    outside = [v for node in nodes for v in node.inputs if v and v not in inner]
+    if base is not None:
+        shape = base.shape
+        axes = tuple(v.name for v in base.definition.axes) if base.definition else None
+    else:
+        shape, axes = _domain(result, [graph.types[v] for v in outside]), None
+
+    def element(*index: ir.Expr) -> ir.Expr:
+        values: dict[str, ir.Expr] = {}
+        if base is not None:
+            values[start] = base[index]
+        for node in nodes:
+            values[node.outputs[0]] = _apply(group, node, values, shape, result, index)
+        return values[nodes[-1].outputs[0]]
+
+    return te.compute(shape, element, "out", axes)
+
+
+def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
+    """Loops for a purely elementwise group: one if all operands are alike, rows by channels, or the graph's own axes."""
+    odd = [t for t in operands if t.size not in (1, result.size)]
+    if not odd:
+        return (result.size,)
+    if all(_along_last(t, result) for t in odd):
+        return (result.size // result.shape[-1], result.shape[-1])
+    return result.shape
+
+
+def _along_last(kind: TensorType, result: TensorType) -> bool:
+    """Whether an operand varies along the last axis only."""
+    return bool(kind.shape) and kind.size == kind.shape[-1] == result.shape[-1]
+
+
+def _apply(
+    group: _Group,
+    node: Node,
+    values: Mapping[str, ir.Expr],
+    shape: tuple[int, ...],
+    result: TensorType,
+    index: tuple[ir.Expr, ...],
+) -> ir.Expr:
+    definition = registry.get(node.op)
+    if definition.scalar is None:
+        raise InternalError(f"{node.op} is not elementwise", where=str(node.loc))
+    args: list[ir.Expr | te.Tensor] = []
+    for position, (value, role) in enumerate(zip(node.inputs, group.roles(node), strict=True)):
+        if not value:
+            continue
+        if value in values:
+            args.append(values[value])
+        elif position in definition.whole:
+            args.append(group.placeholder(value, role, group.graph.types[value].shape))
+        else:
+            args.append(_element(group, value, role, shape, result, index))
+    return definition.scalar(node.attrs, args)  # type: ignore[arg-type]
+
+
+def _element(
+    group: _Group, value: str, role: str, shape: tuple[int, ...], result: TensorType, index: tuple[ir.Expr, ...]
+) -> ir.Expr:
+    """One element of an outside operand for the output element at ``index`` of ``shape``."""
+    kind = group.graph.types[value]
+    if kind.size == 1:
+        array = group.graph.consts.get(value)
+        if array is not None:
+            return ir.const(array.reshape(-1)[0].item(), kind.dtype)
+        return group.placeholder(value, role, (1,))[0]
+    if kind.size == result.size:
+        if dtypes.nbytes(kind.dtype) == dtypes.nbytes(result.dtype):
+            group.identity.add(value)
+        return group.placeholder(value, role, shape)[index]
+    if _along_last(kind, result) and shape[-1] == kind.size:
+        return group.placeholder(value, role, (kind.size,))[index[-1]]
+    full = _graph_index(shape, result.shape, index)
+    padded = (1,) * (len(result.shape) - len(kind.shape)) + kind.shape
+    offset = len(result.shape) - len(kind.shape)
+    where = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))
+    return group.placeholder(value, role, kind.shape)[where]
+
+
+def _graph_index(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    """The index in shape ``wanted`` of the element at ``index`` of ``shape`` (same row-major memory)."""
+    if shape == wanted:
+        return index
+    flat: ir.Expr = ir.const(0, "int32")
+    for i, extent in zip(index, shape, strict=True):
+        flat = flat * extent + i
+    found: list[ir.Expr] = []
+    for extent in reversed(wanted):
+        found.append(flat % extent)
+        flat = flat // extent
+    return tuple(simplify(e) for e in reversed(found))
+
+
+def _inplace(group: _Group, outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Inputs that each output element replaces: read at that element only, by the last stage only."""
+    if len(outputs) != 1:
+        return ()
+    reads: dict[str, int] = {}
+    for _, param in group.params:
+        reads[param.value] = reads.get(param.value, 0) + 1
+    return tuple(
+        (outputs[0], value)
+        for value in sorted(group.identity)
+        if value not in group.anchored and reads[value] == 1 and value not in group.graph.consts
+    )

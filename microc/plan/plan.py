@@ -1,0 +1,30 @@
+"""The memory plan of a module: the best of several planners, checked."""
+
+from __future__ import annotations
+
+from microc.module import Module, Plan
+from microc.plan.check import check_plan
+from microc.plan.liveness import lower_bound, units
+from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact, size_of
+
+ARENA_ALIGN = 8
+
+
+def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
+    """``module`` with offsets for everything in the arena; inputs and outputs lie inside it by choice."""
+    found = units(module, io_in_arena=io_in_arena)
+    planners = PLANNERS + ((("exact", exact),) if len(found) <= EXACT_LIMIT else ())
+    candidates = [(name, planner(found)) for name, planner in planners]
+    name, best = min(candidates, key=lambda c: size_of(c[1]))
+    offsets = {member: at for unit, at in best.items() for member in unit.names}
+    plan = Plan(
+        offsets=dict(sorted(offsets.items())),
+        size=align_up(size_of(best), 4),
+        lower_bound=lower_bound(found),
+        planner=name,
+        io_in_arena=io_in_arena,
+        align=ARENA_ALIGN,
+    )
+    planned = module.with_plan(plan)
+    check_plan(planned)
+    return planned

@@ -1,0 +1,150 @@
+"""Primitives that reshape loops: split, tile, fuse, reorder, kinds, annotations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from microc.errors import ScheduleError
+from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.tir import ir
+from microc.tir.affine import simplify
+from microc.tir.rewrite import free_vars, map_stmt, substitute_stmt, walk_stmt
+
+
+def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
+    if len(factors) < 2 or sum(f is None for f in factors) > 1 or any(f is not None and f < 1 for f in factors):
+        raise ScheduleError(
+            f"split {loop.var.name!r} by {factors}: give two or more positive factors, at most one None",
+            hint="split('k', (None, 4)) makes an outer loop and an inner one of 4",
+        )
+    extent = extent_of(loop)
+    if None not in factors and prod(f for f in factors if f is not None) < extent:
+        raise ScheduleError(
+            f"split {loop.var.name!r} of {extent} by {factors} leaves iterations out",
+            hint="let one factor be None so that it is computed",
+        )
+
+
+def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.PrimFunc:
+    """``loop`` becomes nested loops ``loop_0, loop_1 ...``; a tail that does not divide guards the blocks inside."""
+    old = find_loop(func.body, loop)
+    check_split(old, factors)
+    extent = extent_of(old)
+    known = prod(f for f in factors if f is not None)
+    sizes = [f if f is not None else -(-extent // known) for f in factors]
+    taken = names_in(func.body)
+    variables = [ir.Var(fresh(taken, f"{loop}_{k}")) for k in range(len(sizes))]
+    index: ir.Expr = ir.const(0, "int32")
+    for var, size in zip(variables, sizes, strict=True):
+        index = index * size + var
+    index = simplify(index)
+    body = substitute_stmt(old.body, {old.var: index})
+    if prod(sizes) != extent:
+        guard = index < extent
+
+        def on_stmt(s: ir.Stmt) -> ir.Stmt:
+            if isinstance(s, ir.Block):
+                return replace(s, predicate=guard if s.predicate is None else ir.Bin("and", s.predicate, guard))
+            return s
+
+        body = map_stmt(body, on_stmt)
+    for var, size in reversed(list(zip(variables, sizes, strict=True))):
+        body = ir.For(var, ir.const(size, "int32"), body, old.kind, old.annotations)
+    return replace(func, body=replace_stmt(func.body, old, body))
+
+
+def _chain(func: ir.PrimFunc, names: tuple[str, ...]) -> list[ir.For]:
+    """Loops from the outermost to the innermost of ``names``; each must hold nothing but the next."""
+    if len(set(names)) != len(names) or not names:
+        raise ScheduleError(f"{names}: name each loop once")
+    wanted = {name: find_loop(func.body, name) for name in names}
+    depth = {name: len(loops_around(func.body, loop)) for name, loop in wanted.items()}
+    outer = wanted[min(names, key=lambda n: depth[n])]
+    chain, left = [outer], set(names) - {outer.var.name}
+    while left:
+        inner = chain[-1].body
+        if not isinstance(inner, ir.For):
+            raise ScheduleError(
+                f"loops {', '.join(names)} are not perfectly nested: {chain[-1].var.name!r} holds more than one statement",
+                hint="move the other statements first, or decompose the reduction after reordering",
+            )
+        chain.append(inner)
+        left.discard(inner.var.name)
+    return chain
+
+
+def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
+    if [loop.var.name for loop in chain] != list(names):
+        raise ScheduleError(
+            f"fuse({', '.join(names)}): the loops are nested as {', '.join(loop.var.name for loop in chain)}",
+            hint="reorder them next to each other, outermost first",
+        )
+
+
+def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
+    """Directly nested loops become one, named after all."""
+    chain = _chain(func, loops)
+    check_fuse(chain, loops)
+    extents = [extent_of(loop) for loop in chain]
+    var = ir.Var(fresh(names_in(func.body), "_".join(loops)))
+    values: dict[ir.Var, ir.Expr] = {}
+    rest: ir.Expr = var
+    for loop, extent in reversed(list(zip(chain, extents, strict=True))[1:]):
+        values[loop.var] = rest % extent
+        rest = rest // extent
+    values[chain[0].var] = rest
+    body = substitute_stmt(chain[-1].body, values)
+    fused = ir.For(var, ir.const(prod(extents), "int32"), body, chain[0].kind, chain[0].annotations)
+    return replace(func, body=replace_stmt(func.body, chain[0], fused))
+
+
+def reorder(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
+    """The named loops take each other's places so that they nest in the given order; others between them stay."""
+    chain = _chain(func, loops)
+    places = [k for k, loop in enumerate(chain) if loop.var.name in loops]
+    by_name = {loop.var.name: loop for loop in chain}
+    order = list(chain)
+    for place, name in zip(places, loops, strict=True):
+        order[place] = by_name[name]
+    body = chain[-1].body
+    for loop in reversed(order):
+        body = replace(loop, body=body)
+    return replace(func, body=replace_stmt(func.body, chain[0], body))
+
+
+def _reduces(func: ir.PrimFunc, loop: ir.For) -> bool:
+    """Whether some block under ``loop`` reduces along it."""
+    return any(
+        i.kind == "reduce" and loop.var in free_vars(i.binding)
+        for s in walk_stmt(loop.body)
+        if isinstance(s, ir.Block)
+        for i in s.iters
+    )
+
+
+def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
+    """Mark a loop ``unrolled``, ``vectorized`` or ``parallel``; the latter two must not carry a reduction."""
+    old = find_loop(func.body, loop)
+    if kind in ("vectorized", "parallel") and _reduces(func, old):
+        raise ScheduleError(
+            f"loop {loop!r} reduces and cannot be {kind}",
+            hint="reorder a spatial loop there, or tensorize the reduction",
+        )
+    if kind == "unrolled":
+        extent_of(old)
+    return replace(func, body=replace_stmt(func.body, old, replace(old, kind=kind)))
+
+
+def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
+    """Attach a note to a loop (kept in the text form, shown in comments)."""
+    old = find_loop(func.body, loop)
+    notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
+    return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
+
+
+def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
+    """Attach a note to a block."""
+    old = find_block(func.body, block)
+    notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
+    return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))

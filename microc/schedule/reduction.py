@@ -1,0 +1,76 @@
+"""decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc.errors import ScheduleError
+from microc.schedule.tree import find_block, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.tir import ir
+from microc.tir.rewrite import free_vars, substitute
+
+
+def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
+    if block.init is None:
+        raise ScheduleError(
+            f"decompose_reduction: block {block.name!r} has no initialisation left",
+            hint="it reduces nothing, or was done",
+        )
+    if all(x is not loop for x in around):
+        raise ScheduleError(f"decompose_reduction: loop {loop.var.name!r} is not around block {block.name!r}")
+    outer = around[: next(k for k, x in enumerate(around) if x is loop)]
+    for it in block.iters:
+        carried = free_vars(it.binding) & {x.var for x in outer}
+        if it.kind == "reduce" and carried:
+            names = ", ".join(sorted(v.name for v in carried))
+            raise ScheduleError(
+                f"decompose_reduction: reduction loop {names} lies outside {loop.var.name!r}",
+                hint="decompose at the outermost reduction loop",
+            )
+
+
+def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
+    """``<block>_init`` runs before ``loop`` over the spatial loops from ``loop`` inwards; the block only accumulates."""
+    reducing, place = find_block(func.body, block), find_loop(func.body, loop)
+    around = loops_around(func.body, reducing)
+    check_decompose(func, reducing, place, around)
+    assert reducing.init is not None
+    start = next(k for k, x in enumerate(around) if x is place)
+    spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
+    inner = [x for x in around[start:] if x.var in spatial]
+    taken = names_in(func.body)
+    renamed: dict[ir.Var, ir.Expr] = {x.var: ir.Var(fresh(taken, f"{x.var.name}_init"), x.var.dtype) for x in inner}
+    iters, values = [], {}
+    for it in reducing.iters:
+        if it.kind == "space":
+            var = ir.Var(fresh(taken, f"{it.var.name}_init"))
+            values[it.var] = var
+            iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
+    from microc.tir.rewrite import substitute_stmt
+
+    predicate = _guard(reducing, spatial, renamed)
+    init: ir.Stmt = ir.Block(
+        f"{block}_init", tuple(iters), substitute_stmt(reducing.init, dict(values)), None, predicate
+    )
+    for x in reversed(inner):
+        var = renamed[x.var]
+        assert isinstance(var, ir.Var)
+        init = ir.For(var, x.extent, init, x.kind, x.annotations)
+    body = replace_stmt(func.body, reducing, replace(reducing, init=None))
+    place = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))
+
+
+def _guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:
+    """The part of the predicate that speaks of spatial loops only."""
+    parts: list[ir.Expr] = []
+
+    def gather(e: ir.Expr | None) -> None:
+        if isinstance(e, ir.Bin) and e.op == "and":
+            gather(e.a)
+            gather(e.b)
+        elif e is not None and free_vars(e) <= spatial:
+            parts.append(substitute(e, renamed))
+
+    gather(block.predicate)
+    return ir.all_of(parts)

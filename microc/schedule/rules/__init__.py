@@ -1,0 +1,24 @@
+"""Schedule rules: for every family of functions the loops that suit a core. Rules look at blocks and features, not at models.
+
+A rule is ``(Schedule, Target) -> Schedule``. The blocks that operators make are their interface: ``patch`` (im2col rows),
+``padded`` (input with its border), ``acc`` (the reduction), ``out`` (the elementwise end).
+"""
+
+from __future__ import annotations
+
+from microc.schedule.rules.depthwise import schedule_depthwise
+from microc.schedule.rules.generic import schedule_generic
+from microc.schedule.rules.matrix import is_matrix, schedule_matrix
+from microc.schedule.schedule import Schedule
+from microc.target import Target
+from microc.tir import ir
+
+
+def schedule_kernel(func: ir.PrimFunc, op: str, target: Target) -> Schedule:
+    """The schedule for a lowered group whose anchor is ``op``."""
+    start = Schedule(func)
+    if op in ("conv2d", "dense") and is_matrix(start):
+        return schedule_matrix(start, target)
+    if op == "conv2d" and start.has("acc"):
+        return schedule_depthwise(start, target)
+    return schedule_generic(start, target)

@@ -1,0 +1,90 @@
+"""What serves any function: reductions in registers, elementwise stages joined to what feeds them."""
+
+from __future__ import annotations
+
+from microc.errors import ScheduleError
+from microc.schedule.placement import stored_buffer
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.rewrite import buffers_read, free_vars, walk_stmt
+
+UNROLL_LIMIT = 16
+"""Reductions of at most this many steps are unrolled whole."""
+
+
+def blocks_of(schedule: Schedule) -> list[ir.Block]:
+    return [s for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Block)]
+
+
+def reduce_loops(schedule: Schedule, block: str) -> list[str]:
+    """Names of the loops that a block reduces along, outermost first."""
+    what = find_block(schedule.func.body, block)
+    names = {v.name for i in what.iters if i.kind == "reduce" for v in free_vars(i.binding)}
+    return [name for name in schedule.loops_of(block) if name in names]
+
+
+def inline_elementwise(schedule: Schedule) -> Schedule:
+    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``."""
+    for block in blocks_of(schedule):
+        if block.init is not None or block.name in ("padded", "patch"):
+            continue
+        buffer = stored_buffer(block)
+        readers = [b for b in blocks_of(schedule) if buffer in buffers_read(b)]
+        if buffer in schedule.func.params or len(readers) != 1 or readers[0].init is not None:
+            continue
+        schedule = schedule.compute_inline(block.name)
+    return schedule
+
+
+def finish_reduction(schedule: Schedule, block: str) -> Schedule:
+    """Decompose ``block``, join its elementwise consumer to the innermost spatial loop, keep the sum in a register."""
+    reducing = reduce_loops(schedule, block)
+    around = schedule.loops_of(block)
+    spatial = [name for name in around if name not in reducing]
+    if not reducing:
+        return schedule
+    if list(around) != spatial + reducing:
+        schedule = schedule.reorder(*spatial, *reducing)
+    schedule = schedule.decompose_reduction(block, reducing[0])
+    buffer = stored_buffer(find_block(schedule.func.body, block))
+    readers = [
+        b for b in blocks_of(schedule) if buffer in buffers_read(b.body) and b.name not in (block, f"{block}_init")
+    ]
+    if len(readers) != 1 or buffer in schedule.func.params or not spatial:
+        return schedule
+    try:
+        joined = schedule.reverse_compute_at(readers[0].name, spatial[-1])
+    except ScheduleError:  # the consumer reads another shape: it stays a loop of its own
+        return schedule
+    return joined.set_scope(buffer.name, "register")
+
+
+def schedule_generic(schedule: Schedule, target: Target) -> Schedule:
+    """Every reduction with its consumer; padding once per row."""
+    schedule = inline_elementwise(schedule)
+    for block in blocks_of(schedule):
+        if block.init is not None:
+            schedule = finish_reduction(schedule, block.name)
+    return pad_by_row(schedule)
+
+
+def pad_by_row(schedule: Schedule) -> Schedule:
+    """Materialise ``padded`` for one output row at a time: the second spatial loop of ``acc``."""
+    if schedule.has("padded") and schedule.has("acc"):
+        rows = schedule.loops_of("acc")
+        if len(rows) > 2:
+            return schedule.compute_at("padded", rows[1])
+    return schedule
+
+
+def unroll_small(schedule: Schedule, block: str, limit: int = UNROLL_LIMIT) -> Schedule:
+    """Unroll the innermost reduction loops of a block while their product stays within the limit."""
+    total = 1
+    for name, extent in reversed(list(zip(schedule.loops_of(block), schedule.extents_of(block), strict=True))):
+        total *= extent
+        if name not in reduce_loops(schedule, block) or total > limit:
+            break
+        schedule = schedule.unroll(name)
+    return schedule

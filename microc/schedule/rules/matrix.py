@@ -1,0 +1,88 @@
+"""Matrix products: dense layers, pointwise and (through ``patch`` rows) all other ungrouped convolutions.
+
+Register blocking: a tile of pixels by channels accumulates in scalars while k runs, so that each loaded activation serves
+several channels and each loaded weight several pixels. With DSP instructions four 8-bit products take two SMLAD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.rules.generic import inline_elementwise
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.rewrite import walk_expr, walk_stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Pixels and channels accumulated at once, steps of k unrolled, and the intrinsic that does ``step`` products."""
+
+    rows: int
+    columns: int
+    unroll: int
+    step: int = 1
+    intrin: str = ""
+
+
+def is_matrix(schedule: Schedule) -> bool:
+    """Whether ``acc`` is a sum over k for pixels p and channels o."""
+    return schedule.has("acc") and schedule.loops_of("acc") == ("p", "o", "k")
+
+
+def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
+    """Dtypes of the two factors."""
+    block = find_block(schedule.func.body, "acc")
+    loads = [
+        x.dtype
+        for s in walk_stmt(block.body)
+        if isinstance(s, ir.Store)
+        for x in walk_expr(s.value)
+        if isinstance(x, ir.Load) and x.buffer != s.buffer
+    ]
+    return tuple(loads)
+
+
+def choose_tile(rows: int, columns: int, depth: int, dtypes: tuple[str, ...], accumulator: str, target: Target) -> Tile:
+    """The tile for a product of (rows, depth) by (columns, depth).
+
+    Two by two keeps four sums, four widened operands and four pointers in the registers of an Armv7-M core; a single row
+    takes four channels. The tile that divides evenly is preferred, since a tail costs code.
+    """
+    tall, wide = (2, 2) if rows > 1 else (1, 4)
+    wide = next(n for n in range(min(wide, columns), 0, -1) if columns % n == 0 or n == 1)
+    if rows == 1 and wide == 1 and columns > 1:
+        wide = 2
+    intrin = f"dot4_{dtypes[0]}_{dtypes[1]}" if len(dtypes) == 2 else ""
+    dsp = target.has("dsp") and accumulator == "int32" and depth % 4 == 0
+    if dsp and intrin in ("dot4_int8_int8", "dot4_uint8_int8"):
+        steps = depth // 4
+        return Tile(tall, wide, next(n for n in (4, 2, 1) if steps % n == 0), 4, intrin)
+    return Tile(tall, wide, next(n for n in (4, 3, 2, 1) if depth % n == 0))
+
+
+def schedule_matrix(schedule: Schedule, target: Target) -> Schedule:
+    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time."""
+    schedule = inline_elementwise(schedule)
+    acc = find_block(schedule.func.body, "acc")
+    sizes = tuple(loop_extent(schedule.func, name) for name in ("p", "o", "k"))
+    store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
+    tile = choose_tile(*sizes, operand_dtypes(schedule), store.buffer.dtype, target)
+    schedule = schedule.split("p", (None, tile.rows)).split("o", (None, tile.columns))
+    schedule = schedule.split("k", (None, tile.unroll, tile.step))
+    schedule = schedule.reorder("p_0", "o_0", "k_0", "k_1", "p_1", "o_1", "k_2")
+    schedule = schedule.decompose_reduction("acc", "k_0")
+    if tile.intrin:
+        schedule = schedule.tensorize("k_2", tile.intrin)
+    schedule = schedule.reverse_compute_at("out", "o_0").set_scope(store.buffer.name, "register")
+    if schedule.has("patch"):
+        schedule = schedule.compute_at("patch", "p_0")
+    for block, count in (("acc_init", 2), ("out", 2)):
+        for loop in schedule.loops_of(block)[-count:]:
+            schedule = schedule.unroll(loop)
+    for loop in ("k_1", "p_1", "o_1"):
+        schedule = schedule.unroll(loop)
+    return schedule

@@ -1,0 +1,163 @@
+"""A schedule: a function, and the trace of steps that made it what it is.
+
+Every primitive returns a new schedule. A step is a name and JSON-able arguments; :func:`replay` repeats a trace on the
+same start and gives the same function, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from microc.errors import ScheduleError
+from microc.schedule import loops, placement, reduction, storage, tensorize
+from microc.schedule.tree import find_block, has_block, loops_around
+from microc.tir import ir
+
+PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
+    {
+        "split": loops.split,
+        "fuse": loops.fuse,
+        "reorder": loops.reorder,
+        "set_kind": loops.set_kind,
+        "annotate_loop": loops.annotate_loop,
+        "annotate_block": loops.annotate_block,
+        "compute_at": placement.compute_at,
+        "reverse_compute_at": placement.reverse_compute_at,
+        "compute_inline": placement.compute_inline,
+        "cache_read": storage.cache_read,
+        "cache_write": storage.cache_write,
+        "set_scope": storage.set_scope,
+        "decompose_reduction": reduction.decompose_reduction,
+        "tensorize": tensorize.tensorize,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive and its arguments (strings, ints, None and tuples of them)."""
+
+    primitive: str
+    args: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.primitive}({', '.join(map(_spell, self.args))})"
+
+
+def _spell(value: object) -> str:
+    return f"({', '.join(map(_spell, value))})" if isinstance(value, tuple) else str(value)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``."""
+
+    func: ir.PrimFunc
+    trace: tuple[Step, ...] = ()
+
+    def apply(self, primitive: str, *args: Any) -> Schedule:
+        """Any primitive by name."""
+        if primitive not in PRIMITIVES:
+            raise ScheduleError(f"there is no primitive {primitive!r}", hint="known: " + ", ".join(PRIMITIVES))
+        frozen = tuple(_frozen(a) for a in args)
+        return Schedule(PRIMITIVES[primitive](self.func, *frozen), (*self.trace, Step(primitive, frozen)))
+
+    def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
+        """``loop`` of n becomes nested loops of these extents; one may be None: whatever covers n."""
+        return self.apply("split", loop, factors)
+
+    def tile(self, row: str, column: str, rows: int, columns: int) -> Schedule:
+        """Split both and reorder to ``row_0, column_0, row_1, column_1``."""
+        tiled = self.split(row, (None, rows)).split(column, (None, columns))
+        return tiled.reorder(f"{row}_0", f"{column}_0", f"{row}_1", f"{column}_1")
+
+    def fuse(self, *names: str) -> Schedule:
+        """Directly nested loops become one."""
+        return self.apply("fuse", names)
+
+    def reorder(self, *names: str) -> Schedule:
+        """Nest the named loops in this order."""
+        return self.apply("reorder", names)
+
+    def unroll(self, loop: str) -> Schedule:
+        return self.apply("set_kind", loop, "unrolled")
+
+    def vectorize(self, loop: str) -> Schedule:
+        return self.apply("set_kind", loop, "vectorized")
+
+    def parallel(self, loop: str) -> Schedule:
+        return self.apply("set_kind", loop, "parallel")
+
+    def annotate(self, where: str, key: str, value: int | str) -> Schedule:
+        """A note on a block or loop."""
+        kind = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
+        return self.apply(kind, where, key, value)
+
+    def compute_at(self, block: str, loop: str) -> Schedule:
+        return self.apply("compute_at", block, loop)
+
+    def reverse_compute_at(self, block: str, loop: str) -> Schedule:
+        return self.apply("reverse_compute_at", block, loop)
+
+    def compute_inline(self, block: str) -> Schedule:
+        return self.apply("compute_inline", block)
+
+    def cache_read(self, block: str, buffer: str, scope: str) -> Schedule:
+        return self.apply("cache_read", block, buffer, scope)
+
+    def cache_write(self, block: str, scope: str) -> Schedule:
+        return self.apply("cache_write", block, scope)
+
+    def set_scope(self, buffer: str, scope: str) -> Schedule:
+        return self.apply("set_scope", buffer, scope)
+
+    def decompose_reduction(self, block: str, loop: str) -> Schedule:
+        return self.apply("decompose_reduction", block, loop)
+
+    def tensorize(self, loop: str, intrin: str) -> Schedule:
+        return self.apply("tensorize", loop, intrin)
+
+    def loops_of(self, block: str) -> tuple[str, ...]:
+        """Names of the loops around a block, outermost first."""
+        return tuple(loop.var.name for loop in loops_around(self.func.body, find_block(self.func.body, block)))
+
+    def extents_of(self, block: str) -> tuple[int, ...]:
+        """Their extents."""
+        return tuple(placement.loop_extent(self.func, name) for name in self.loops_of(block))
+
+    def has(self, block: str) -> bool:
+        return has_block(self.func.body, block)
+
+    def renamed(self, name: str) -> Schedule:
+        """The same under another function name."""
+        return replace(self, func=replace(self.func, name=name))
+
+
+def trace_to_json(trace: Iterable[Step]) -> str:
+    """A trace as text for a tuning log."""
+    return json.dumps([[step.primitive, *step.args] for step in trace])
+
+
+def trace_from_json(text: str) -> tuple[Step, ...]:
+    """The inverse of :func:`trace_to_json`."""
+    try:
+        rows = json.loads(text)
+        return tuple(Step(row[0], tuple(_frozen(a) for a in row[1:])) for row in rows)
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        raise ScheduleError("the trace is not a JSON list of steps", hint='[["split", "k", [null, 4]], ...]') from error
+
+
+def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
+    """The schedule that a trace makes of ``func``."""
+    schedule = Schedule(func)
+    for step in trace:
+        schedule = schedule.apply(step.primitive, *step.args)
+    return schedule

@@ -1,0 +1,90 @@
+"""Primitives about where values live: cache_read, cache_write, set_scope."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc.errors import ScheduleError
+from microc.schedule.placement import stored_buffer
+from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, names_in, replace_stmt
+from microc.tir import ir
+from microc.tir.rewrite import buffers_read, map_expr, map_stmt, replace_buffers
+
+CACHE_SCOPES = ("workspace", "register")
+
+
+def _check_scope(scope: str) -> None:
+    if scope not in CACHE_SCOPES:
+        raise ScheduleError(f"unknown scope {scope!r}", hint="scopes: " + ", ".join(CACHE_SCOPES))
+
+
+def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffer) -> ir.Stmt:
+    taken = names_in(func.body)
+    loops, iters = [], []
+    for axis, extent in enumerate(source.shape):
+        loop = ir.Var(fresh(taken, f"{name}_{axis}"))
+        iters.append(ir.IterVar(ir.Var(fresh(taken, f"v_{name}_{axis}")), extent, "space", loop))
+        loops.append((loop, extent))
+    where = tuple(i.var for i in iters)
+    return ir.loops(loops, ir.Block(name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))
+
+
+def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.PrimFunc:
+    """``block`` reads a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``; compute_at places it."""
+    _check_scope(scope)
+    reader, source = find_block(func.body, block), buffer_named(func, buffer)
+    if source not in buffers_read(reader):
+        raise ScheduleError(f"cache_read: block {block!r} does not read {buffer!r}")
+    name = f"{buffer}_{scope}"
+    copy = replace(source, name=fresh(names_in(func.body) | {p.name for p in func.params}, name), scope=scope)
+    nest: ir.Stmt = reader
+    for loop in reversed(loops_around(func.body, reader)):
+        nest = loop
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return ir.Load(copy, e.indices) if isinstance(e, ir.Load) and e.buffer == source else e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return s
+
+    reading = map_stmt(reader, on_stmt, lambda x: map_expr(x, on_expr))
+    body = replace_stmt(func.body, reader, reading)
+    anchor = replace_stmt(nest, reader, reading) if nest is not reader else reading
+    copying = _copy_nest(func, copy.name, source, copy)
+    new = replace_stmt(body, _same(body, anchor), ir.seq(copying, anchor))
+    return replace(func, body=ir.Alloc(copy, new))
+
+
+def _same(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
+    """The object in the tree that equals ``wanted``."""
+    from microc.tir.rewrite import walk_stmt
+
+    return next(s for s in walk_stmt(body) if s == wanted)
+
+
+def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
+    """``block`` writes a new buffer ``<output>_<scope>``; a new block of that name copies it to the old place afterwards."""
+    _check_scope(scope)
+    writer = find_block(func.body, block)
+    target = stored_buffer(writer)
+    name = fresh(names_in(func.body) | {p.name for p in func.params}, f"{target.name}_{scope}")
+    cache = replace(target, name=name, scope=scope)
+    nest: ir.Stmt = writer
+    for loop in reversed(loops_around(func.body, writer)):
+        if loop.body is not nest:
+            break
+        nest = loop
+    writing = replace_buffers(nest, {target: cache})
+    copying = _copy_nest(func, name, cache, target)
+    return replace(func, body=ir.Alloc(cache, replace_stmt(func.body, nest, ir.seq(writing, copying))))
+
+
+def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
+    """Move an intermediate buffer to ``workspace`` or ``register``."""
+    _check_scope(scope)
+    old = buffer_named(func, buffer)
+    if old in func.params:
+        raise ScheduleError(
+            f"set_scope: {buffer!r} is a parameter", hint="cache_read or cache_write makes a buffer to place"
+        )
+    return replace(func, body=replace_buffers(func.body, {old: replace(old, scope=scope)}))

@@ -1,0 +1,137 @@
+"""Finding and replacing parts of a scheduled function by loop and block names."""
+
+from __future__ import annotations
+
+from microc.errors import ScheduleError
+from microc.tir import ir
+from microc.tir.rewrite import map_stmt, stmt_children, walk_stmt
+
+
+def loop_names(body: ir.Stmt) -> list[str]:
+    return [s.var.name for s in walk_stmt(body) if isinstance(s, ir.For)]
+
+
+def find_loop(body: ir.Stmt, name: str) -> ir.For:
+    """The loop whose variable is called ``name``."""
+    for s in walk_stmt(body):
+        if isinstance(s, ir.For) and s.var.name == name:
+            return s
+    raise ScheduleError(f"there is no loop {name!r}", hint="loops: " + ", ".join(loop_names(body)))
+
+
+def find_block(body: ir.Stmt, name: str) -> ir.Block:
+    """The block called ``name``."""
+    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)]
+    for block in blocks:
+        if block.name == name:
+            return block
+    raise ScheduleError(f"there is no block {name!r}", hint="blocks: " + ", ".join(b.name for b in blocks))
+
+
+def has_block(body: ir.Stmt, name: str) -> bool:
+    return any(isinstance(s, ir.Block) and s.name == name for s in walk_stmt(body))
+
+
+def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
+    """The loops around a statement of the tree, outermost first."""
+
+    def search(s: ir.Stmt, loops: tuple[ir.For, ...]) -> tuple[ir.For, ...] | None:
+        if s is target:
+            return loops
+        inner = (*loops, s) if isinstance(s, ir.For) else loops
+        for child in stmt_children(s):
+            found = search(child, inner)
+            if found is not None:
+                return found
+        return None
+
+    found = search(body, ())
+    if found is None:
+        raise ScheduleError("the statement is not part of the function")
+    return found
+
+
+def extent_of(loop: ir.For) -> int:
+    """The constant extent of a loop."""
+    extent = ir.int_value(loop.extent)
+    if extent is None:
+        raise ScheduleError(f"loop {loop.var.name!r} has no constant extent", hint="schedule a loop of fixed length")
+    return extent
+
+
+def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
+    """``body`` with one statement (found by identity) exchanged, or removed together with what is left empty around it."""
+
+    def walk(s: ir.Stmt) -> ir.Stmt | None:
+        if s is old:
+            return new
+        match s:
+            case ir.For(var, extent, inner, kind, annotations):
+                got = walk(inner)
+                return s if got is inner else None if got is None else ir.For(var, extent, got, kind, annotations)
+            case ir.If(condition, then, otherwise):
+                first = walk(then)
+                second = walk(otherwise) if otherwise else None
+                if first is then and second is otherwise:
+                    return s
+                return None if first is None else ir.If(condition, first, second)
+            case ir.Seq(parts):
+                kept = [walk(part) for part in parts]
+                if all(a is b for a, b in zip(kept, parts, strict=True)):
+                    return s
+                left = [part for part in kept if part is not None]
+                return ir.seq(*left) if left else None
+            case ir.Let(var, value, inner):
+                got = walk(inner)
+                return s if got is inner else None if got is None else ir.Let(var, value, got)
+            case ir.Alloc(buffer, inner):
+                got = walk(inner)
+                return s if got is inner else None if got is None else ir.Alloc(buffer, got)
+            case _:
+                return s
+
+    result = walk(body)
+    return result if result is not None else ir.Seq(())
+
+
+def names_in(body: ir.Stmt) -> set[str]:
+    """Every variable and buffer name that a statement binds."""
+    names: set[str] = set()
+    for s in walk_stmt(body):
+        match s:
+            case ir.For(var) | ir.Let(var):
+                names.add(var.name)
+            case ir.Alloc(buffer) | ir.Store(buffer):
+                names.add(buffer.name)
+            case ir.Block():
+                names.update(i.var.name for i in s.iters)
+            case _:
+                pass
+    return names
+
+
+def fresh(taken: set[str], stem: str) -> str:
+    """``stem`` or ``stem_1`` ...; the chosen name is added to ``taken``."""
+    name, number = stem, 1
+    while name in taken:
+        name, number = f"{stem}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
+def map_blocks(body: ir.Stmt, f: object) -> ir.Stmt:
+    """``body`` with every block replaced by ``f(block)``."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return f(s) if isinstance(s, ir.Block) else s  # type: ignore[operator,no-any-return]
+
+    return map_stmt(body, on_stmt)
+
+
+def buffer_named(func: ir.PrimFunc, name: str) -> ir.Buffer:
+    """A parameter or allocated buffer."""
+    found = {p.name: p for p in func.params}
+    found.update({s.buffer.name: s.buffer for s in walk_stmt(func.body) if isinstance(s, ir.Alloc)})
+    if name not in found:
+        raise ScheduleError(f"there is no buffer {name!r}", hint="buffers: " + ", ".join(found))
+    return found[name]

@@ -1,0 +1,38 @@
+"""From a scheduled function to plain loops that print as C, one small pass per file.
+
+blocks -> compact -> partition -> unroll -> simplify -> share -> workspaces become parameters.
+"""
+
+from __future__ import annotations
+
+from microc.tir import ir
+from microc.tir.affine import simplify_stmt
+from microc.tir.lower.blocks import drop_blocks
+from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.partition import partition_loops
+from microc.tir.lower.share import share_values
+from microc.tir.lower.unroll import unroll_loops
+from microc.tir.rewrite import map_stmt
+
+
+def lower(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Plain loops without blocks. Workspaces are the last parameters, in order of appearance."""
+    body = drop_blocks(func.body)
+    body = simplify_stmt(body)
+    body = compact_buffers(body)
+    body = partition_loops(body)
+    body = unroll_loops(body)
+    body = simplify_stmt(body)
+    workspaces: list[ir.Buffer] = []
+
+    def hoist(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Alloc) and stmt.buffer.scope == "workspace":
+            if stmt.buffer not in workspaces:  # a peeled tail shares its loop's workspace
+                workspaces.append(stmt.buffer)
+            return stmt.body
+        return stmt
+
+    body = map_stmt(body, hoist)
+    body = share_values(body)
+    ordered = tuple(sorted(workspaces, key=lambda b: b.name))
+    return ir.PrimFunc(func.name, func.params + ordered, body, func.annotations)

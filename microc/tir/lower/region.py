@@ -1,0 +1,68 @@
+"""Which part of a buffer is touched: accesses with the loops around them, and affine splitting of their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from microc.tir import ir
+from microc.tir.affine import bounds_of, linear, simplify
+from microc.tir.rewrite import free_vars, stmt_children, stmt_exprs, walk_expr
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access: buffer, indices, how far it extends along the last axis, and the loops around it, outermost first."""
+
+    buffer: ir.Buffer
+    indices: tuple[ir.Expr, ...]
+    extent: int
+    loops: tuple[ir.For, ...]
+    writes: bool
+
+
+def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
+    """Every access under ``stmt`` (block iterators must have been substituted)."""
+    for expr in stmt_exprs(stmt):
+        for part in walk_expr(expr):
+            if isinstance(part, ir.Load):
+                yield Access(part.buffer, part.indices, 1, loops, False)
+            elif isinstance(part, ir.AddressOf):
+                yield Access(part.buffer, part.indices, part.extent, loops, part.writes)
+    if isinstance(stmt, ir.Store):
+        yield Access(stmt.buffer, stmt.indices, 1, loops, True)
+    inner = (*loops, stmt) if isinstance(stmt, ir.For) else loops
+    for child in stmt_children(stmt):
+        yield from accesses(child, inner)
+
+
+def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
+    """Inclusive ranges of the variables of constant loops."""
+    found = {}
+    for loop in loops:
+        extent = ir.int_value(loop.extent)
+        if extent is not None:
+            found[loop.var] = (0, extent - 1)
+    return found
+
+
+def split_index(
+    index: ir.Expr, inner: Mapping[ir.Var, tuple[int, int]], bounds: Mapping[ir.Var, tuple[int, int]]
+) -> tuple[ir.Expr, int, int] | None:
+    """``index`` as (part that does not depend on ``inner`` variables, lowest and highest of the rest).
+
+    None when the dependent part has no known range.
+    """
+    terms, offset = linear(simplify(index, bounds))
+    outer: ir.Expr = ir.const(0, "int32")
+    low = high = offset
+    for term, factor in terms.items():
+        if free_vars(term) & inner.keys():
+            reach = bounds_of(term, bounds)
+            if reach is None:
+                return None
+            ends = (factor * reach[0], factor * reach[1])
+            low, high = low + min(ends), high + max(ends)
+        else:
+            outer = outer + term * factor
+    return simplify(outer, bounds), low, high

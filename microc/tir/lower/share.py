@@ -1,0 +1,209 @@
+"""Values that straight-line code computes more than once get a name.
+
+Register blocking works by it: after unrolling, every widened weight pair is used for several pixels and every widened
+activation pair for several channels; each is loaded and widened once. A compiler might find them too; printing them makes
+the C say what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from microc.tir import ir
+from microc.tir.rewrite import ExprMap, map_children, stmt_exprs, walk_expr, walk_stmt
+
+Versions = dict[ir.Buffer, int]
+Key = tuple[ir.Expr, tuple[tuple[str, int], ...]]
+
+
+def share_values(stmt: ir.Stmt) -> ir.Stmt:
+    """Introduce lets in every run of stores; the order of stores stays."""
+    return _Sharing(stmt).walk(stmt)
+
+
+class _Sharing:
+    def __init__(self, root: ir.Stmt) -> None:
+        exprs = [e for s in walk_stmt(root) for whole in stmt_exprs(s) for e in walk_expr(whole)]
+        self.taken = {e.name for e in exprs if isinstance(e, ir.Var)}
+        self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, (ir.Alloc, ir.Store))}
+        self.taken |= {e.buffer.name for e in exprs if isinstance(e, (ir.Load, ir.AddressOf))}
+        self.counters: dict[str, int] = {}
+
+    def walk(self, stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
+            case ir.Seq(body):
+                result: list[ir.Stmt] = []
+                run: list[ir.Stmt] = []
+                for child in body:
+                    if isinstance(child, (ir.Store, ir.Evaluate)):
+                        run.append(child)
+                    else:
+                        result += [*self.run(run), self.walk(child)]
+                        run = []
+                return _nest(result + self.run(run))
+            case ir.Store() | ir.Evaluate():
+                return _nest(self.run([stmt]))
+            case ir.For(var, extent, body, kind, annotations):
+                return ir.For(var, extent, self.walk(body), kind, annotations)
+            case ir.If(condition, then, otherwise):
+                return ir.If(condition, self.walk(then), self.walk(otherwise) if otherwise else None)
+            case ir.Let(var, value, body):
+                return ir.Let(var, value, self.walk(body))
+            case ir.Alloc(buffer, body):
+                return ir.Alloc(buffer, self.walk(body))
+            case _:
+                return stmt
+
+    def fresh(self, expr: ir.Expr) -> ir.Var:
+        stem = expr.buffer.name if isinstance(expr, ir.Load) else expr.name if isinstance(expr, ir.Call) else "t"
+        stem = f"{stem}_v" if isinstance(expr, ir.Load) else stem
+        while True:
+            number = self.counters.get(stem, 0)
+            self.counters[stem] = number + 1
+            name = f"{stem}{number}"
+            if name not in self.taken:
+                self.taken.add(name)
+                return ir.Var(name, expr.dtype)
+
+    def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
+        """A run of stores with lets (bodies still empty) before the first use of every shared value."""
+        counts: dict[Key, int] = {}
+        versions: Versions = {}
+        for stmt in stmts:
+            for expr in _values(stmt):
+                _count(expr, counts, versions)
+            _advance(stmt, versions)
+        if not any(n > 1 for n in counts.values()):
+            return stmts
+        names: dict[Key, ir.Var] = {}
+        result: list[ir.Stmt] = []
+        versions = {}
+        for stmt in stmts:
+            result += self.rebuild(stmt, counts, names, versions)
+            _advance(stmt, versions)
+        return result
+
+    def rebuild(
+        self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
+    ) -> list[ir.Stmt]:
+        lets: list[ir.Stmt] = []
+
+        def go(expr: ir.Expr) -> ir.Expr:
+            if not _worthy(expr):
+                return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, go)
+            key = _key(expr, versions)
+            if counts.get(key, 0) < 2:
+                return expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+            if key not in names:
+                value = expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
+                names[key] = self.fresh(expr)
+                lets.append(ir.Let(names[key], value, _HOLE))
+            return names[key]
+
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                stored: ir.Stmt = ir.Store(buffer, indices, go(value))
+            case ir.Evaluate(value):
+                stored = ir.Evaluate(_map_strict(value, go))
+            case _:
+                stored = stmt
+        return [*lets, stored]
+
+
+_HOLE = ir.Seq(())
+
+
+def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
+    """Lets with empty bodies take everything that follows them as body."""
+    rest: list[ir.Stmt] = []
+    for stmt in reversed(list(stmts)):
+        if isinstance(stmt, ir.Let) and stmt.body == _HOLE:
+            rest = [ir.Let(stmt.var, stmt.value, ir.seq(*reversed(rest)))]
+        else:
+            rest.append(stmt)
+    return ir.seq(*reversed(rest))
+
+
+def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
+    match stmt:
+        case ir.Store(_, _, value) | ir.Evaluate(value):
+            return (value,)
+        case _:
+            return ()
+
+
+def _loads(expr: ir.Expr) -> list[ir.Load | ir.AddressOf]:
+    return [x for x in walk_expr(expr) if isinstance(x, (ir.Load, ir.AddressOf))]
+
+
+def _worthy(expr: ir.Expr) -> bool:
+    """Worth a name: memory loads, calls, and arithmetic on top of either; never literals, variables, registers."""
+    match expr:
+        case ir.Load(buffer):
+            return buffer.scope != "register"
+        case ir.Call():
+            return True
+        case ir.Bin(_, a, b):
+            return any(_loads(x) or _calls(x) for x in (a, b))
+        case ir.Cast(_, a) | ir.Un(_, a):
+            return not isinstance(a, ir.Load) and (bool(_loads(a)) or _calls(a))
+        case _:
+            return False
+
+
+def _calls(expr: ir.Expr) -> bool:
+    return any(isinstance(x, ir.Call) for x in walk_expr(expr))
+
+
+def _key(expr: ir.Expr, versions: Versions) -> Key:
+    touched = {x.buffer for x in _loads(expr)}
+    return expr, tuple(sorted((b.name, versions.get(b, 0)) for b in touched))
+
+
+def _count(expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
+    if _worthy(expr):
+        key = _key(expr, versions)
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] > 1 or isinstance(expr, ir.Load):
+            return
+    for child in _strict_children(expr):
+        _count(child, counts, versions)
+
+
+def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
+    """Operands that are always evaluated; a guarded load must not move in front of its guard. Indices do not count."""
+    match expr:
+        case ir.Load() | ir.AddressOf():
+            return ()
+        case ir.Select(condition):
+            return (condition,)
+        case ir.Bin("and" | "or", a):
+            return (a,)
+        case ir.Bin(_, a, b):
+            return (a, b)
+        case ir.Un(_, a) | ir.Cast(_, a):
+            return (a,)
+        case ir.Call(_, args):
+            return args
+        case _:
+            return ()
+
+
+def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
+    match expr:
+        case ir.Load() | ir.AddressOf():
+            return expr
+        case ir.Select(condition, a, b):
+            return ir.Select(f(condition), a, b)
+        case ir.Bin(("and" | "or") as op, a, b):
+            return ir.Bin(op, f(a), b)
+        case _:
+            return map_children(expr, f)
+
+
+def _advance(stmt: ir.Stmt, versions: Versions) -> None:
+    written = [x.buffer for e in stmt_exprs(stmt) for x in walk_expr(e) if isinstance(x, ir.AddressOf) and x.writes]
+    if isinstance(stmt, ir.Store):
+        written.append(stmt.buffer)
+    for buffer in written:
+        versions[buffer] = versions.get(buffer, 0) + 1

@@ -1,0 +1,634 @@
+"""The engine behind :mod:`microc.tir.affine`: index expressions as linear forms over atoms, simplified in a context.
+
+A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and whatever is not linear: ``floordiv``
+and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Simplifier` knows the bounds of variables and
+the facts (``linear form <= constant``) that enclosing conditions establish; results are memoised by object identity,
+for hashing a tree costs as much as walking it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import gcd
+
+from microc import dtypes
+from microc.tir import fold, interval, ir, rewrite
+from microc.tir.interval import INF, Interval
+from microc.tir.ir import Bin, Const, Expr, Var
+
+_SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
+_PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
+_INDEX_LIMIT = (1 << 31) - 1
+_ZERO: Interval = (0, 0)
+
+
+class Unprintable(Exception):
+    """A linear form whose numbers do not fit int32; the expression is then left as it was written."""
+
+
+class Linear:
+    """``sum(terms[atom] * atom) + const``; coefficients are never zero. Treated as immutable once built."""
+
+    __slots__ = ("const", "terms")
+
+    def __init__(self, terms: dict[Expr, int], const: int = 0) -> None:
+        self.terms = terms
+        self.const = const
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        terms = dict(self.terms)
+        for atom, k in other.terms.items():
+            value = terms.get(atom, 0) + k * factor
+            if value:
+                terms[atom] = value
+            else:
+                terms.pop(atom, None)
+        return Linear(terms, self.const + other.const * factor)
+
+    def times(self, factor: int) -> Linear:
+        if factor == 0:
+            return Linear({})
+        return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
+
+    def same(self, other: Linear) -> bool:
+        return self.const == other.const and self.terms == other.terms
+
+    @property
+    def single(self) -> Expr | None:
+        """The atom, when the form is exactly that atom."""
+        if self.const == 0 and len(self.terms) == 1:
+            (atom, k), *_ = self.terms.items()
+            return atom if k == 1 else None
+        return None
+
+
+Fact = Linear  # terms <= -const
+
+
+def negate(condition: Expr) -> Expr:
+    """The opposite of a condition; comparisons of floats keep a ``not``, since NaN compares false both ways."""
+    match condition:
+        case Bin(op, a, b) if op in _NEGATED and not dtypes.is_float(a.dtype):
+            return Bin(_NEGATED[op], a, b)
+        case ir.Un("not", a):
+            return a
+        case Const(value):
+            return fold.boolean(not value)
+        case _:
+            return ir.Un("not", condition)
+
+
+class Simplifier:
+    """Simplifies expressions under bounds and facts. ``kept`` variables are never replaced by their only value."""
+
+    def __init__(
+        self,
+        bounds: Mapping[Var, Interval] | None = None,
+        facts: tuple[Fact, ...] = (),
+        opaque: frozenset[Var] = frozenset(),
+        kept: frozenset[Var] = frozenset(),
+    ) -> None:
+        self.bounds: Mapping[Var, Interval] = bounds or {}
+        self.facts = facts
+        self.opaque = opaque
+        self.kept = kept
+        self._visited: dict[int, tuple[Expr, Expr]] = {}
+        self._linear: dict[int, tuple[Expr, Linear]] = {}
+        self._pure: dict[int, tuple[Expr, bool]] = {}
+        self._ranges: dict[int, tuple[Expr, Interval]] = {}
+        self._keys: dict[Expr, str] = {}
+        self._digits: dict[Expr, tuple[str, Linear, int] | None] = {}
+
+    # ------------------------------------------------------------ contexts
+
+    def with_var(self, var: Var, bounds: Interval, *, opaque: bool = False, kept: bool = False) -> Simplifier:
+        """The context in which ``var`` is also known. An ``opaque`` variable holds data: sums of it keep their order."""
+        return Simplifier(
+            {**self.bounds, var: bounds},
+            self.facts,
+            self.opaque | {var} if opaque else self.opaque,
+            self.kept | {var} if kept else self.kept,
+        )
+
+    def assuming(self, condition: Expr, holds: bool = True) -> Simplifier:
+        """The context in which ``condition`` is known to hold (or not to)."""
+        facts = tuple(self._facts(condition, holds))
+        return Simplifier(self.bounds, self.facts + facts, self.opaque, self.kept) if facts else self
+
+    def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
+        match condition:
+            case Bin("and", a, b) if holds:
+                yield from self._facts(a, True)
+                yield from self._facts(b, True)
+            case Bin("or", a, b) if not holds:
+                yield from self._facts(a, False)
+                yield from self._facts(b, False)
+            case ir.Un("not", a):
+                yield from self._facts(a, not holds)
+            case Bin(op, a, b) if op in ir.COMPARISONS and a.dtype == "int32":
+                try:
+                    difference = self.tidy(self.linear(a).plus(self.linear(b), -1))
+                except Unprintable:
+                    return
+                yield from _inequalities(op if holds else _NEGATED[op], difference)
+
+    # ------------------------------------------------------------ linear forms
+
+    def is_index(self, expr: Expr) -> bool:
+        """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
+        found = self._pure.get(id(expr))
+        if found is None:
+            found = (expr, self._is_index(expr))
+            self._pure[id(expr)] = found
+        return found[1]
+
+    def _is_index(self, expr: Expr) -> bool:
+        match expr:
+            case Const():
+                return expr.dtype in ("int32", "bool")
+            case Var():
+                return expr.dtype == "int32" and expr not in self.opaque
+            case Bin(op, a, b):
+                return op in _PURE_OPS and self.is_index(a) and self.is_index(b)
+            case ir.Un(op, a):
+                return op in ("neg", "not") and self.is_index(a)
+            case ir.Select(c, a, b):
+                return self.is_index(c) and self.is_index(a) and self.is_index(b)
+            case _:
+                return False
+
+    def linear(self, expr: Expr) -> Linear:
+        """The linear form of an int32 expression."""
+        found = self._linear.get(id(expr))
+        if found is None:
+            found = (expr, self._make_linear(expr))
+            self._linear[id(expr)] = found
+        return found[1]
+
+    def _make_linear(self, expr: Expr) -> Linear:
+        match expr:
+            case Const(value):
+                return Linear({}, int(value))
+            case Var():
+                low, high = self.bounds.get(expr, interval.UNKNOWN)
+                if low == high and expr not in self.kept:
+                    return Linear({}, int(low))
+                return Linear({expr: 1})
+            case ir.Un("neg", a):
+                return self.linear(a).times(-1)
+            case Bin("add", a, b):
+                return self.linear(a).plus(self.linear(b))
+            case Bin("sub", a, b):
+                return self.linear(a).plus(self.linear(b), -1)
+            case Bin(op, a, b) if op in _INDEX_OPS:
+                return self._atom_of(op, self.linear(a), self.linear(b))
+            case ir.Select(c, a, b):
+                return self._select(c, a, b)
+            case _:
+                return Linear({self._structural(expr): 1})
+
+    def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
+        if op == "mul":
+            if not a.terms:
+                return b.times(a.const)
+            if not b.terms:
+                return a.times(b.const)
+            left, right = sorted((self.emit(self.tidy(a)), self.emit(self.tidy(b))), key=self.key)
+            return Linear({Bin("mul", left, right): 1})
+        if op in ("min", "max"):
+            return self._min_max(op, self.tidy(a), self.tidy(b))
+        if not b.terms and b.const > 0:
+            nonnegative = op.startswith("floor") or self.span(a)[0] >= 0
+            if nonnegative:
+                return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
+        return Linear({Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))): 1})
+
+    def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
+        low, high = self.span(self.tidy(a.plus(b, -1)))
+        if high <= 0:
+            return a if op == "min" else b
+        if low >= 0:
+            return b if op == "min" else a
+        left, right = self.emit(a), self.emit(b)
+        if isinstance(left, Const) or (not isinstance(right, Const) and self.key(right) < self.key(left)):
+            left, right = right, left
+        return Linear({Bin(op, left, right): 1})
+
+    def _select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
+        result = self.select(condition, a, b)
+        return Linear({result: 1}) if isinstance(result, ir.Select) else self.linear(result)
+
+    # ------------------------------------------------------------ division
+
+    def divide(self, form: Linear, c: int) -> Linear:
+        """``form // c`` for c > 0: multiples of c leave the division, what is within one multiple is dropped."""
+        if c == 1:
+            return form
+        quotient, rest = _split(self.tidy(form), c)
+        low, high = self.span(rest)
+        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
+            return quotient.plus(Linear({}, low // c))
+        reduced = self._common_factor(rest, c)
+        if reduced is not None:
+            inner, _, g = reduced
+            return quotient.plus(self.divide(inner, c // g))
+        nested = self._nested_divide(rest, c)
+        if nested is not None:
+            return quotient.plus(nested)
+        return quotient.plus(Linear({Bin("floordiv", self.emit(rest), _index(c)): 1}))
+
+    def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
+        if len(rest.terms) != 1:
+            return None
+        (atom, k), *_ = rest.terms.items()
+        digit = self.digit(atom) if k == 1 else None
+        if digit is None:
+            return None
+        op, inner, a = digit
+        if op == "floordiv" and a * c <= _INDEX_LIMIT:
+            return self.divide(inner.plus(Linear({}, rest.const * a)), a * c)
+        if op == "floormod" and rest.const == 0 and a % c == 0:
+            return self.modulo(self.divide(inner, c), a // c)
+        return None
+
+    def modulo(self, form: Linear, c: int) -> Linear:
+        """``form mod c`` (floored) for c > 0."""
+        if c == 1:
+            return Linear({})
+        _, rest = _split(self.tidy(form), c)
+        for atom, k in rest.terms.items():
+            digit = self.digit(atom)
+            if digit is not None and digit[0] == "floormod" and k * digit[2] % c == 0:
+                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), c)
+        low, high = self.span(rest)
+        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
+            return rest.plus(Linear({}, -c * (low // c)))
+        reduced = self._common_factor(rest, c)
+        if reduced is not None:
+            inner, remainder, g = reduced
+            return self.modulo(inner, c // g).times(g).plus(remainder)
+        return Linear({Bin("floormod", self.emit(rest), _index(c)): 1})
+
+    def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
+        """``rest = g * inner + remainder`` with ``0 <= remainder < g`` and g a divisor of c greater than 1."""
+        for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
+            outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
+            low, high = self.span(outer)
+            if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
+                steps = low // g
+                inner = Linear({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
+                return inner, outer.plus(Linear({}, -g * steps)), g
+        return None
+
+    def digit(self, atom: Expr) -> tuple[str, Linear, int] | None:
+        """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
+        if atom not in self._digits:
+            match atom:
+                case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
+                    self._digits[atom] = (op, self.linear(a), c)
+                case _:
+                    self._digits[atom] = None
+        return self._digits[atom]
+
+    def tidy(self, form: Linear) -> Linear:
+        """Put quotients and remainders of one dividend together again: ``(x // c) * c + x % c`` is ``x``."""
+        while True:
+            joined = self._join(form)
+            if joined is None:
+                return form
+            form = joined
+
+    def _join(self, form: Linear) -> Linear | None:
+        for atom, k in form.terms.items():
+            digit = self.digit(atom) if type(atom) is Bin else None
+            if digit is None:
+                continue
+            op, x, c = digit
+            if op == "floormod":
+                joined = self._join_remainder(form, atom, k, x, c)
+                if joined is not None:
+                    return joined
+            elif k % c == 0 and all(form.terms.get(t) == -k // c * v for t, v in x.terms.items()):
+                j = -k // c
+                return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
+        return None
+
+    def _join_remainder(self, form: Linear, atom: Expr, k: int, x: Linear, c: int) -> Linear | None:
+        quotient = self.divide(x, c)
+        y = quotient.single
+        if y is None:
+            return None
+        if form.terms.get(y) == k * c:
+            return form.plus(Linear({atom: k, y: k * c}), -1).plus(x, k)
+        for other, value in form.terms.items():
+            digit = self.digit(other) if value == k * c else None
+            if digit is not None and digit[0] == "floormod" and digit[1].same(quotient):
+                return form.plus(Linear({atom: k, other: value}), -1).plus(self.modulo(x, c * digit[2]), k)
+        return None
+
+    # ------------------------------------------------------------ ranges
+
+    def span(self, form: Linear) -> Interval:
+        """The range of a linear form, from the ranges of its atoms and from the facts."""
+        low, high = self._upper(form.times(-1), 2), self._upper(form, 2)
+        return -low, high
+
+    def _upper(self, form: Linear, depth: int) -> interval.Bound:
+        high: interval.Bound = form.const
+        for atom, k in form.terms.items():
+            ends = self.range(atom)
+            end = ends[1] if k > 0 else ends[0]
+            high = high + (k * end if end else 0)
+        if depth:
+            for fact in self.facts:
+                for factor in {
+                    form.terms[t] // v
+                    for t, v in fact.terms.items()
+                    if form.terms.get(t, 1) % v == 0 and t in form.terms
+                }:
+                    if factor > 0:
+                        high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
+        return high
+
+    def range(self, expr: Expr) -> Interval:
+        """The range of an integer or boolean expression."""
+        found = self._ranges.get(id(expr))
+        if found is None:
+            found = (expr, self._range(expr))
+            self._ranges[id(expr)] = found
+        return found[1]
+
+    def _range(self, expr: Expr) -> Interval:
+        match expr:
+            case Const(value):
+                return (value, value) if isinstance(value, int) else interval.UNKNOWN
+            case Var():
+                return self.bounds.get(expr, interval.natural(expr.dtype))
+            case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
+                return self.span(self.tidy(self.linear(expr)))
+            case Bin(op, a, b):
+                if expr.dtype == "bool":
+                    return interval.BOOLEAN
+                found = interval.binary(op, self.range(a), self.range(b))
+                return _wrapped(found, expr.dtype)
+            case ir.Un(op, a):
+                if op == "not":
+                    return interval.BOOLEAN
+                low, high = self.range(a)
+                return _wrapped((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
+            case ir.Select(c, a, b):
+                return interval.union(self.assuming(c).range(a), self.assuming(c, False).range(b))
+            case ir.Cast(dtype, a):
+                return self._cast_range(dtype, a)
+            case _:
+                return interval.natural(expr.dtype)
+
+    def _cast_range(self, dtype: str, a: Expr) -> Interval:
+        if not _is_scalar_int(dtype) or not _is_scalar_int(a.dtype):
+            return interval.natural(dtype)
+        low, high = self.range(a)
+        lowest, highest = dtypes.int_range(a.dtype)
+        found = (max(low, lowest), min(high, highest))
+        return found if interval.within(found, dtypes.int_range(dtype)) else interval.natural(dtype)
+
+    # ------------------------------------------------------------ printing linear forms
+
+    def key(self, atom: Expr) -> str:
+        """A text that orders atoms the same way in every run."""
+        found = self._keys.get(atom)
+        if found is None:
+            match atom:
+                case Var(name):
+                    found = name
+                case Bin(op, a, b):
+                    found = f"({self.key(a)} {op} {self.key(b)})"
+                case Const(value):
+                    found = str(value)
+                case _:
+                    found = repr(atom)
+            self._keys[atom] = found
+        return found
+
+    def emit(self, form: Linear) -> Expr:
+        """The form as an expression: positive terms first, large strides before small ones, the constant last."""
+        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0])))
+        result: Expr | None = None
+        rest = form.const
+        for atom, k in terms:
+            size = _index(abs(k))
+            term = atom if abs(k) == 1 else Bin("mul", atom, size)
+            if result is None and k < 0 and rest > 0:
+                result, rest = _index(rest), 0
+            if result is None:
+                result = term if k > 0 else ir.Un("neg", atom) if k == -1 else Bin("mul", atom, _index(k))
+            else:
+                result = Bin("add" if k > 0 else "sub", result, term)
+        if result is None:
+            return _index(rest)
+        if rest:
+            result = Bin("add" if rest > 0 else "sub", result, _index(abs(rest)))
+        return result
+
+    # ------------------------------------------------------------ expressions
+
+    def simplify(self, expr: Expr) -> Expr:
+        """An expression of the same value, canonical where it is index arithmetic."""
+        found = self._visited.get(id(expr))
+        if found is None:
+            found = (expr, self._simplify(expr))
+            self._visited[id(expr)] = found
+        return found[1]
+
+    def _simplify(self, expr: Expr) -> Expr:
+        if isinstance(expr, Const):
+            return expr
+        if expr.dtype == "int32" and self.is_index(expr):
+            try:
+                return self.emit(self.tidy(self.linear(expr)))
+            except Unprintable:
+                pass
+        return self._structural(expr)
+
+    def _structural(self, expr: Expr) -> Expr:
+        """Operands simplified, then what holds for any dtype."""
+        match expr:
+            case Var():
+                low, high = self.bounds.get(expr, interval.UNKNOWN)
+                if low == high and expr not in self.kept and dtypes.is_integer(expr.dtype):
+                    return Const(int(low), expr.dtype)
+                return expr
+            case ir.Select(c, a, b):
+                return self.select(c, a, b)
+            case Bin(("and" | "or") as op, a, b):
+                return self._logical(op, a, b)
+            case Bin(op, a, b):
+                if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
+                    try:
+                        return self._compare_index(op, a, b)
+                    except Unprintable:
+                        pass
+                return self._binary(expr, op, self.simplify(a), self.simplify(b))
+            case ir.Un(op, a):
+                inner = self.simplify(a)
+                folded = fold.unary(op, inner) if isinstance(inner, Const) else None
+                if folded is None and op == "not":
+                    return negate(inner)
+                return folded or (expr if inner is a else ir.Un(op, inner))
+            case ir.Cast(dtype, a):
+                inner = self.simplify(a)
+                folded = fold.cast(dtype, inner) if isinstance(inner, Const) else None
+                return folded or (expr if inner is a else ir.cast(dtype, inner))
+            case _:
+                return rewrite.map_children(expr, self.simplify)
+
+    def select(self, condition: Expr, a: Expr, b: Expr) -> Expr:
+        """``condition ? a : b``, each side simplified knowing how the condition came out."""
+        test = self.simplify(condition)
+        if isinstance(test, Const):
+            return self.simplify(a if test.value else b)
+        first, second = self.assuming(test).simplify(a), self.assuming(test, False).simplify(b)
+        return first if first == second else ir.Select(test, first, second)
+
+    def _logical(self, op: str, a: Expr, b: Expr) -> Expr:
+        left = self.simplify(a)
+        if isinstance(left, Const):
+            return self.simplify(b) if bool(left.value) == (op == "and") else left
+        right = self.assuming(left, op == "and").simplify(b)
+        if isinstance(right, Const):
+            return left if bool(right.value) == (op == "and") else right
+        return Bin(op, left, right)
+
+    def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
+        """A comparison of index expressions: decided by bounds, else positive terms left, negative ones right."""
+        form = self.tidy(self.linear(a).plus(self.linear(b), -1))
+        known = interval.compare(op, self.span(form), _ZERO)
+        if known is not None:
+            return fold.boolean(known)
+        if op in ("eq", "ne"):
+            return self._compare_equal(op, form)
+        if op in ("gt", "ge"):
+            op, form = _SWAPPED[op], form.times(-1)
+        if op == "lt":
+            form = form.plus(Linear({}, 1))
+        divisor = gcd(*form.terms.values())  # form <= 0 from here on
+        form = Linear({t: k // divisor for t, k in form.terms.items()}, -(-form.const // divisor))
+        left = Linear({t: k for t, k in form.terms.items() if k > 0})
+        right = Linear({t: -k for t, k in form.terms.items() if k < 0})
+        if not left.terms:
+            return Bin("ge", self.emit(right), _index(form.const))
+        return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
+
+    def _compare_equal(self, op: str, form: Linear) -> Expr:
+        divisor = gcd(*form.terms.values())
+        if form.const % divisor:
+            return fold.boolean(op == "ne")
+        form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
+        if form.terms[min(form.terms, key=self.key)] < 0:
+            form = form.times(-1)
+        left = Linear({t: k for t, k in form.terms.items() if k > 0})
+        right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)
+        return Bin(op, self.emit(left), self.emit(right))
+
+    def _binary(self, expr: Bin, op: str, a: Expr, b: Expr) -> Expr:
+        if isinstance(a, Const) and isinstance(b, Const):
+            folded = fold.binary(op, a, b)
+            if folded is not None:
+                return folded
+        elif _is_scalar_int(a.dtype):
+            identity = self._identity(op, a, b)
+            if identity is not None:
+                return identity
+        return expr if a is expr.a and b is expr.b else Bin(op, a, b)
+
+    def _identity(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        """What ranges and neutral literals decide for integers that are not index arithmetic."""
+        x, y = ir.int_value(a), ir.int_value(b)
+        if op in ("min", "max") or op in ir.COMPARISONS:
+            return self._decide(op, a, b)
+        if y == 0 and op in ("add", "sub", "shl", "shr", "bitor", "bitxor"):
+            return a
+        if x == 0 and op in ("add", "bitor", "bitxor"):
+            return b
+        if (x == 0 or y == 0) and op in ("mul", "bitand"):
+            return Const(0, a.dtype)
+        if y == 1 and op in ("mul", "floordiv", "truncdiv"):
+            return a
+        if x == 1 and op == "mul":
+            return b
+        if y is not None and y > 0 and op in ("floordiv", "floormod"):
+            low, high = self.range(a)
+            if isinstance(low, int) and isinstance(high, int) and low // y == high // y:
+                if op == "floordiv":
+                    return Const(low // y, a.dtype)
+                return a if low // y == 0 else None
+        return None
+
+    def _decide(self, op: str, a: Expr, b: Expr) -> Expr | None:
+        if a.dtype == "int32":
+            form = self.tidy(self.linear(a).plus(self.linear(b), -1))
+            left, right = self.span(form), _ZERO
+        else:
+            left, right = self.range(a), self.range(b)
+        if op in ir.COMPARISONS:
+            known = interval.compare(op, left, right)
+            return None if known is None else fold.boolean(known)
+        smaller = interval.compare("le", left, right)
+        if smaller is None and interval.compare("ge", left, right):
+            smaller = False
+        return None if smaller is None else a if smaller == (op == "min") else b
+
+
+def _index(value: int) -> Const:
+    if abs(value) > _INDEX_LIMIT:
+        raise Unprintable
+    return Const(value, "int32")
+
+
+def _split(form: Linear, c: int) -> tuple[Linear, Linear]:
+    """``form = c * quotient + rest``: every coefficient of ``rest`` below c in size, its constant in 0..c-1."""
+    quotient: dict[Expr, int] = {}
+    rest: dict[Expr, int] = {}
+    for atom, k in form.terms.items():
+        q = k // c if k > 0 else -(-k // c)
+        if q:
+            quotient[atom] = q
+        if k - q * c:
+            rest[atom] = k - q * c
+    return Linear(quotient, form.const // c), Linear(rest, form.const % c)
+
+
+def _inequalities(op: str, form: Linear) -> Iterable[Fact]:
+    """``form op 0`` as facts ``terms <= -const``."""
+    one = Linear({}, 1)
+    if not form.terms:
+        return
+    match op:
+        case "lt":
+            yield form.plus(one)
+        case "le":
+            yield form
+        case "gt":
+            yield form.times(-1).plus(one)
+        case "ge":
+            yield form.times(-1)
+        case "eq":
+            yield form
+            yield form.times(-1)
+
+
+def _is_scalar_int(dtype: str) -> bool:
+    kind, _, lanes = dtypes.info(dtype)
+    return kind in ("int", "uint") and lanes == 1
+
+
+def _wrapped(found: Interval, dtype: str) -> Interval:
+    """Unsigned arithmetic wraps: an interval that leaves the dtype says nothing."""
+    kind, _, lanes = dtypes.info(dtype)
+    if kind == "uint" and lanes == 1 and not interval.within(found, dtypes.int_range(dtype)):
+        return dtypes.int_range(dtype)
+    return found
+
+
+__all__ = ["INF", "Fact", "Linear", "Simplifier", "Unprintable", "negate"]

@@ -1,0 +1,52 @@
+"""The corpus of real models, where there is one: MICROC_CORPUS, or ``../shared/corpus`` beside the checkout."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array
+
+
+def _find() -> Path | None:
+    named = os.environ.get("MICROC_CORPUS")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "corpus"
+    return folder if (folder / "manifest.json").is_file() else None
+
+
+CORPUS = _find()
+
+needs_corpus = pytest.mark.skipif(
+    CORPUS is None, reason="the model corpus is absent: set MICROC_CORPUS or put it at ../shared/corpus"
+)
+
+
+def models(*patterns: str) -> list[Path]:
+    """Model files (``.tflite``, ``.onnx``) of the corpus whose names match a glob; empty without the corpus."""
+    if CORPUS is None:
+        return []
+    found = {
+        path
+        for pattern in patterns
+        for folder in ("tflite", "onnx")
+        for path in (CORPUS / folder).glob(pattern)
+        if path.suffix in (".tflite", ".onnx")
+    }
+    return sorted(found)
+
+
+@lru_cache(maxsize=4)
+def cases(path: Path) -> list[tuple[list[Array], list[Array]]]:
+    """The reference cases of a model: (inputs, outputs), each in the graph's order."""
+    found = []
+    with np.load(path.with_suffix(".npz")) as data:
+        while f"case{len(found)}_out0" in data:
+            k = len(found)
+            inputs = [data[f"case{k}_in{i}"] for i in range(sum(n.startswith(f"case{k}_in") for n in data.files))]
+            outputs = [data[f"case{k}_out{i}"] for i in range(sum(n.startswith(f"case{k}_out") for n in data.files))]
+            found.append((inputs, outputs))
+    return found
