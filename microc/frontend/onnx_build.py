@@ -20,6 +20,8 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_nam
 from microc.ops import registry
 
 FLOAT = ("float32",)
+MOVABLE = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+"""Dtypes that operators take which do not compute."""
 _CONSTANT_BYTES = 256 << 20
 """What folding and unfolding constants may add to the file's own."""
 _NO_ATTRS: Mapping[str, Attr] = {}
@@ -91,7 +93,9 @@ class Builder:
         if name in self.types:
             return name
         if name in self.file.initializers:
-            self.define(name, TensorType(self.file.initializers[name].shape, self.file.initializers[name].dtype.name), where)
+            self.define(
+                name, TensorType(self.file.initializers[name].shape, self.file.initializers[name].dtype.name), where
+            )
             self.consts[name] = self.file.initializers[name]
             return name
         if name in self.file.unreadable:
@@ -231,7 +235,7 @@ class Application:
     def broadcast(self, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that ``shapes`` broadcast to, as in numpy."""
         rank = max(map(len, shapes))
-        extents = [{e for e in column} - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
+        extents = [set(column) - {1} for column in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True)]
         if any(len(distinct) > 1 for distinct in extents):
             self.broken(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
         return tuple(next(iter(distinct), 1) for distinct in extents)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from microc.frontend.onnx_build import FLOAT, Application, Spelling
+from microc.frontend.onnx_build import FLOAT, MOVABLE, Application, Spelling
 from microc.frontend.onnx_file import dtype
 from microc.graph.ir import Attr
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-_MOVABLE = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 
 
 def unary(op: str, **defaults: float) -> Spelling:
@@ -193,7 +192,7 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
 def cast(application: Application) -> None:
     """Cast between numbers that have a dtype of ours."""
     data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
-    if to not in _MOVABLE:
+    if to not in MOVABLE:
         application.refuse(f"a cast to {to}")
     if to == application.type(data).dtype:
         application.result_alias(data)
@@ -204,7 +203,7 @@ def cast(application: Application) -> None:
 SPELLINGS: Mapping[str, Spelling] = {
     "Abs": unary("abs"),
     "Add": variadic("add"),
-    "Cast": Spelling(cast, _MOVABLE),
+    "Cast": Spelling(cast, MOVABLE),
     "Ceil": unary("ceil"),
     "Clip": Spelling(clip),
     "Div": variadic("div"),

@@ -222,7 +222,9 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
     for tensor in graph.initializer:
         where = f"{name} initialiser {tensor.name!r}"
         if not tensor.name or tensor.name in found or tensor.name in unreadable:
-            raise ModelError("an initialiser has no name" if not tensor.name else "the name is taken twice", where=where)
+            raise ModelError(
+                "an initialiser has no name" if not tensor.name else "the name is taken twice", where=where
+            )
         if tensor.data_type in _DTYPES:
             found[tensor.name] = array(tensor, where)
         else:
@@ -233,7 +235,7 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
 def _dtype_name(code: int) -> str:
     import onnx
 
-    names = {number: word.lower() for word, number in onnx.TensorProto.DataType.items()}
+    names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
     return names.get(code, f"number {code}")
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.frontend.onnx_build import Application, Spelling, Stored
-
-_ROWS = {"keepdims": True}
+from microc.graph.ir import Attr
 
 
 def gemm(application: Application) -> None:
@@ -34,7 +33,7 @@ def gemm(application: Application) -> None:
     if alpha != 1.0:
         weight = Stored((weight.data * np.float32(alpha)).astype(np.float32))
     bias = _gemm_bias(application, weight.data.shape[0], beta)
-    operands = [a, application.store(f"{b}_transposed", weight)]
+    operands = [a, application.store(f"{application.output()}_weight", weight)]
     if bias is not None:
         application.result("dense", (*operands, application.store(f"{application.output()}_bias", bias)))
     elif application.has(2):
@@ -83,24 +82,26 @@ def matmul(application: Application) -> None:
         application.broken(f"matrices of shapes {left} and {right}")
     weight = application.builder.stored(b)
     if weight is not None and len(right) == 2:
-        rows = application.reshaped(a, (prod(left[:-1]), left[-1]))
-        operands = (rows, application.store(f"{b}_transposed", weight.transposed((1, 0))))
-        finish(application, "dense", operands, (*left[:-1], right[1]))
+        application.result_alias(write_dense(application, a, weight.transposed((1, 0)), None))
         return
     shape = (*application.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
-    if len(left) == 1:
-        a = application.reshaped(a, (1, left[0]))
-    if len(right) == 1:
-        b = application.reshaped(b, (right[0], 1))
-    finish(application, "matmul", (a, b), shape)
+    a = application.reshaped(a, (1, left[0])) if len(left) == 1 else a
+    b = application.reshaped(b, (right[0], 1)) if len(right) == 1 else b
+    application.result_alias(application.reshaped(application.emit("matmul", (a, b)), shape))
 
 
-def finish(application: Application, op: str, operands: tuple[str, ...], shape: tuple[int, ...]) -> None:
-    """The output as ``op`` of the operands, under ``shape``."""
-    if op == "dense" and len(shape) == 2:
-        application.result(op, operands)
-        return
-    application.result_reshape(application.emit(op, operands), shape)
+def write_dense(application: Application, data: str, weight: Stored, bias: Stored | None) -> str:
+    """A dense layer over the last axis of ``data``, whatever the axes before; the name of its result."""
+    shape, (units, depth) = application.type(data).shape, weight.data.shape
+    if not shape or shape[-1] != depth:
+        application.broken(f"data of shape {shape} for weights of {units} x {depth}")
+    operands = [
+        application.reshaped(data, (prod(shape[:-1]), depth)),
+        application.store(f"{application.output()}_weight", weight),
+    ]
+    if bias is not None:
+        operands.append(application.store(f"{application.output()}_bias", bias))
+    return application.reshaped(application.emit("dense", operands), (*shape[:-1], units))
 
 
 def batch_normalization(application: Application) -> None:
@@ -129,7 +130,7 @@ def _per_channel(application: Application, values: Array, rank: int) -> str:
 
 def _normalized(application: Application, data: str, axes: tuple[int, ...]) -> str:
     """``data`` less its mean over ``axes``, over its standard deviation there."""
-    over = {"axes": axes, **_ROWS}
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     centred = application.emit("sub", (data, application.emit("mean", (data,), over)))
     variance = application.emit("mean", (application.emit("mul", (centred, centred)),), over)
     epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5))
@@ -186,7 +187,7 @@ def _softmax(application: Application, data: str, axis: int, output: str) -> Non
 
 def _log_softmax(application: Application, data: str, axis: int, output: str) -> None:
     """x - max - log(sum(exp(x - max)))."""
-    over = {"axes": (axis,), **_ROWS}
+    over: Mapping[str, Attr] = {"axes": (axis,), "keepdims": True}
     centred = application.emit("sub", (data, application.emit("max", (data,), over)))
     total = application.emit("sum", (application.emit("exp", (centred,)),), over)
     application.write("sub", (centred, application.emit("log", (total,))), {}, output)

@@ -164,7 +164,12 @@ def pool(op: str) -> Spelling:
         top, left, bottom, right = view.padded
         if max(top, bottom) >= view.kernel[0] or max(left, right) >= view.kernel[1]:
             application.refuse(f"padding {view.padded} as large as the window {view.kernel}")
-        attrs: dict[str, Attr] = {"kernel": view.kernel, "strides": view.strides, "padding": view.padded, "layout": "NCHW"}
+        attrs: dict[str, Attr] = {
+            "kernel": view.kernel,
+            "strides": view.strides,
+            "padding": view.padded,
+            "layout": "NCHW",
+        }
         if op == "avg_pool2d":
             include = attributes.flag("count_include_pad") and any(view.padding)
             if include and any(view.extra):

@@ -246,9 +246,10 @@ class TfliteFile:
         if tensor.packed:
             return _unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
         if tensor.type.dtype == "bool":
-            return (raw != 0).reshape(tensor.type.shape)
+            return raw.astype(np.bool_).reshape(tensor.type.shape)
         native = dtypes.to_numpy(tensor.type.dtype)
-        return np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native).reshape(tensor.type.shape)
+        stored: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<"))
+        return stored.astype(native).reshape(tensor.type.shape)
 
 
 def check_size(kind: TensorType, where: str) -> None:

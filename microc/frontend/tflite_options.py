@@ -53,7 +53,8 @@ class Options:
         else:
             raise ModelError(f"the operator carries no {name}", where=self.where)
         fields = getattr(tflite, name)()
-        fields.Init(data, position)
+        with reading(self.where):
+            fields.Init(data, position)
         return Fields(fields, self.where)
 
 

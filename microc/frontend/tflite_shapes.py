@@ -10,6 +10,8 @@ import numpy as np
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import MOVABLE, QUANTISED, Spelling, activation
 
+_MAX_TILES = 64
+
 
 def reshape(application: Application) -> None:
     """RESHAPE: the shape is an operand, an option, or (where another operator computes it) the declared one."""
@@ -71,6 +73,21 @@ def pack(application: Application) -> None:
     if any(application.type(value).shape != shape for value in values):
         application.broken("the operands differ in shape")
     application.result("concat", [application.reshaped(value, widened) for value in values], {"axis": axis})
+
+
+def tile(application: Application) -> None:
+    """TILE: the tensor repeated along every axis."""
+    data, multiples = application.moved(0), application.integers(1)
+    shape = application.type(data).shape
+    if len(multiples) != len(shape) or not all(1 <= multiple <= _MAX_TILES for multiple in multiples):
+        application.refuse(f"multiples {multiples} of shape {shape}")
+    repeated = [axis for axis, multiple in enumerate(multiples) if multiple > 1]
+    for axis in repeated[:-1]:
+        data = application.emit("concat", (data,) * multiples[axis], {"axis": axis})
+    if repeated:
+        application.result("concat", (data,) * multiples[repeated[-1]], {"axis": repeated[-1]})
+    else:
+        application.result_reshape(data, shape)
 
 
 def transpose(application: Application) -> None:
@@ -150,5 +167,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "SHAPE": Spelling(shape_of, ("int32", "int64")),
     "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
     "SQUEEZE": Spelling(same_elements, MOVABLE),
+    "TILE": Spelling(tile, MOVABLE),
     "TRANSPOSE": Spelling(transpose, MOVABLE),
 }

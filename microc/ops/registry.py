@@ -79,6 +79,7 @@ class OpDef:
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is the input's memory under another shape.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
+    - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     """
 
     name: str
@@ -92,6 +93,7 @@ class OpDef:
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
     operand_names: tuple[str, ...] = ()
+    whole: tuple[int, ...] = ()
 
     @property
     def elementwise(self) -> bool:

@@ -22,6 +22,7 @@ _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv",
 _PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
 _INDEX_LIMIT = (1 << 31) - 1
 _ZERO: Interval = (0, 0)
+_FACTS_COMBINED = 2
 
 
 class Unprintable(Exception):
@@ -81,7 +82,9 @@ def negate(condition: Expr) -> Expr:
 
 
 class Simplifier:
-    """Simplifies expressions under bounds and facts. ``kept`` variables are never replaced by their only value."""
+    """Simplifies expressions under bounds and facts. ``kept`` variables are never replaced by their only value.
+
+    ``plain`` is the same context without facts."""
 
     def __init__(
         self,
@@ -89,11 +92,15 @@ class Simplifier:
         facts: tuple[Fact, ...] = (),
         opaque: frozenset[Var] = frozenset(),
         kept: frozenset[Var] = frozenset(),
+        plain: Simplifier | None = None,
     ) -> None:
         self.bounds: Mapping[Var, Interval] = bounds or {}
         self.facts = facts
         self.opaque = opaque
         self.kept = kept
+        self.plain: Simplifier = plain or self
+        if facts and plain is None:
+            self.plain = Simplifier(bounds, (), opaque, kept)
         self._visited: dict[int, tuple[Expr, Expr]] = {}
         self._linear: dict[int, tuple[Expr, Linear]] = {}
         self._pure: dict[int, tuple[Expr, bool]] = {}
@@ -115,7 +122,7 @@ class Simplifier:
     def assuming(self, condition: Expr, holds: bool = True) -> Simplifier:
         """The context in which ``condition`` is known to hold (or not to)."""
         facts = tuple(self._facts(condition, holds))
-        return Simplifier(self.bounds, self.facts + facts, self.opaque, self.kept) if facts else self
+        return Simplifier(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain) if facts else self
 
     def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
         match condition:
@@ -332,24 +339,22 @@ class Simplifier:
 
     def span(self, form: Linear) -> Interval:
         """The range of a linear form, from the ranges of its atoms and from the facts."""
-        low, high = self._upper(form.times(-1), 2), self._upper(form, 2)
-        return -low, high
+        depth = _FACTS_COMBINED
+        return -self._upper(form.times(-1), depth), self._upper(form, depth)
 
     def _upper(self, form: Linear, depth: int) -> interval.Bound:
+        """The largest value. A fact ``f <= 0`` bounds ``form`` by the bound of ``form - factor * f``; at most ``depth``
+        facts are combined, and the atoms left then are bounded without facts, which ends the recursion."""
+        ranges = self if depth == _FACTS_COMBINED else self.plain
         high: interval.Bound = form.const
         for atom, k in form.terms.items():
-            ends = self.range(atom)
+            ends = ranges.range(atom)
             end = ends[1] if k > 0 else ends[0]
             high = high + (k * end if end else 0)
         if depth:
             for fact in self.facts:
-                for factor in {
-                    form.terms[t] // v
-                    for t, v in fact.terms.items()
-                    if form.terms.get(t, 1) % v == 0 and t in form.terms
-                }:
-                    if factor > 0:
-                        high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
+                for factor in _factors(form, fact):
+                    high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
         return high
 
     def range(self, expr: Expr) -> Interval:
@@ -597,6 +602,12 @@ def _split(form: Linear, c: int) -> tuple[Linear, Linear]:
         if k - q * c:
             rest[atom] = k - q * c
     return Linear(quotient, form.const // c), Linear(rest, form.const % c)
+
+
+def _factors(form: Linear, fact: Fact) -> set[int]:
+    """Multiples of the fact that cancel one of its atoms in the form."""
+    shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
+    return {k // v for k, v in shared if k % v == 0 and k // v > 0}
 
 
 def _inequalities(op: str, form: Linear) -> Iterable[Fact]:

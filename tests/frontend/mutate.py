@@ -11,6 +11,7 @@ from microc.errors import InternalError, MicrocError
 from microc.graph.ir import Graph
 
 MAX_SECONDS = 2.0
+_NEAR = 4096
 _EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF)
 
 
@@ -38,11 +39,16 @@ def survey(read: Callable[[bytes], Graph], data: bytes, count: int, seed: int) -
         except MicrocError as error:
             assert error.where, f"mutation {number} of seed {seed}: no place in {error}"
             outcome = type(error).__name__
-        except Exception as error:
-            raise AssertionError(f"mutation {number} of seed {seed}: {error!r}") from error
         assert time.perf_counter() - start < MAX_SECONDS, f"mutation {number} of seed {seed} takes too long"
         outcomes[outcome] += 1
     return outcomes
+
+
+def _position(rng: random.Random, size: int, length: int) -> int:
+    """Where to damage: anywhere, or (two times in three) near an end, where the tables of big models lie."""
+    last = max(size - length, 0)
+    near = rng.randint(0, min(last, _NEAR))
+    return rng.choice((rng.randint(0, last), near, last - near))
 
 
 def _truncate(data: bytes, rng: random.Random) -> bytes:
@@ -52,24 +58,24 @@ def _truncate(data: bytes, rng: random.Random) -> bytes:
 def _flip_bits(data: bytes, rng: random.Random) -> bytes:
     mutant = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):
-        mutant[rng.randrange(len(mutant))] ^= 1 << rng.randrange(8)
+        mutant[_position(rng, len(mutant), 1)] ^= 1 << rng.randrange(8)
     return bytes(mutant)
 
 
 def _extreme_word(data: bytes, rng: random.Random) -> bytes:
-    position = rng.randrange(0, max(len(data) - 4, 1), 4)
+    position = _position(rng, len(data), 4) & ~3
     return data[:position] + rng.choice(_EXTREMES).to_bytes(4, "little") + data[position + 4 :]
 
 
 def _random_bytes(data: bytes, rng: random.Random) -> bytes:
     length = rng.choice((1, 2, 4, 16))
-    position = rng.randrange(max(len(data) - length, 1))
+    position = _position(rng, len(data), length)
     return data[:position] + rng.randbytes(length) + data[position + length :]
 
 
 def _swap_chunks(data: bytes, rng: random.Random) -> bytes:
     length = rng.choice((4, 8, 32))
-    a, b = sorted(rng.randrange(max(len(data) - length, 1)) for _ in range(2))
+    a, b = sorted(_position(rng, len(data), length) for _ in range(2))
     if b < a + length:
         return _flip_bits(data, rng)
     return data[:a] + data[b : b + length] + data[a + length : b] + data[a : a + length] + data[b + length :]
@@ -77,5 +83,5 @@ def _swap_chunks(data: bytes, rng: random.Random) -> bytes:
 
 def _copy_chunk(data: bytes, rng: random.Random) -> bytes:
     length = rng.choice((4, 8, 32))
-    source, target = (rng.randrange(max(len(data) - length, 1)) for _ in range(2))
+    source, target = (_position(rng, len(data), length) for _ in range(2))
     return data[:target] + data[source : source + length] + data[target + length :]

@@ -30,7 +30,10 @@ class Tile:
 
 def is_matrix(schedule: Schedule) -> bool:
     """Whether ``acc`` is a sum over k for pixels p and channels o."""
-    return schedule.has("acc") and schedule.loops_of("acc") == ("p", "o", "k")
+    if not schedule.has("acc"):
+        return False
+    kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
+    return kinds == ["space", "space", "reduce"]
 
 
 def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
@@ -68,21 +71,22 @@ def schedule_matrix(schedule: Schedule, target: Target) -> Schedule:
     """p and o tiled into registers, k innermost; patches for one tile of pixels at a time."""
     schedule = inline_elementwise(schedule)
     acc = find_block(schedule.func.body, "acc")
-    sizes = tuple(loop_extent(schedule.func, name) for name in ("p", "o", "k"))
+    p, o, k = schedule.loops_of("acc")
+    rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
-    tile = choose_tile(*sizes, operand_dtypes(schedule), store.buffer.dtype, target)
-    schedule = schedule.split("p", (None, tile.rows)).split("o", (None, tile.columns))
-    schedule = schedule.split("k", (None, tile.unroll, tile.step))
-    schedule = schedule.reorder("p_0", "o_0", "k_0", "k_1", "p_1", "o_1", "k_2")
-    schedule = schedule.decompose_reduction("acc", "k_0")
+    tile = choose_tile(rows, columns, depth, operand_dtypes(schedule), store.buffer.dtype, target)
+    schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
+    schedule = schedule.split(k, (None, tile.unroll, tile.step))
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
+    schedule = schedule.decompose_reduction("acc", f"{k}_0")
     if tile.intrin:
-        schedule = schedule.tensorize("k_2", tile.intrin)
-    schedule = schedule.reverse_compute_at("out", "o_0").set_scope(store.buffer.name, "register")
+        schedule = schedule.tensorize(f"{k}_2", tile.intrin)
+    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(store.buffer.name, "register")
     if schedule.has("patch"):
-        schedule = schedule.compute_at("patch", "p_0")
-    for block, count in (("acc_init", 2), ("out", 2)):
-        for loop in schedule.loops_of(block)[-count:]:
+        schedule = schedule.compute_at("patch", f"{p}_0")
+    for block in ("acc_init", "out"):
+        for loop in schedule.loops_of(block)[-2:]:
             schedule = schedule.unroll(loop)
-    for loop in ("k_1", "p_1", "o_1"):
+    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
         schedule = schedule.unroll(loop)
     return schedule

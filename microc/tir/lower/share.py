@@ -55,15 +55,16 @@ class _Sharing:
                 return stmt
 
     def fresh(self, expr: ir.Expr) -> ir.Var:
-        stem = expr.buffer.name if isinstance(expr, ir.Load) else expr.name if isinstance(expr, ir.Call) else "t"
-        stem = f"{stem}_v" if isinstance(expr, ir.Load) else stem
-        while True:
-            number = self.counters.get(stem, 0)
-            self.counters[stem] = number + 1
-            name = f"{stem}{number}"
-            if name not in self.taken:
-                self.taken.add(name)
-                return ir.Var(name, expr.dtype)
+        """A name that tells where the value comes from: the first buffer it reads, else the function it calls."""
+        sources = [x.buffer.name for x in _loads(expr) if x.buffer.scope != "register"]
+        stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
+        number = self.counters.get(stem, 0)
+        while f"{stem}_{number}" in self.taken:
+            number += 1
+        self.counters[stem] = number + 1
+        name = f"{stem}_{number}"
+        self.taken.add(name)
+        return ir.Var(name, expr.dtype)
 
     def run(self, stmts: list[ir.Stmt]) -> list[ir.Stmt]:
         """A run of stores with lets (bodies still empty) before the first use of every shared value."""

@@ -1,0 +1,30 @@
+# Two commands set up everything they need and can be repeated at will:
+#   make demo   a real network compiled, booted on an emulated microcontroller, answering over its serial line
+#   make test   the whole test suite
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.demo
+	@$(PYTHON) examples/digits/demo.py
+
+test: $(VENV)/.test
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(PYTHON) -m pytest -n 2
+
+bench: $(VENV)/.test
+	@$(PYTHON) benchmarks/mlperf_tiny.py
+
+$(VENV)/.demo: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh "$(VENV)" .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh "$(VENV)" '.[test]'
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,127 @@
+"""Boards from their files: ``boards/<name>.toml``, checked against ``boards/board.schema.json``. Data only.
+
+A loaded :class:`~microc.target.Board` carries every table of its file in ``raw``, under the names of the schema; optional
+tables that are absent from the file are absent from ``raw``, except ``memory``, ``console`` and ``flash``, which are then empty.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from microc import paths
+from microc.errors import UsageError
+from microc.target import CPUS, Board, Region, target_for
+
+_EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}}
+
+
+def list_boards() -> tuple[str, ...]:
+    """Names of the boards that come with microc, sorted."""
+    return tuple(sorted(path.stem for path in paths.boards().glob("*.toml")))
+
+
+def load_board(name_or_path: str | Path) -> Board:
+    """A board by its name, or by the path of a board file (anything that ends in ``.toml``).
+
+    Raises :class:`UsageError` that names the file, the key and, where it can be found, the line.
+    """
+    path = _find(str(name_or_path))
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read the board file: {error.strerror or error}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("the board file is not UTF-8 text", where=str(path)) from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the board file is not TOML: {error}", where=str(path)) from error
+    _check_schema(path, text, data)
+    data = {**_EMPTY, **data}
+    _check_meaning(path, text, data)
+    regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
+    return Board(path.stem, data["title"], target_for(data["cpu"]), regions, data)
+
+
+def _find(name: str) -> Path:
+    if name.endswith(".toml"):
+        return Path(name)
+    known = list_boards()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else "known: " + ", ".join(known)
+        raise UsageError(f"unknown board {name!r}", hint=hint + " A path that ends in .toml names a board file of your own.")
+    return paths.boards() / f"{name}.toml"
+
+
+def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    import jsonschema
+
+    schema = json.loads((paths.boards() / "board.schema.json").read_text(encoding="utf-8"))
+    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path])
+    if errors:
+        first, more = errors[0], len(errors) - 1
+        keys = list(first.absolute_path)
+        hint = f"{more} more mistakes in this file" if more else ""
+        raise UsageError(f"wrong board file: {_reason(first)}", where=_place(path, text, keys), hint=hint)
+
+
+def _reason(error: Any) -> str:
+    """The validator's message, with the key in front."""
+    key = ".".join(str(k) for k in error.absolute_path)
+    return f"{key}: {error.message}" if key else str(error.message)
+
+
+def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
+    """What a schema cannot say: known core, existing port files, memory that makes sense."""
+    if data["cpu"] not in CPUS:
+        hint = "known: " + ", ".join(CPUS)
+        raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
+    for source in data["build"]["sources"]:
+        if not (paths.runtime_c() / source).is_file():
+            ports = ", ".join(sorted(f"ports/{p.name}" for p in (paths.runtime_c() / "ports").glob("*.c")))
+            place = _place(path, text, ["build", "sources"])
+            raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
+    memory = data["memory"]
+    for i, region in enumerate(memory):
+        for other in memory[:i]:
+            if region["name"] == other["name"]:
+                place = _place(path, text, ["memory", i, "name"])
+                raise UsageError(f"two memory regions are called {region['name']!r}", where=place)
+            if region["origin"] < other["origin"] + other["size"] and other["origin"] < region["origin"] + region["size"]:
+                place = _place(path, text, ["memory", i, "origin"])
+                raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
+    kinds = {region["kind"] for region in memory}
+    if target_for(data["cpu"]).isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
+        raise UsageError(
+            "a microcontroller needs a flash and a RAM region, [link] and [console]", where=str(path), hint="see boards/README.md"
+        )
+
+
+def _place(path: Path, text: str, keys: Sequence[str | int]) -> str:
+    """``file:line`` of a key path such as ``("memory", 1, "size")``; of its nearest table when the key itself is not there."""
+    best, line = 0, 0
+    table: tuple[str | int, ...] = ()
+    counts: dict[str, int] = {}
+    for number, content in enumerate(text.splitlines(), 1):
+        bare = content.split("#")[0].strip()
+        if bare.startswith("["):
+            found = table = _table(bare, counts)
+        else:
+            found = (*table, bare.split("=")[0].strip())
+        if len(found) > best and found == tuple(keys[: len(found)]):
+            best, line = len(found), number
+    return f"{path}:{line}" if line else str(path)
+
+
+def _table(header: str, counts: dict[str, int]) -> tuple[str | int, ...]:
+    """The key path of a table header; ``counts`` numbers the elements of arrays of tables."""
+    name = header.strip("[]")
+    if not header.startswith("[["):
+        return tuple(name.split("."))
+    counts[name] = counts.get(name, -1) + 1
+    return (*name.split("."), counts[name])

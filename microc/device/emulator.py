@@ -1,0 +1,205 @@
+"""Emulated boards: a QEMU process with the console on a TCP port and a control socket (QMP).
+
+QEMU itself picks the ports, so that any number of emulators start at once without a race. With ``-icount`` in the board's
+arguments the emulated clock follows the instructions, and equal programs take equal ticks on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import weakref
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from microc.device.toolchain import require
+from microc.errors import DeviceError, ToolError, UsageError
+from microc.target import Board
+
+_START_SECONDS = 20.0
+_REPLY_SECONDS = 20.0
+_SHOWN = 2000
+
+
+def instructions(board: Board, ticks: int) -> int:
+    """Instructions that took ``ticks`` on an emulated board: the least number whose time reaches them.
+
+    Exact wherever a tick is no longer than an instruction. Raises :class:`UsageError` on a board that is not emulated.
+    """
+    ratio = Fraction(str(_table(board)["ticks_per_instruction"]))
+    return -(-ticks * ratio.denominator // ratio.numerator)
+
+
+def _table(board: Board) -> dict[str, Any]:
+    if "emulator" not in board.raw:
+        raise UsageError(f"board {board.name!r} has no emulator", hint="use its serial port: --port")
+    return cast(dict[str, Any], board.raw["emulator"])
+
+
+class Emulator:
+    """A running emulated board, as a context manager; ``debug`` holds it at reset with a gdb server open.
+
+    ``elf`` is the image to boot, or None to have an empty board (then ``debug`` is needed, and :func:`microc.device.flash.flash`
+    fills it). Raises :class:`ToolError` when the emulator is missing or refuses to start.
+    """
+
+    def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
+        table = _table(board)
+        if elf is not None and not elf.is_file():
+            raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        if elf is None and not debug:
+            raise UsageError("an emulator without an image runs nothing", hint="pass an image, or debug=True")
+        self.board = board
+        self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
+        values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
+        arguments = [*table["argv"], *(table["image_argv"] if elf else ()), *(table["debug_argv"] if debug else ())]
+        self.argv = tuple(fill(argument, values) for argument in arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Control | None = None
+        self._cleanup = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Emulator:
+        program = require(self.argv[0])
+        with (self._folder / "log").open("wb") as log:
+            process = subprocess.Popen([program, *self.argv[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._process = process
+        self._cleanup.detach()
+        self._cleanup = weakref.finalize(self, _end, process, self._folder)  # runs at the interpreter's exit, too
+        try:
+            self._control = self._connect()
+            self._ports = _ports(self._control.command("query-chardev"))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the emulator and wait for it. Harmless when it has ended already."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        self._cleanup()
+
+    @property
+    def url(self) -> str:
+        """The console, as :mod:`microc.device.transport` opens it: ``socket://127.0.0.1:PORT``."""
+        return f"socket://127.0.0.1:{self._ports['serial0']}"
+
+    @property
+    def gdb(self) -> str:
+        """``host:port`` of the gdb server of an emulator that was started with ``debug``."""
+        if "gdb" not in self._ports:
+            raise UsageError("this emulator has no gdb server", hint="start it with debug=True")
+        return f"127.0.0.1:{self._ports['gdb']}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """The last words of the emulator, for error messages."""
+        file = self._folder / "log"
+        return file.read_text(errors="replace").strip()[-_SHOWN:] if file.is_file() else ""
+
+    def resume(self) -> None:
+        """Let a board that is held at reset run."""
+        self.control("cont")
+
+    def reset(self) -> None:
+        """Pull the reset line; memory keeps what a debugger has loaded into it."""
+        self.control("system_reset")
+
+    def control(self, command: str) -> Any:
+        """One QMP command; returns its result. :class:`DeviceError` when the emulator is gone or refuses."""
+        if self._control is None or not self.running:
+            raise DeviceError("the emulator has ended", where=self.argv[0], hint=self.log)
+        return self._control.command(command)
+
+    def _connect(self) -> Control:
+        """Wait for the control socket, for as long as the process lives."""
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end:
+            if not self.running:
+                raise ToolError(f"{self.argv[0]} ended at once", where=" ".join(self.argv), hint=self.log)
+            try:
+                return Control(self._folder / "qmp")
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.01)
+        raise ToolError(f"{self.argv[0]} did not start within {_START_SECONDS:.0f} s", where=" ".join(self.argv), hint=self.log)
+
+
+class Control:
+    """A QMP session: one JSON object a line, events in between."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(_REPLY_SECONDS)
+        try:
+            self._socket.connect(str(path))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._lines: IO[bytes] = self._socket.makefile("rb")
+        self._line()  # the greeting
+        self.command("qmp_capabilities")
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def command(self, name: str) -> Any:
+        """Execute a command without arguments and return its result."""
+        try:
+            self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
+        except OSError as error:
+            raise DeviceError(f"the emulator does not take commands: {error}") from error
+        while True:
+            reply = self._line()
+            if "error" in reply:
+                raise DeviceError(f"the emulator refuses {name}: {reply['error'].get('desc', '')}")
+            if "return" in reply:
+                return reply["return"]
+
+    def _line(self) -> dict[str, Any]:
+        try:
+            line = self._lines.readline()
+        except OSError as error:
+            raise DeviceError(f"the emulator does not answer: {error}") from error
+        if not line:
+            raise DeviceError("the emulator has ended")
+        return cast(dict[str, Any], json.loads(line))
+
+
+def fill(argument: str, values: dict[str, str]) -> str:
+    """An argument of a board file with its ``{placeholders}`` filled; other braces stay."""
+    for name, value in values.items():
+        argument = argument.replace("{" + name + "}", value)
+    return argument
+
+
+def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
+    """TCP port by label, from names such as ``disconnected:tcp:127.0.0.1:33991,server=on``."""
+    found = {}
+    for device in devices:
+        _, tcp, address = device["filename"].partition("tcp:")
+        if tcp:
+            found[device["label"]] = int(address.partition(",")[0].rpartition(":")[2])
+    return found
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kill and reap: an emulator has nothing to save."""
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)

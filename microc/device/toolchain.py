@@ -1,0 +1,163 @@
+"""Compilers, make, and what is in a linked program: sizes by section and symbol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from microc.errors import ToolError
+from microc.target import Board
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
+_PACKAGES: Mapping[str, str] = MappingProxyType(
+    {
+        "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "cc": "gcc libc6-dev",
+        "make": "make",
+        "qemu-system-arm": "qemu-system-arm",
+        "gdb-multiarch": "gdb-multiarch",
+        "openocd": "openocd",
+    }
+)
+"""Debian packages of the programs that microc starts."""
+
+_HOST_COMPILERS = ("cc", "gcc", "clang")
+_SHOWN_LINES = 20
+_STACK = ".stack"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler: the program to call, and the first line of its ``--version``."""
+
+    program: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function or an object of a linked program; ``size`` in bytes."""
+
+    name: str
+    section: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Memory of a linked program in bytes. ``flash``: code, constants and initial values. ``ram``: data, bss and arena,
+    without the space reserved for the stack (``stack``). ``sections``: allocated ones with their sizes, in file order."""
+
+    flash: int
+    ram: int
+    stack: int
+    sections: tuple[tuple[str, int], ...]
+    symbols: tuple[Symbol, ...]
+
+
+def require(program: str) -> str:
+    """The path of a program. :class:`ToolError` with the way to install it when it is missing."""
+    found = shutil.which(program)
+    if found is None:
+        package = _PACKAGES.get(program)
+        hint = f"apt-get install -y --no-install-recommends {package}" if package else f"install {program} and put it on PATH"
+        raise ToolError(f"{program} is not on PATH", hint=hint)
+    return found
+
+
+def find_compiler(board: Board) -> Compiler:
+    """The compiler of a board: ``<prefix>gcc``, or on the host ``$CC`` and then the first of cc, gcc and clang."""
+    prefix = board.raw["build"]["prefix"]
+    program = require(prefix + "gcc") if prefix else _host_compiler()
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolError(f"{program} --version failed: {error}", where=program) from error
+    return Compiler(program, done.stdout.partition("\n")[0])
+
+
+def _host_compiler() -> str:
+    named = os.environ.get("CC")
+    if named:
+        return require(named)
+    for program in _HOST_COMPILERS:
+        found = shutil.which(program)
+        if found is not None:
+            return found
+    return require(_HOST_COMPILERS[0])
+
+
+def run_make(folder: Path, args: Sequence[str] = ()) -> None:
+    """Run ``make ARGS`` in a project folder, quietly. :class:`ToolError` with the last lines of the output when it fails."""
+    program = require("make")
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {"LC_ALL": "C"}
+    done = subprocess.run(
+        [program, "-C", str(folder), *args],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
+        raise ToolError(
+            f"the build failed: make exited with {done.returncode}\n" + "\n".join(f"    {line}" for line in lines),
+            where=str(folder),
+        )
+
+
+def section_sizes(elf: Path) -> Sizes:
+    """Sizes of a linked ELF file. :class:`ToolError` when the file is missing or not ELF."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with elf.open("rb") as stream:
+            return _sizes(ELFFile(stream))
+    except OSError as error:
+        raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
+    except ELFError as error:
+        raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
+
+
+def _sizes(elf: ELFFile) -> Sizes:
+    from elftools.elf.constants import SH_FLAGS
+
+    flash = ram = stack = 0
+    sections: list[tuple[str, int]] = []
+    for section in elf.iter_sections():
+        size = section["sh_size"]
+        if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or size == 0:
+            continue
+        sections.append((section.name, size))
+        if section.name == _STACK:
+            stack += size
+            continue
+        flash += size if section["sh_type"] != "SHT_NOBITS" else 0
+        ram += size if section["sh_flags"] & SH_FLAGS.SHF_WRITE else 0
+    return Sizes(flash, ram, stack, tuple(sections), _symbols(elf))
+
+
+def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
+    """Functions and objects with a size, largest first; none in a stripped program."""
+    table = elf.get_section_by_name(".symtab")
+    names = [section.name for section in elf.iter_sections()]
+    found = [
+        Symbol(symbol.name, names[symbol["st_shndx"]], symbol["st_size"])
+        for symbol in (table.iter_symbols() if table is not None else ())
+        if symbol["st_info"]["type"] in ("STT_FUNC", "STT_OBJECT")
+        and symbol["st_size"]
+        and isinstance(symbol["st_shndx"], int)
+    ]
+    return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))

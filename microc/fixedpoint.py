@@ -1,0 +1,95 @@
+"""Transcendental functions in fixed point, bit for bit as TFLite Micro computes them.
+
+A value in format Qm.n is an int32 ``raw`` that stands for raw / 2**n, with m + n = 31. Formulas are written over operators and
+:class:`microc.fixed.Arith`, so the numpy reference and the generated loops share them.
+
+Source of the formulas: gemmlowp ``fixedpoint.h`` (exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1, logistic,
+tanh); TFLite ``common.h`` (GetReciprocal).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from microc.fixed import INT32_MAX, NUMPY, Arith, doubling_high_mul, rounding_shift_right
+
+ONE_THIRD = round((1 << 31) / 3)
+EXP_OF_EIGHTH = 1895147668  # exp(-1/8) in Q0.31
+EXP_OF_POWERS = {  # exp(-2**k) in Q0.31
+    -2: 1672461947,
+    -1: 1302514674,
+    0: 790015084,
+    1: 290630308,
+    2: 39332535,
+    3: 720401,
+    4: 242,
+}
+NEWTON_START, NEWTON_SLOPE = 1515870810, -1010580540  # 48/17 and -32/17 in Q2.29
+ONE_Q2 = 1 << 29
+
+
+def shift_right_half_up(x: Any, exponent: int) -> Any:
+    """``round(x / 2**exponent)`` of x >= 0, ties upwards, exponent >= 1, without leaving 32 bits."""
+    return (x >> exponent) + ((x >> (exponent - 1)) & 1)
+
+
+def saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
+    """``x * 2**exponent`` for x >= 0; what does not fit int32 becomes its largest value (SaturatingRoundingMultiplyByPOT)."""
+    limit = (1 << (31 - exponent)) - 1
+    return k.select(x > limit, x * 0 + INT32_MAX, x << exponent)
+
+
+def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
+    """exp(a) in Q0.31 of a <= 0 with ``integer_bits`` (at most 5) integer bits, over numpy int64 arrays.
+
+    exp of the remainder of a by a quarter (a Taylor polynomial around -1/8) times exp of the powers of two in the rest.
+    """
+    fraction = 31 - integer_bits
+    quarter = 1 << (fraction - 2)
+    remainder = (a & (quarter - 1)) - quarter
+    rest = remainder - a
+    x = (remainder << integer_bits) + (1 << 28)
+    square = doubling_high_mul(x, x, NUMPY)
+    cube = doubling_high_mul(square, x, NUMPY)
+    fourth = doubling_high_mul(square, square, NUMPY)
+    tail = doubling_high_mul(rounding_shift_right(fourth, 2, NUMPY) + cube, ONE_THIRD, NUMPY) + square
+    polynomial = x + rounding_shift_right(tail, 1, NUMPY)
+    result = EXP_OF_EIGHTH + doubling_high_mul(EXP_OF_EIGHTH, polynomial, NUMPY)
+    for power, factor in EXP_OF_POWERS.items():
+        if integer_bits > power:
+            bit = (rest >> (fraction + power)) & 1
+            result = NUMPY.select(bit > 0, doubling_high_mul(result, factor, NUMPY), result)
+    return NUMPY.select(a >= 0, result * 0 + INT32_MAX, result)
+
+
+def reciprocal(half_denominator: Any, k: Arith[Any]) -> Any:
+    """1 / d in Q2.29 of d in [1/2, 1) in Q0.31: three Newton steps from 48/17 - 32/17 d.
+
+    The step x * (1 - d x) is below 2/17, so its shift to Q2.29 never saturates as gemmlowp's may.
+    """
+    x = doubling_high_mul(half_denominator, NEWTON_SLOPE, k) + NEWTON_START
+    for _ in range(3):
+        error = ONE_Q2 - doubling_high_mul(half_denominator, x, k)
+        x = x + (doubling_high_mul(x, error, k) << 2)
+    return x
+
+
+def half_of_one_plus(x: Any) -> Any:
+    """(1 + x) / 2 in Q0.31 of x in [0, 1) in Q0.31, where one is 2**31 - 1 (RoundingHalfSum)."""
+    return (x >> 1) + (1 << 30)
+
+
+def logistic(a: Any, integer_bits: int) -> Any:
+    """1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
+    decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
+    positive = saturating_shift_left(reciprocal(half_of_one_plus(decay), NUMPY), 1, NUMPY)
+    result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
+    return NUMPY.select((a >= 0) & (a <= 0), result * 0 + (1 << 30), result)
+
+
+def tanh(a: Any, integer_bits: int) -> Any:
+    """tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x) with x = exp(-2 |a|)."""
+    decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
+    size = saturating_shift_left(reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2, 2, NUMPY)
+    result = NUMPY.select(a > 0, size, -size)
+    return NUMPY.select((a >= 0) & (a <= 0), result * 0, result)

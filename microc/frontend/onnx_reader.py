@@ -1,0 +1,176 @@
+"""The ONNX reader: a model file's bytes as a Graph in our operators.
+
+Convolutions and pools keep ONNX's channels-first layout and say so (``layout="NCHW"``); quantisation stays as literal
+quantize and dequantize nodes. Whatever depends on constants and static shapes only is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend import onnx_elementwise, onnx_neural, onnx_quantized, onnx_shape, onnx_slice, onnx_window
+from microc.frontend.onnx_build import Application, Builder, Spelling
+from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
+from microc.frontend.onnx_fold import FOLDS, fold
+from microc.graph.ir import Graph, Loc, TensorType
+
+SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
+    "": {
+        **onnx_elementwise.SPELLINGS,
+        **onnx_neural.SPELLINGS,
+        **onnx_quantized.SPELLINGS,
+        **onnx_shape.SPELLINGS,
+        **onnx_slice.SPELLINGS,
+        **onnx_window.SPELLINGS,
+    },
+    "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
+}
+"""By domain, then by operator."""
+
+EVERY_INPUT = "*"
+_LISTED = 40
+
+
+def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network in ``data``.
+
+    ``file_name`` has no folders; it goes into every location. ``input_shapes`` binds symbolic extents: input name ->
+    shape, or ``"*"`` -> the shape of every input not named. A symbolic first extent (the batch) is 1 unless bound; an
+    extent of a symbol that another input binds takes its value.
+
+    Raises ModelError for a corrupt or inconsistent file, UnsupportedError, which lists all operators that microc does
+    not do, and UsageError for ``input_shapes`` that do not fit the model.
+    """
+    file = decode(data, file_name)
+    builder = Builder(file)
+    _bind_inputs(builder, input_shapes)
+    refusals = []
+    for operator in file.operators:
+        try:
+            _translate(builder, operator)
+        except UnsupportedError as error:
+            builder.lost.update(name for name in operator.outputs if name)
+            refusals.append(error)
+    if refusals:
+        raise _listed(file, refusals)
+    return builder.graph(file.graph_name or file_name)
+
+
+def _translate(builder: Builder, operator: Operator) -> None:
+    """Spell or compute one operator; one that depends on something refused is skipped."""
+    label = operator.name or next((name for name in operator.outputs if name), "")
+    application = Application(operator, builder, Loc(builder.file.name, operator.index, label))
+    for name in operator.outputs:
+        if name in builder.file.initializers or name in builder.file.unreadable:
+            application.broken(f"{name!r} is an initialiser and an output")
+        if operator.outputs.count(name) > 1 and name:
+            application.broken(f"the output {name!r} is listed twice")
+    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code)
+    computed = not operator.domain and operator.code in FOLDS
+    if spelling is None and not computed:
+        application.refuse("the operator is unknown to microc", _hint(operator))
+    if not operator.outputs or not operator.outputs[0]:
+        application.broken("its first output has no name")
+    if any(name in builder.lost for name in operator.inputs):
+        builder.lost.update(name for name in operator.outputs if name)
+        return
+    values = [application.value(position) for position in range(application.count()) if application.has(position)]
+    if values and all(value in builder.consts for value in values) and fold(application):
+        return
+    if spelling is None:
+        application.refuse("the operator is only computed on constants", _hint(operator))
+    if spelling.dtypes:
+        found = application.type(application.value(0)).dtype
+        if found not in spelling.dtypes:
+            application.refuse(f"{found} data", "export the model in float32, or quantised to 8 bits")
+    spelling.spell(application)
+
+
+def _hint(operator: Operator) -> str:
+    """What to try where an operator is unknown."""
+    if operator.code in ("If", "Loop", "Scan"):
+        return "microc compiles straight-line graphs: export the model without control flow"
+    if operator.code in ("LSTM", "GRU", "RNN"):
+        return "export one step of the recurrent layer, with its state as input and output"
+    if operator.domain not in SPELLINGS:
+        return "export the model with ONNX's own operators"
+    return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
+
+
+def _listed(file: OnnxFile, refusals: list[UnsupportedError]) -> UnsupportedError:
+    """One error for all; a hint that all share becomes its hint."""
+    if len(refusals) == 1:
+        return refusals[0]
+    lines = [f"{error.where}: {error.what}" + (f" (help: {error.hint})" if error.hint else "") for error in refusals]
+    if len(lines) > _LISTED:
+        lines[_LISTED:] = [f"and {len(lines) - _LISTED} more"]
+    return UnsupportedError(
+        f"the model uses {len(refusals)} operators that are not supported:\n  " + "\n  ".join(lines), where=file.name
+    )
+
+
+def _bind_inputs(builder: Builder, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Give the inputs their types."""
+    inputs = {value.name: value for value in builder.file.inputs}
+    for name in shapes:
+        if name not in inputs and name != EVERY_INPUT:
+            known = ", ".join(map(repr, inputs))
+            raise UsageError(
+                f"the model has no input {name!r}", where=builder.file.name, hint=f"its inputs are {known}"
+            )
+    symbols: dict[str, int] = {}
+    for value in inputs.values():
+        given = shapes.get(value.name, shapes.get(EVERY_INPUT))
+        if given is not None:
+            _check_given(builder, value, given)
+            declared = value.shape or (None,) * len(given)
+            for extent, bound in zip(declared, given, strict=True):
+                if isinstance(extent, str):
+                    symbols.setdefault(extent, bound)
+    for value in builder.file.inputs:
+        given = shapes.get(value.name, shapes.get(EVERY_INPUT))
+        shape = tuple(given) if given is not None else _inferred(builder, value, symbols)
+        builder.define(value.name, TensorType(shape, value.dtype), _where(builder, value))
+
+
+def _where(builder: Builder, value: Input) -> str:
+    return f"{builder.file.name} input {value.name!r}"
+
+
+def _spelled(value: Input) -> str:
+    if value.shape is None:
+        return "of unknown rank"
+    return "(" + ", ".join("?" if extent is None else str(extent) for extent in value.shape) + ")"
+
+
+def _check_given(builder: Builder, value: Input, given: tuple[int, ...]) -> None:
+    declared = value.shape if value.shape is not None else (None,) * len(given)
+    fits = len(declared) == len(given) and all(
+        bound >= 1 and (not isinstance(extent, int) or extent == bound)
+        for extent, bound in zip(declared, given, strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            f"shape {tuple(given)} does not fit the input",
+            where=_where(builder, value),
+            hint=f"it is {_spelled(value)}",
+        )
+
+
+def _inferred(builder: Builder, value: Input, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input that the caller does not bind."""
+    found: list[int] = []
+    for axis, extent in enumerate(value.shape or ()):
+        bound = symbols.get(extent) if isinstance(extent, str) else extent
+        if bound is None and axis == 0:
+            bound = 1
+        if bound is not None:
+            found.append(bound)
+    if value.shape is None or len(found) != len(value.shape):
+        raise ModelError(
+            f"the input's shape {_spelled(value)} is not fully known",
+            where=_where(builder, value),
+            hint=f"kernels are compiled for one shape: give it with --input-shape {value.name}=1,...",
+        )
+    return tuple(found)

@@ -1,0 +1,199 @@
+"""The mathematical functions of one or two real numbers that elementwise operators apply: each said once for numpy, once in TIR.
+
+NaN goes through ``relu``, ``clip``, ``maximum`` and ``minimum`` as ONNX wants; TFLite's relu and clip do the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.graph.ir import Attr
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+FLOAT = ("float32",)
+NUMBERS = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+SIGNED = ("float32", "int8", "int16", "int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """``name``: ``array`` over numpy float64 (integers: int64), ``scalar`` over one TIR value of 32 or 64 bits.
+
+    ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two.
+    """
+
+    name: str
+    array: Callable[[Mapping[str, Any], Array], Array]
+    scalar: Callable[[Mapping[str, Any], Expr], Expr]
+    dtypes: tuple[str, ...] = FLOAT
+    defaults: Mapping[str, Attr] = field(default_factory=dict)
+    domain: tuple[float, float] = (-6.0, 6.0)
+    tolerance: float = 2e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits."""
+
+    name: str
+    array: Callable[[Array, Array], Array]
+    scalar: Callable[[Expr, Expr], Expr]
+    dtypes: tuple[str, ...] = NUMBERS
+    tolerance: float = 0.0
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32."""
+    return "int32" if dtypes.info(dtype).bits < 32 else dtype
+
+
+def bound(value: float, dtype: str) -> Expr:
+    """A clipping bound as a literal; beyond the range of an integer dtype it is that range's end."""
+    if dtypes.is_float(dtype):
+        return ir.const(value, dtype)
+    low, high = dtypes.int_range(dtype)
+    if math.isinf(value):
+        return ir.const(low if value < 0 else high, dtype)
+    return ir.const(min(max(math.ceil(value), low), high), dtype)
+
+
+def _zero(x: Expr) -> Expr:
+    return ir.const(0, x.dtype)
+
+
+def _call(name: str) -> Callable[[Mapping[str, Any], Expr], Expr]:
+    return lambda _, x: ir.call(name, x)
+
+
+def _relu(_: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.select(x < 0, _zero(x), x) if dtypes.is_float(x.dtype) else ir.maximum(x, 0)
+
+
+def _clip(attrs: Mapping[str, Any], x: Expr) -> Expr:
+    low, high = bound(attrs["minimum"], x.dtype), bound(attrs["maximum"], x.dtype)
+    if dtypes.is_float(x.dtype):
+        return ir.select(x < low, low, ir.select(x > high, high, x))
+    return ir.clamp(x, low, high)
+
+
+def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
+    low, high = attrs["minimum"], attrs["maximum"]
+    return np.where(x < low, low, np.where(x > high, high, x))
+
+
+def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, -x, x)
+
+
+def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
+    return 1.0 / (ir.call("exp", -x) + 1.0)
+
+
+def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
+    """log(1 + exp(x)) without overflow."""
+    return ir.maximum(x, 0.0) + ir.call("log1p", ir.call("exp", -ir.call("fabs", x)))
+
+
+def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
+    return x * ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+
+
+def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
+    return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
+
+
+_ERF = np.frompyfunc(math.erf, 1, 1)
+
+UNARY: tuple[Unary, ...] = (
+    Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
+    Unary("clip", _clip_array, _clip, NUMBERS, {"minimum": 0.0, "maximum": 6.0}, (-9.0, 9.0), 0.0),
+    Unary(
+        "leaky_relu",
+        lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
+        lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
+        defaults={"alpha": 0.01},
+    ),
+    Unary(
+        "elu",
+        lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
+        _elu,
+        defaults={"alpha": 1.0},
+    ),
+    Unary("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
+    Unary("tanh", lambda _, x: np.tanh(x), _call("tanh")),
+    Unary("sigmoid", lambda _, x: 1 / (1 + np.exp(-x)), _sigmoid, domain=(-100.0, 100.0)),
+    Unary("exp", lambda _, x: np.exp(x), _call("exp"), domain=(-90.0, 80.0)),
+    Unary("log", lambda _, x: np.log(x), _call("log"), domain=(1e-6, 1e4)),
+    Unary("sqrt", lambda _, x: np.sqrt(x), _call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
+    Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
+    Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0),
+    Unary("neg", lambda _, x: -x, lambda _, x: -x, SIGNED, tolerance=0.0),
+    Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
+    Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
+    Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
+    Unary("erf", lambda _, x: _ERF(x).astype(np.float64), _call("erf")),
+    Unary("hard_swish", lambda _, x: x * np.clip(x + 3, 0, 6) / 6, _hard_swish),
+)
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    return a / b if dtypes.is_float(a.dtype) else ir.binary("truncdiv", a, b)
+
+
+def _divide_array(a: Array, b: Array) -> Array:
+    """Quotients; of integers rounded to zero, exactly."""
+    if a.dtype.kind == "f":
+        return a / b
+    return np.where((a < 0) == (b < 0), abs(a) // abs(b), -(abs(a) // abs(b)))
+
+
+def _larger(a: Expr, b: Expr) -> Expr:
+    if not dtypes.is_float(a.dtype):
+        return ir.maximum(a, b)
+    return ir.select(b > a, b, ir.select(b.ne(b), b, a))
+
+
+def _smaller(a: Expr, b: Expr) -> Expr:
+    if not dtypes.is_float(a.dtype):
+        return ir.minimum(a, b)
+    return ir.select(b < a, b, ir.select(b.ne(b), b, a))
+
+
+def _power(a: Expr, b: Expr) -> Expr:
+    """Squares and square roots, which networks ask for most, without ``pow``."""
+    match b:
+        case ir.Const(2.0):
+            return a * a
+        case ir.Const(0.5):
+            return ir.call("sqrt", a)
+        case _:
+            return ir.call("pow", a, b)
+
+
+BINARY: tuple[Binary, ...] = (
+    Binary("add", np.add, lambda a, b: a + b),
+    Binary("sub", np.subtract, lambda a, b: a - b),
+    Binary("mul", np.multiply, lambda a, b: a * b),
+    Binary("div", _divide_array, _divide),
+    Binary("maximum", np.maximum, _larger),
+    Binary("minimum", np.minimum, _smaller),
+    Binary("pow", np.power, _power, FLOAT, 4e-6),
+)
+
+UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})
+
+
+def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
+    """``function`` of an array, rounded once from double (exact in int64), in the array's dtype."""
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+    with np.errstate(all="ignore"):
+        return np.asarray(function.array(attrs, wide)).astype(x.dtype)

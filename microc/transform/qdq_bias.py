@@ -1,0 +1,63 @@
+"""Biases of quantised layers: int32 at the scale of the accumulator, data scale times weight scale.
+
+Quantisers write int32 biases of just that scale; they are taken as they are. Others (floats, or integers of another
+scale) are rounded to it, an error of half a unit of the accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.graph.ir import Quant
+
+_TOLERANCE = 2.0**-20
+"""Relative distance of a bias' scale from the accumulator's that float32 rounding explains."""
+
+
+def accumulator_quant(data: Quant, weight: Quant) -> Quant:
+    """The quantisation of the sum of products: one scale, or one per output channel along axis 0."""
+    scales = tuple(data.scale[0] * scale for scale in weight.scale)
+    return Quant(scales, (0,) * len(scales), None if weight.axis is None else 0)
+
+
+def integer_bias(terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, units: int) -> Array | None:
+    """The sum of constant ``terms`` (data, quantisation or None for floats), int32 of ``units`` elements.
+
+    A single term that is an int32 bias at the accumulator's scale is returned as it is, the same array. None where an
+    integer term has no scale or one per channel that do not fit, or where the sum leaves int32.
+    """
+    if len(terms) == 1 and _fits(*terms[0], accumulator, units):
+        return terms[0][0]
+    total = np.zeros(units, np.float64)
+    for data, quant in terms:
+        real = _real(data, quant)
+        if real is None or real.size not in (1, units):
+            return None
+        total += real
+    levels = np.rint(total / np.array(accumulator.scale))
+    low, high = dtypes.int_range("int32")
+    if not np.isfinite(levels).all() or levels.min() < low or levels.max() > high:
+        return None
+    return levels.astype(np.int32)
+
+
+def _fits(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
+    """Whether a bias is int32 with the accumulator's scale (up to float32 rounding) and zero point 0."""
+    if quant is None or data.dtype != np.int32 or data.shape != (units,) or any(quant.zero_point):
+        return False
+    ratio = np.array(quant.scale) / np.array(accumulator.scale)
+    return len(quant.scale) in (1, units) and bool((np.abs(ratio - 1) <= _TOLERANCE).all())
+
+
+def _real(data: Array, quant: Quant | None) -> Array | None:
+    """The real numbers that constant data stands for, flat; None for integers without quantisation."""
+    if quant is None:
+        return data.astype(np.float64).reshape(-1) if dtypes.is_float(data.dtype.name) else None
+    if len(quant.scale) not in (1, data.size):
+        return None
+    levels = data.astype(np.float64).reshape(-1) - np.array(quant.zero_point)
+    return np.asarray(levels * np.array(quant.scale))

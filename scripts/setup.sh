@@ -1,0 +1,43 @@
+#!/bin/sh
+# Set up a virtual environment with microc in it, and the tools it works with where they are missing and may be installed.
+#   scripts/setup.sh VENV REQUIREMENT      (REQUIREMENT: '.' or '.[test]')
+set -eu
+venv=$1
+requirement=$2
+
+missing=
+need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
+need cc gcc
+need clang clang
+need arm-none-eabi-gcc "gcc-arm-none-eabi libnewlib-arm-none-eabi"
+need qemu-system-arm qemu-system-arm
+need gdb-multiarch gdb-multiarch
+command -v python3 >/dev/null 2>&1 || missing="$missing python3"
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+case " $missing " in *" gcc "*) missing="$missing libc6-dev" ;; esac
+
+install() {
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+}
+if [ -n "$missing" ]; then
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "setup: missing$missing, and there is no apt-get to install them; going on without" >&2
+    elif [ "$(id -u)" = 0 ]; then
+        echo "setup: installing$missing" >&2
+        install >&2 || echo "setup: apt-get failed; going on without" >&2
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        echo "setup: installing$missing" >&2
+        sudo -n sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing" >&2 ||
+            echo "setup: apt-get failed; going on without" >&2
+    else
+        echo "setup: missing$missing; as root: apt-get install --no-install-recommends$missing" >&2
+    fi
+fi
+
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "setup: microc needs Python 3.11 or newer, this is $(python3 --version 2>&1 || echo none)" >&2
+    exit 5
+fi
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+echo "setup: installing $requirement into $venv" >&2
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$requirement"

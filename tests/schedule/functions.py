@@ -1,0 +1,61 @@
+"""Small functions to schedule, and running them before and after."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array, to_numpy
+from microc.schedule.meaning import meanings
+from microc.tir import ir
+from microc.tir.interp import run
+from microc.tir.lower import lower
+
+
+def matmul(rows: int, depth: int, columns: int, dtype: str = "int8") -> ir.PrimFunc:
+    """acc = x @ weight.T + bias in int32; out = clamp(acc >> 7)."""
+    x = te.placeholder((rows, depth), dtype, "x")
+    weight = te.placeholder((columns, depth), "int8", "weight")
+    bias = te.placeholder((columns,), "int32", "bias")
+    k = te.reduce_axis(depth, "k")
+
+    def product(p: ir.Var, o: ir.Var) -> ir.Expr:
+        value = x[p, k.var].astype("int32") * weight[o, k.var].astype("int32")
+        return te.sum_reduce(value, k, init=bias[o])
+
+    acc = te.compute((rows, columns), product, "acc", ("p", "o"))
+    out = te.compute(
+        (rows, columns), lambda p, o: ir.clamp(acc[p, o] >> 7, -128, 127).astype("int8"), "out", ("p", "o")
+    )
+    return te.create_prim_func("matmul", [x], [out], [weight, bias])
+
+
+def padded_rows(size: int, channels: int) -> ir.PrimFunc:
+    """A 3x1 sum over rows of a padded image: blocks ``padded``, ``acc``, ``out``."""
+    x = te.placeholder((size, channels), "int8", "x")
+
+    def border(y: ir.Var, c: ir.Var) -> ir.Expr:
+        inside = ir.Bin("and", y >= 1, y < size + 1)
+        return ir.select(inside, x[y - 1, c], 3)
+
+    padded = te.compute((size + 2, channels), border, "padded", ("y", "c"))
+    k = te.reduce_axis(3, "k")
+    acc = te.compute(
+        (size, channels), lambda y, c: te.sum_reduce(padded[y + k.var, c].astype("int32"), k), "acc", ("y", "c")
+    )
+    out = te.compute((size, channels), lambda y, c: (acc[y, c] >> 2).astype("int8"), "out", ("y", "c"))
+    return te.create_prim_func("rows", [x], [out])
+
+
+def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0) -> Array:
+    """The last ``global`` parameter after running on random data."""
+    dice = np.random.default_rng(seed)
+    what = lower(func) if lowered else func
+    arrays = []
+    for param in what.params:
+        info = np.iinfo(to_numpy(param.dtype))
+        low, high = (-1000, 1000) if info.bits == 32 else (info.min, info.max)
+        arrays.append(dice.integers(low, high, size=param.shape, endpoint=True).astype(info.dtype))
+    run(what, arrays, meanings())
+    place = max(k for k, p in enumerate(what.params) if p.scope == "global")
+    return arrays[place]

@@ -1,0 +1,144 @@
+"""Every primitive keeps the meaning of the function, and refuses with a hint what it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microc.errors import ScheduleError
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
+from microc.target import target_for
+from tests.schedule.functions import matmul, outputs, padded_rows
+
+Steps = Callable[[Schedule], Schedule]
+
+MATMUL: dict[str, Steps] = {
+    "split": lambda s: s.split("k", (None, 4)),
+    "split with a tail": lambda s: s.split("p", (None, 3)).split("o", (2, None)),
+    "tile": lambda s: s.tile("p", "o", 2, 2),
+    "fuse": lambda s: s.fuse("p", "o"),
+    "fuse and split": lambda s: s.fuse("p", "o").split("p_o", (None, 4)),
+    "reorder": lambda s: s.reorder("k", "o", "p"),
+    "unroll": lambda s: s.unroll("k"),
+    "vectorize": lambda s: s.vectorize("o_out"),
+    "parallel": lambda s: s.parallel("p"),
+    "annotate": lambda s: s.annotate("acc", "note", 1).annotate("p", "note", "x"),
+    "decompose_reduction": lambda s: s.decompose_reduction("acc", "k"),
+    "decompose outside a spatial loop": lambda s: s.reorder("p", "k", "o").decompose_reduction("acc", "k"),
+    "reverse_compute_at": lambda s: s.reverse_compute_at("out", "o"),
+    "reverse_compute_at a tile": lambda s: s.tile("p", "o", 2, 2).reverse_compute_at("out", "o_0"),
+    "compute_at": lambda s: s.compute_at("acc", "p_out"),
+    "compute_at a tile": lambda s: s.split("p_out", (None, 3)).compute_at("acc", "p_out_0"),
+    "cache_read": lambda s: s.cache_read("acc", "weight", "workspace"),
+    "cache_read placed": lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p"),
+    "cache_write": lambda s: s.cache_write("out", "workspace"),
+    "set_scope": lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "register"),
+    "tensorize": lambda s: s.split("k", (None, 4)).decompose_reduction("acc", "k_0").tensorize("k_1", "dot4_int8_int8"),
+}
+
+
+@pytest.mark.parametrize("name", MATMUL)
+@pytest.mark.parametrize("lowered", [False, True], ids=["blocks", "lowered"])
+def test_meaning_is_kept(name: str, lowered: bool) -> None:
+    func = matmul(5, 8, 6)
+    schedule = MATMUL[name](Schedule(func))
+    assert np.array_equal(outputs(schedule.func, lowered=lowered), outputs(func, lowered=False))
+
+
+@pytest.mark.parametrize("name", MATMUL)
+def test_replay_gives_the_same_function(name: str) -> None:
+    func = matmul(5, 8, 6)
+    schedule = MATMUL[name](Schedule(func))
+    assert replay(func, trace_from_json(trace_to_json(schedule.trace))) == schedule
+
+
+PADDED: dict[str, Steps] = {
+    "as written": lambda s: s,
+    "inline": lambda s: s.compute_inline("padded"),
+    "compute_at": lambda s: s.compute_at("padded", "y_acc"),
+    "compute_at a tile": lambda s: s.split("y_acc", (None, 3)).compute_at("padded", "y_acc_0"),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("lowered", [False, True], ids=["blocks", "lowered"])
+def test_padding(name: str, lowered: bool) -> None:
+    func = padded_rows(7, 4)
+    schedule = PADDED[name](Schedule(func))
+    assert np.array_equal(outputs(schedule.func, lowered=lowered), outputs(func, lowered=False))
+
+
+REFUSED: dict[str, Steps] = {
+    "no such loop": lambda s: s.split("q", (None, 2)),
+    "no such block": lambda s: s.compute_inline("nothing"),
+    "split by nothing": lambda s: s.split("k", (None, None)),
+    "split too short": lambda s: s.split("k", (2, 2)),
+    "fuse apart": lambda s: s.fuse("p", "k"),
+    "reorder apart": lambda s: s.reorder("p", "p_out"),
+    "vectorize a reduction": lambda s: s.vectorize("k"),
+    "inline a reduction": lambda s: s.compute_inline("acc"),
+    "inline an output": lambda s: s.compute_inline("out"),
+    "compute_at an output": lambda s: s.compute_at("out", "p"),
+    "reverse_compute_at inside the reduction": lambda s: s.reorder("k", "p", "o").reverse_compute_at("out", "o"),
+    "decompose twice": lambda s: s.decompose_reduction("acc", "k").decompose_reduction("acc", "k"),
+    "decompose inside": lambda s: s.split("k", (None, 2)).decompose_reduction("acc", "k_1"),
+    "tensorize the wrong extent": lambda s: s.decompose_reduction("acc", "k").tensorize("k", "dot4_int8_int8"),
+    "tensorize with nothing": lambda s: s.tensorize("k", "dot99"),
+    "unknown scope": lambda s: s.cache_write("out", "moon"),
+    "scope of a parameter": lambda s: s.set_scope("x", "register"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_teach(name: str) -> None:
+    with pytest.raises(ScheduleError) as refusal:
+        REFUSED[name](Schedule(matmul(5, 8, 6)))
+    assert refusal.value.what
+
+
+@given(
+    rows=st.integers(1, 7),
+    depth=st.sampled_from([1, 4, 6, 16]),
+    columns=st.integers(1, 7),
+    cpu=st.sampled_from(["cortex-m4", "cortex-m0"]),
+)
+@settings(max_examples=25, deadline=None)
+def test_matrix_rule_keeps_the_meaning(rows: int, depth: int, columns: int, cpu: str) -> None:
+    func = matmul(rows, depth, columns)
+    schedule = schedule_kernel(func, "dense", target_for(cpu))
+    assert np.array_equal(outputs(schedule.func, lowered=True), outputs(func, lowered=False))
+
+
+FACTORS = st.sampled_from([1, 2, 3, 4])
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["split", "fuse", "swap", "unroll"]), st.integers(0, 9), FACTORS), max_size=5
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_random_steps_keep_the_meaning(steps: list[tuple[str, int, int]]) -> None:
+    func = matmul(3, 4, 5)
+    schedule = Schedule(func)
+    for kind, place, factor in steps:
+        loops = schedule.loops_of("acc")
+        first, second = loops[place % len(loops)], loops[(place + 1) % len(loops)]
+        try:
+            match kind:
+                case "split":
+                    schedule = schedule.split(first, (None, factor))
+                case "fuse":
+                    schedule = schedule.fuse(first, second)
+                case "swap":
+                    schedule = schedule.reorder(second, first)
+                case _:
+                    schedule = schedule.unroll(first)
+        except ScheduleError:
+            continue
+    assert np.array_equal(outputs(schedule.func, lowered=True), outputs(func, lowered=False))

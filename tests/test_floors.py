@@ -1,0 +1,57 @@
+"""The house has floors: a file imports lower floors and its own folder, never up, never sideways."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "microc"
+
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "paths"}),
+    frozenset({"graph", "tir"}),
+    frozenset({"te", "target", "module"}),
+    frozenset({"ops"}),
+    frozenset({"frontend", "transform", "schedule"}),
+    frozenset({"plan", "codegen"}),
+    frozenset({"device"}),
+    frozenset({"driver"}),
+    frozenset({"cli", "__main__", "__init__"}),
+)
+STRANGERS = (frozenset({"graph", "tir"}), frozenset({"frontend", "transform", "schedule"}), frozenset({"plan", "codegen"}))
+
+
+def floor_of(part: str) -> int:
+    return next(level for level, names in enumerate(FLOORS) if part in names)
+
+
+def imported(path: Path) -> set[str]:
+    """First-level parts of microc that a file imports anywhere, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "microc" and len(parts) > 1:
+                found.add(parts[1])
+    return {part for part in found if any(part in names for names in FLOORS)}
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    mine = part_of(path)
+    level = floor_of(mine)
+    for other in imported(path) - {mine}:
+        assert floor_of(other) <= level, f"{path.name} imports {other}, which is above it"
+        assert not any(mine in s and other in s for s in STRANGERS), f"{path.name} imports its neighbour {other}"
