@@ -140,7 +140,7 @@ class ExprPrinter:
             if count is not None:
                 return self._infix("mul", a, ir.Const(1 << count, a.dtype))
             wide = dtypes.c_name("u" + a.dtype)
-            return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, 12)})", _PREFIX
+            return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, _PREFIX)})", _PREFIX
         if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
             return self._infix("sub", a, ir.Const(-b.value, b.dtype))
         return self._infix(op, a, b)

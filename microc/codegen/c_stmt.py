@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter, register_name
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written
+from microc.tir.rewrite import buffers_written, walk_stmt
 
 INDENT = "    "
 
@@ -36,7 +34,7 @@ class StmtPrinter:
             case ir.Let(var, value, body):
                 return [f"const {dtypes.c_name(var.dtype)} {var.name} = {self.expr(value)};", *self.lines(body)]
             case ir.Alloc(buffer, body):
-                return [*self._declare(buffer), *self.lines(body)]
+                return [*self._declare(buffer, body), *self.lines(body)]
             case ir.Evaluate(value):
                 return [f"{self.expr(value)};"]
             case _:
@@ -59,11 +57,19 @@ class StmtPrinter:
         head = f"for ({kind} {name} = 0; {name} < {self.expr(loop.extent)}; ++{name}) {{"
         return [head, *_indented(self.lines(loop.body)), "}"]
 
-    def _declare(self, buffer: ir.Buffer) -> list[str]:
+    def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
+        """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""
         if buffer.scope != "register":
             raise InternalError(f"{buffer.scope} buffer {buffer.name} was not lowered")
-        names = [register_name(buffer, list(index)) for index in product(*(range(n) for n in buffer.shape))]
-        return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"]
+        used: dict[tuple[int, ...], None] = {}
+        for stmt in walk_stmt(body):
+            if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
+                where = tuple(ir.int_value(i) for i in stmt.indices)
+                if any(n is None for n in where):
+                    raise InternalError(f"register tile {buffer.name} is indexed by a loop that was not unrolled")
+                used[tuple(n for n in where if n is not None)] = None
+        names = [register_name(buffer, list(where)) for where in used]
+        return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
     def function(self, func: ir.PrimFunc) -> list[str]:
         """The whole function, ``static void``; read-only parameters are pointers to const."""

@@ -54,7 +54,9 @@ def _find(name: str) -> Path:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "known: " + ", ".join(known)
-        raise UsageError(f"unknown board {name!r}", hint=hint + " A path that ends in .toml names a board file of your own.")
+        raise UsageError(
+            f"unknown board {name!r}", hint=hint + " A path that ends in .toml names a board file of your own."
+        )
     return paths.boards() / f"{name}.toml"
 
 
@@ -62,7 +64,9 @@ def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
     import jsonschema
 
     schema = json.loads((paths.boards() / "board.schema.json").read_text(encoding="utf-8"))
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path])
+    errors = sorted(
+        jsonschema.Draft202012Validator(schema).iter_errors(data), key=lambda e: [str(p) for p in e.absolute_path]
+    )
     if errors:
         first, more = errors[0], len(errors) - 1
         keys = list(first.absolute_path)
@@ -92,13 +96,20 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             if region["name"] == other["name"]:
                 place = _place(path, text, ["memory", i, "name"])
                 raise UsageError(f"two memory regions are called {region['name']!r}", where=place)
-            if region["origin"] < other["origin"] + other["size"] and other["origin"] < region["origin"] + region["size"]:
+            if (
+                region["origin"] < other["origin"] + other["size"]
+                and other["origin"] < region["origin"] + region["size"]
+            ):
                 place = _place(path, text, ["memory", i, "origin"])
                 raise UsageError(f"memory regions {other['name']!r} and {region['name']!r} overlap", where=place)
     kinds = {region["kind"] for region in memory}
-    if target_for(data["cpu"]).isa != "host" and (kinds != {"flash", "ram"} or "link" not in data or not data["console"]):
+    if target_for(data["cpu"]).isa != "host" and (
+        kinds != {"flash", "ram"} or "link" not in data or not data["console"]
+    ):
         raise UsageError(
-            "a microcontroller needs a flash and a RAM region, [link] and [console]", where=str(path), hint="see boards/README.md"
+            "a microcontroller needs a flash and a RAM region, [link] and [console]",
+            where=str(path),
+            hint="see boards/README.md",
         )
 
 

@@ -24,7 +24,17 @@ from microc.target import Board
 
 _START_SECONDS = 20.0
 _REPLY_SECONDS = 20.0
+_END_SECONDS = 10.0
 _SHOWN = 2000
+
+_GUARD = """exec 3<&0
+"$@" </dev/null 3<&- & emulator=$!
+{ read -r _ <&3; kill -9 $emulator; } & guard=$!
+wait $emulator
+code=$?
+kill $guard
+exit $code"""
+"""Runs a command that dies with us: when our end of standard input closes, however we ended, the command is killed."""
 
 
 def instructions(board: Board, ticks: int) -> int:
@@ -50,44 +60,64 @@ class Emulator:
     """
 
     def __init__(self, board: Board, elf: Path | None, *, debug: bool = False) -> None:
-        table = _table(board)
-        if elf is not None and not elf.is_file():
-            raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        _table(board)
         if elf is None and not debug:
             raise UsageError("an emulator without an image runs nothing", hint="pass an image, or debug=True")
         self.board = board
-        self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
-        values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
-        arguments = [*table["argv"], *(table["image_argv"] if elf else ()), *(table["debug_argv"] if debug else ())]
-        self.argv = tuple(fill(argument, values) for argument in arguments)
+        self.argv: tuple[str, ...] = ()
+        self._elf = elf
+        self._debug = debug
+        self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Control | None = None
-        self._cleanup = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._ports: dict[str, int] = {}
+        self._cleanup: weakref.finalize[[subprocess.Popen[bytes], Path], Emulator] | None = None
 
     def __enter__(self) -> Emulator:
-        program = require(self.argv[0])
-        with (self._folder / "log").open("wb") as log:
-            process = subprocess.Popen([program, *self.argv[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._process = process
-        self._cleanup.detach()
-        self._cleanup = weakref.finalize(self, _end, process, self._folder)  # runs at the interpreter's exit, too
-        try:
-            self._control = self._connect()
-            self._ports = _ports(self._control.command("query-chardev"))
-        except BaseException:
-            self.close()
-            raise
+        self._start(self._elf)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
+
+    def restart(self, elf: Path) -> None:
+        """Start again with another image. The ports change: open :attr:`url` anew."""
+        self.close()
+        self._start(elf)
 
     def close(self) -> None:
         """End the emulator and wait for it. Harmless when it has ended already."""
         if self._control is not None:
             self._control.close()
             self._control = None
-        self._cleanup()
+        if self._cleanup is not None:
+            self._cleanup()
+
+    def _start(self, elf: Path | None) -> None:
+        if elf is not None and not elf.is_file():
+            raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+        table = _table(self.board)
+        program = require(table["argv"][0])
+        self._folder = Path(tempfile.mkdtemp(prefix="microc-"))
+        values = {"qmp": str(self._folder / "qmp"), "elf": str(elf)}
+        arguments = [
+            *table["argv"],
+            *(table["image_argv"] if elf else ()),
+            *(table["debug_argv"] if self._debug else ()),
+        ]
+        self.argv = tuple(fill(argument, values) for argument in arguments)
+        guarded = [require("sh"), "-c", _GUARD, "sh", program, *self.argv[1:]]
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        self._cleanup = weakref.finalize(self, _end, self._process, self._folder)  # runs at the interpreter's exit, too
+        try:
+            self._control = self._connect()
+            self._ports = _ports(self._control.command("query-chardev"))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def url(self) -> str:
@@ -136,7 +166,9 @@ class Emulator:
                 return Control(self._folder / "qmp")
             except (FileNotFoundError, ConnectionRefusedError):
                 time.sleep(0.01)
-        raise ToolError(f"{self.argv[0]} did not start within {_START_SECONDS:.0f} s", where=" ".join(self.argv), hint=self.log)
+        raise ToolError(
+            f"{self.argv[0]} did not start within {_START_SECONDS:.0f} s", where=" ".join(self.argv), hint=self.log
+        )
 
 
 class Control:
@@ -199,7 +231,12 @@ def _ports(devices: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kill and reap: an emulator has nothing to save."""
-    process.kill()
-    process.wait()
+    """Kill the emulator, which has nothing to save, and wait for it."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     shutil.rmtree(folder, ignore_errors=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from microc.device.emulator import Emulator, fill
 from microc.device.toolchain import require
@@ -22,35 +22,110 @@ _SHOWN_LINES = 20
 _GDB = "{gdb}"
 
 
-def runner_names(board: Board) -> tuple[str, ...]:
-    """Names of the runners of a board, best first; empty when there is nothing to flash (the host)."""
-    return tuple(runner["name"] for runner in board.raw["flash"]["runner"])
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A way to flash: its name and its command, with ``{elf}`` and ``{gdb}`` still to be filled."""
+
+    name: str
+    argv: tuple[str, ...]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it talks to the gdb server of an emulator."""
+        return any(_GDB in argument for argument in self.argv)
+
+    def command(self, elf: Path, gdb: str = _GDB, extra: Sequence[str] = ()) -> tuple[str, ...]:
+        """The command for an image; ``gdb`` is ``host:port``, ``extra`` arguments go to the end."""
+        return (*(fill(argument, {"elf": str(elf), "gdb": gdb}) for argument in self.argv), *extra)
 
 
-def select_runner(board: Board, name: str = "") -> Mapping[str, Any]:
-    """The named runner, or the first whose program is on PATH.
+def runners(board: Board) -> tuple[Runner, ...]:
+    """The runners of a board, best first; none where there is nothing to flash (the host)."""
+    return tuple(Runner(r["name"], tuple(r["argv"])) for r in board.raw["flash"]["runner"])
 
-    :class:`UsageError` for a board without runners or an unknown name; :class:`ToolError` when no program is there.
+
+def select_runner(board: Board, name: str = "") -> Runner:
+    """The named runner; without a name the first whose program is on PATH, or the first of all when none is.
+
+    Raises :class:`UsageError` for a board without runners and for an unknown name.
     """
-    runners = board.raw["flash"]["runner"]
-    if not runners:
+    known = runners(board)
+    if not known:
         raise UsageError(f"board {board.name!r} has nothing to flash", hint="run the program of the project instead")
-    if name:
-        for runner in runners:
-            if runner["name"] == name:
-                return runner
-        raise UsageError(f"board {board.name!r} has no runner {name!r}", hint="known: " + ", ".join(runner_names(board)))
-    for runner in runners:
-        if shutil.which(runner["argv"][0]):
+    if not name:
+        return next((runner for runner in known if shutil.which(runner.argv[0])), known[0])
+    for runner in known:
+        if runner.name == name:
             return runner
-    require(runners[0]["argv"][0])
-    raise ToolError("no runner")
+    raise UsageError(f"board {board.name!r} has no runner {name!r}", hint="known: " + ", ".join(r.name for r in known))
 
 
-def flash_command(board: Board, elf: Path, runner: str = "", gdb: str = _GDB) -> tuple[str, ...]:
-    """The command that flashes ``elf``: what ``--dry-run`` prints. ``gdb``: ``host:port`` of the emulator's gdb server."""
-    if runner or not runner_names(board) or any(shutil.which(r["argv"][0]) for r in board.raw["flash"]["runner"]):
-        chosen = select_runner(board, runner)
+def flash(
+    board: Board, elf: Path, *, runner: str = "", dry_run: bool = False, extra: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Flash ``elf`` and return the command; ``dry_run`` only returns it.
+
+    On an emulated board this loads and checks the image in an emulator of its own, which then ends: to go on talking to it,
+    use :func:`load`. Raises :class:`ToolError` when the runner is missing or fails, :class:`DeviceError` when it hangs.
+    """
+    chosen = select_runner(board, runner)
+    if dry_run:
+        return chosen.command(elf, extra=extra)
+    if not elf.is_file():
+        raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+    if not chosen.emulated:
+        command = chosen.command(elf, extra=extra)
+        _run(command)
+        return command
+    with Emulator(board, None, debug=True) as emulator:
+        return load(emulator, elf)
+
+
+def load(emulator: Emulator, elf: Path) -> tuple[str, ...]:
+    """Bring a new image into an emulator that was started with ``debug``, and run it from reset. Returns the command.
+
+    Without gdb the emulator is started again with the image, which gives it new ports: open its ``url`` afterwards.
+    """
+    usable = [r for r in runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
+    if usable:
+        command = usable[0].command(elf, emulator.gdb)
+        output = _run(command)
+        if "MIS-MATCHED" in output or "matched." not in output:
+            raise ToolError("the image did not arrive whole:\n" + _tail(output), where=" ".join(command))
     else:
-        chosen = board.raw["flash"]["runner"][0]  # nothing is installed: show the best
-    return tuple(fill(argument, {"elf": str(elf), "gdb": gdb}) for argument in chosen["argv"])
+        emulator.restart(elf)
+        command = emulator.argv
+    emulator.resume()
+    return command
+
+
+def _run(command: Sequence[str]) -> str:
+    """Run a flasher and return what it printed, both streams."""
+    program = require(command[0])
+    try:
+        done = subprocess.run(
+            [program, *command[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        hint = "check the probe and its cable"
+        raise DeviceError(f"{command[0]} did not finish in {_SECONDS} s", where=" ".join(command), hint=hint) from error
+    except OSError as error:
+        raise ToolError(f"cannot run {program}: {error.strerror or error}", where=" ".join(command)) from error
+    if done.returncode != 0:
+        raise ToolError(
+            f"{command[0]} failed with exit code {done.returncode}\n{_tail(done.stdout)}",
+            where=" ".join(command),
+            hint="check that the board is connected and powered",
+        )
+    return done.stdout
+
+
+def _tail(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

@@ -68,7 +68,11 @@ def require(program: str) -> str:
     found = shutil.which(program)
     if found is None:
         package = _PACKAGES.get(program)
-        hint = f"apt-get install -y --no-install-recommends {package}" if package else f"install {program} and put it on PATH"
+        hint = (
+            f"apt-get install -y --no-install-recommends {package}"
+            if package
+            else f"install {program} and put it on PATH"
+        )
         raise ToolError(f"{program} is not on PATH", hint=hint)
     return found
 
@@ -98,7 +102,9 @@ def _host_compiler() -> str:
 def run_make(folder: Path, args: Sequence[str] = ()) -> None:
     """Run ``make ARGS`` in a project folder, quietly. :class:`ToolError` with the last lines of the output when it fails."""
     program = require("make")
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {"LC_ALL": "C"}
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")} | {
+        "LC_ALL": "C"
+    }
     done = subprocess.run(
         [program, "-C", str(folder), *args],
         env=environment,
@@ -161,3 +167,16 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
         and isinstance(symbol["st_shndx"], int)
     ]
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
+
+
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
+    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
+    compiler = _host_compiler()
+    command = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", f"-I{folder}", *map(str, sources), "-o", str(target), "-lm"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ToolError(f"{compiler} did not finish within {_BUILD_SECONDS} s", where=str(folder)) from error
+    if done.returncode != 0:
+        raise ToolError("the generated C does not compile", where=str(folder), hint=done.stderr.strip()[-_SHOWN:])
+    return target

@@ -55,7 +55,7 @@ def compile_model(path: Path, target: Target, options: Options, progress: Progre
 
 
 def fingerprint(module: Module, target: Target) -> str:
-    """16 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
+    """32 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
@@ -66,4 +66,4 @@ def fingerprint(module: Module, target: Target) -> str:
         digest.update(f"{name} {value.shape} {value.dtype} {value.storage}".encode())
         if value.data is not None:
             digest.update(value.data.tobytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:32]

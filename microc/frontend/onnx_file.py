@@ -68,9 +68,10 @@ class Attributes:
         self._found: dict[str, Any] = {}
         self._where = where
         for attribute in attributes:
-            if attribute.name in self._found:
-                raise ModelError(f"attribute {attribute.name!r} is given twice", where=where)
-            self._found[attribute.name] = attribute
+            name = text(attribute.name, where)
+            if name in self._found:
+                raise ModelError(f"attribute {name!r} is given twice", where=where)
+            self._found[name] = attribute
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -175,9 +176,18 @@ def decode(data: bytes, name: str) -> OnnxFile:
     initializers, unreadable = _initializers(graph, name)
     constants = {*initializers, *unreadable}
     inputs = tuple(_input(value, name) for value in graph.input if value.name not in constants)
-    outputs = tuple(value.name for value in graph.output)
+    outputs = tuple(text(value.name, f"{name} outputs") for value in graph.output)
     operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
-    return OnnxFile(name, _opset(model, name), graph.name, inputs, outputs, initializers, unreadable, operators)
+    return OnnxFile(
+        name, _opset(model, name), text(graph.name, name), inputs, outputs, initializers, unreadable, operators
+    )
+
+
+def text(value: Any, where: str) -> str:
+    """A string field, which protobuf hands over as bytes where it is not UTF-8."""
+    if not isinstance(value, str):
+        raise ModelError(f"the name {value!r} is not UTF-8", where=where)
+    return value
 
 
 def _parse(data: bytes, name: str) -> Any:
@@ -220,7 +230,7 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
     found: dict[str, Array] = {}
     unreadable: dict[str, str] = {}
     for tensor in graph.initializer:
-        where = f"{name} initialiser {tensor.name!r}"
+        where = f"{name} initialiser {text(tensor.name, name)!r}"
         if not tensor.name or tensor.name in found or tensor.name in unreadable:
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "the name is taken twice", where=where
@@ -301,7 +311,7 @@ def check_size(shape: tuple[int, ...], kind: str, where: str) -> None:
 
 
 def _input(value: Any, name: str) -> Input:
-    where = f"{name} input {value.name!r}"
+    where = f"{name} input {text(value.name, name)!r}"
     if not value.name:
         raise ModelError("an input has no name", where=name)
     if value.type.WhichOneof("value") != "tensor_type":
@@ -317,12 +327,13 @@ def _input(value: Any, name: str) -> Input:
         if which == "dim_value":
             extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
         else:
-            extents.append(dimension.dim_param or None if which else None)
+            extents.append(text(dimension.dim_param, where) or None)
     return Input(value.name, kind, tuple(extents))
 
 
 def _operator(index: int, node: Any, name: str) -> Operator:
-    domain = "" if node.domain == "ai.onnx" else node.domain
-    label = node.name or next(iter(node.output), "")
-    attributes = Attributes(node.attribute, f"{name} #{index} {label}")
-    return Operator(index, node.name, node.op_type, domain, tuple(node.input), tuple(node.output), attributes)
+    where = f"{name} #{index}"
+    label, code, domain = (text(word, where) for word in (node.name, node.op_type, node.domain))
+    inputs, outputs = (tuple(text(word, where) for word in words) for words in (node.input, node.output))
+    attributes = Attributes(node.attribute, f"{where} {label or next(iter(outputs), '')}")
+    return Operator(index, label, code, "" if domain == "ai.onnx" else domain, inputs, outputs, attributes)

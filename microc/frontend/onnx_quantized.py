@@ -23,14 +23,20 @@ BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
-def quantization(application: Application, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
-    """The quantisation that inputs ``scale`` and ``zero_point`` (optional) give a tensor of ``shape``."""
+def real_scales(application: Application, scale: int) -> tuple[float, ...]:
+    """The scale or scales at input ``scale``."""
     scales = application.constant(scale)
     if scales.dtype != np.float32 or scales.ndim > 1 or not scales.size:
         application.refuse(f"scales of shape {scales.shape} and {scales.dtype}", "quantise per tensor or per channel")
     numbers = tuple(float(s) for s in scales.reshape(-1))
     if not all(math.isfinite(s) and s > 0 for s in numbers):
         application.broken("a scale is not positive")
+    return numbers
+
+
+def quantization(application: Application, scale: int, zero_point: int, shape: tuple[int, ...], axis: int) -> Quant:
+    """The quantisation that inputs ``scale`` and ``zero_point`` (optional) give a tensor of ``shape``."""
+    numbers = real_scales(application, scale)
     zeros = (0,) * len(numbers)
     if application.has(zero_point):
         points = application.constant(zero_point)
@@ -74,6 +80,8 @@ def quantize_linear(application: Application) -> None:
         application.refuse(f"quantisation to {out_dtype}")
     attrs = _quantize_attrs(application, quant, out_dtype)
     stored = application.builder.consts.get(data)
+    if stored is not None and np.isnan(stored).any():
+        application.broken("NaN cannot be quantised")
     if stored is None:
         application.result("quantize", (data,), attrs)
     else:
@@ -125,7 +133,7 @@ class Quantized:
             self.application.refuse(f"{data.dtype} weights")
         return Stored(data, quantization(self.application, position + 1, position + 2, data.shape, axis))
 
-    def bias(self, position: int, data: str, weight: Stored, scale: int) -> Stored | None:
+    def bias(self, position: int, weight: Stored, scale: int) -> Stored | None:
         """The int32 bias at ``position``, whose scale is that of the data (input ``scale``) times the weights'."""
         application = self.application
         if not application.has(position):
@@ -133,7 +141,7 @@ class Quantized:
         bias, units = application.constant(position), weight.data.shape[0]
         if bias.dtype != np.int32 or bias.size != units or weight.quant is None:
             application.broken(f"bias of shape {bias.shape} and {bias.dtype} for {units} channels")
-        data_scale = np.float32(quantization(application, scale, -1, (), 0).scale[0])
+        data_scale = np.float32(real_scales(application, scale)[0])
         scales = np.array(weight.quant.scale, np.float32) * data_scale
         numbers = tuple(float(s) for s in scales)
         return Stored(bias.reshape(units), Quant(numbers, (0,) * len(numbers), None if len(numbers) == 1 else 0))
@@ -153,7 +161,7 @@ def qlinear_conv(application: Application) -> None:
     operands = Quantized(application)
     data, weight = operands.operand(0), operands.stored(3, 0)
     name = application.builder.unique(f"{application.output()}_real")
-    convolve(application, data, weight, operands.bias(8, data, weight, 1), name)
+    convolve(application, data, weight, operands.bias(8, weight, 1), name)
     operands.result(name, 6)
 
 
@@ -168,7 +176,7 @@ def qgemm(application: Application) -> None:
     if weight.data.ndim != 2:
         application.broken(f"weights of shape {weight.data.shape}")
     weight = weight if attributes.flag("transB") else weight.transposed((1, 0))
-    operands.result(write_dense(application, data, weight, operands.bias(6, data, weight, 1)), 7)
+    operands.result(write_dense(application, data, weight, operands.bias(6, weight, 1)), 7)
 
 
 def qlinear_matmul(application: Application) -> None:

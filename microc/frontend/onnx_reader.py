@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend import onnx_elementwise, onnx_neural, onnx_quantized, onnx_shape, onnx_slice, onnx_window
+from microc.frontend import (
+    onnx_elementwise,
+    onnx_neural,
+    onnx_quantized,
+    onnx_shape,
+    onnx_slice,
+    onnx_upsample,
+    onnx_window,
+)
 from microc.frontend.onnx_build import Application, Builder, Spelling
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
@@ -22,6 +30,7 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_quantized.SPELLINGS,
         **onnx_shape.SPELLINGS,
         **onnx_slice.SPELLINGS,
+        **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
     },
     "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
@@ -70,8 +79,8 @@ def _translate(builder: Builder, operator: Operator) -> None:
     computed = not operator.domain and operator.code in FOLDS
     if spelling is None and not computed:
         application.refuse("the operator is unknown to microc", _hint(operator))
-    if not operator.outputs or not operator.outputs[0]:
-        application.broken("its first output has no name")
+    if not any(operator.outputs):
+        application.broken("no output has a name")
     if any(name in builder.lost for name in operator.inputs):
         builder.lost.update(name for name in operator.outputs if name)
         return

@@ -75,9 +75,9 @@ class Application:
         return self.value(position)
 
     def _check_quantised(self, tensor: Tensor, symmetric: bool) -> None:
-        """An integer that is computed with has one scale."""
+        """An integer of 8 or 16 bits that is computed with has one scale."""
         kind = tensor.type
-        if kind.dtype in ("float32", "bool"):
+        if kind.dtype not in ("int8", "uint8", "int16"):
             return
         if kind.quant is None:
             self.refuse(f"{kind.dtype} tensor {tensor.name!r} has no quantisation")

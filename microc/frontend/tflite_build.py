@@ -10,7 +10,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
-from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
 """What a value of the graph may be."""
@@ -44,14 +44,14 @@ class Builder:
     def graph(self, name: str) -> Graph:
         """The finished graph; ModelError where an output was never written."""
         inputs = tuple(self.file.names[index] for index in self.file.inputs)
-        outputs = tuple(self.value(index, f"{self.file.name} outputs") for index in self.file.outputs)
+        outputs: list[str] = []
+        for index in self.file.outputs:
+            outputs.append(self._output(self.value(index, f"{self.file.name} outputs"), outputs))
         if not outputs:
             raise ModelError("the model has no outputs", where=self.file.name)
-        if len(set(outputs)) != len(outputs):
-            raise ModelError("the model lists an output twice", where=self.file.name)
         state = {name: data for name, data in self.state.items() if name in self.updates}
         consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
-        return Graph(name, inputs, outputs, tuple(self.nodes), self.types, consts, state, self.updates)
+        return Graph(name, inputs, tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
 
     def value(self, index: int, where: str) -> str:
         """The name of tensor ``index`` as an operand; constants enter the graph when first used."""
@@ -91,6 +91,15 @@ class Builder:
             data = np.full(kind.shape, zero, dtype=kind.dtype)
         self.state[name] = data
         return name
+
+    def _output(self, name: str, earlier: Sequence[str]) -> str:
+        """``name``, or a copy of it where no node makes it or an earlier output is the same value."""
+        if self.is_computed(name) and name not in earlier:
+            return name
+        copy, kind = self.file.unique(f"{name}_copy"), self.types[name]
+        self.define(copy, kind, self.file.name)
+        self.append(Node("reshape", (name,), (copy,), {"shape": kind.shape}, Loc(self.file.name, name=copy)))
+        return copy
 
     def append(self, node: Node) -> None:
         self.nodes.append(node)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_spelling import FLOAT, MOVABLE, QUANTISED, REAL, Spelling, activation, rounding
+from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling, activation, rounding
 from microc.graph.ir import Attr
 
 _INT8 = (*FLOAT, "int8")
@@ -33,6 +33,7 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelli
         if options:
             code = application.operator.options.fields(options).integer("FusedActivationFunction")
             attrs["activation"] = activation(application, code)
+        _check_plain(application)
         application.result(op, (application.operand(0), application.operand(1)), attrs)
 
     return Spelling(spell, dtypes)
@@ -42,12 +43,19 @@ def extremum(op: str) -> Spelling:
     """MAXIMUM and MINIMUM: TFLite compares the stored integers, so all three quantisations must be one."""
 
     def spell(application: Application) -> None:
+        _check_plain(application)
         kinds = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
-        if application.target().type.dtype != "float32" and len(kinds) != 1:
+        if application.target().type.dtype in QUANTISED and len(kinds) != 1:
             application.refuse("operands and output are quantised differently")
         application.result(op, (application.operand(0), application.operand(1)), rounding(application))
 
-    return Spelling(spell)
+    return Spelling(spell, (*REAL, *PLAIN))
+
+
+def _check_plain(application: Application) -> None:
+    """TFLite computes with 32- and 64-bit integers as they are stored, whatever scale the file gives them."""
+    if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
+        application.refuse(f"{application.target().type.dtype} tensors with a scale")
 
 
 def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
@@ -140,8 +148,8 @@ def quantize(application: Application) -> None:
     if source not in (*REAL, "int32"):
         application.refuse(f"{source} input")
     data, quant = application.operand(0, source, symmetric=False), target.type.quant
-    if quant is None:
-        application.refuse(f"{target.name!r} has no quantisation")
+    if quant is None or (source != "float32" and application.source(0).type.quant is None):
+        application.refuse("integers without quantisation")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
     attrs |= {"out_dtype": target.type.dtype, "rounding": "away" if source == "float32" else "double"}
     application.result("quantize", (data,), attrs)
@@ -172,7 +180,7 @@ def cast(application: Application) -> None:
 
 SPELLINGS: Mapping[str, Spelling] = {
     "ABS": unary("abs"),
-    "ADD": binary("add", "AddOptions"),
+    "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "BATCH_MATMUL": Spelling(batch_matmul, FLOAT),
     "CAST": Spelling(cast, MOVABLE),
     "CEIL": unary("ceil"),
@@ -190,7 +198,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "MAXIMUM": extremum("maximum"),
     "MEAN": reduction("mean", REAL),
     "MINIMUM": extremum("minimum"),
-    "MUL": binary("mul", "MulOptions"),
+    "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
     "NEG": unary("neg"),
     "POW": binary("pow", dtypes=FLOAT),
     "PRELU": Spelling(prelu, FLOAT),
@@ -207,7 +215,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "SQRT": unary("sqrt"),
     "SQUARE": Spelling(square, FLOAT),
     "SQUARED_DIFFERENCE": Spelling(squared_difference, FLOAT),
-    "SUB": binary("sub", "SubOptions"),
+    "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
     "SUM": reduction("sum", REAL),
     "TANH": unary("tanh", REAL),
 }

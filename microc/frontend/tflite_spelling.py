@@ -10,6 +10,8 @@ from microc.frontend.tflite_build import DTYPES
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
+PLAIN = ("int32", "int64")
+"""Integers that stand for themselves: shapes, indices, counts."""
 REAL = FLOAT + QUANTISED
 MOVABLE = DTYPES
 
@@ -29,14 +31,15 @@ def activation(application: Application, code: int) -> str:
     if not 0 <= code < len(_ACTIVATIONS):
         application.refuse(f"the fused activation number {code}")
     name = _ACTIVATIONS[code]
-    if name == "tanh" and application.target().type.dtype != "float32":
-        application.refuse("a fused tanh on quantised tensors")
+    dtype = application.target().type.dtype
+    if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
+        application.refuse(f"a fused {name} on {dtype} tensors")
     return name
 
 
 def rounding(application: Application) -> dict[str, str]:
     """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
-    return {} if application.target().type.dtype == "float32" else {"rounding": "double"}
+    return {"rounding": "double"} if application.target().type.dtype in QUANTISED else {}
 
 
 def explicit_padding(

@@ -21,8 +21,6 @@ from microc.tir.ir import Expr
 Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
 """Nodes in order, and the types and constants that they bring along."""
 
-ROUNDINGS = ("double", "single", "even")
-
 
 class TirArith:
     """:class:`microc.fixed.Arith` over TIR expressions: int32 unless widened. Python ints become literals."""
@@ -50,7 +48,7 @@ def clamped(x: Expr, low: int, high: int, dtype: str) -> Expr:
     return ir.cast(dtype, x)
 
 
-def wrap_to(dtype: str, x: Any) -> Array:
+def fitted(dtype: str, x: Any) -> Array:
     """An integer array of any width as ``dtype``; the values must fit."""
     array = np.asarray(x)
     low, high = dtypes.int_range(dtype)
@@ -59,7 +57,9 @@ def wrap_to(dtype: str, x: Any) -> Array:
     return array.astype(dtypes.to_numpy(dtype))
 
 
-def activation_range(activation: str, quant: Quant, dtype: str, rounding: str = "double") -> tuple[int, int]:
+def activation_range(
+    activation: str, quant: Quant, dtype: str, rounding: str = "double", where: str = ""
+) -> tuple[int, int]:
     """The quantised values that ``activation`` lets through: ``(minimum, maximum)`` within ``dtype``.
 
     The bounds 0, 6, -1, 1 are quantised in float32 as TFLite does, half away from zero; half to even when ``rounding`` is
@@ -69,14 +69,19 @@ def activation_range(activation: str, quant: Quant, dtype: str, rounding: str = 
     bounds = {"": (None, None), "relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
     if activation not in bounds:
         raise UnsupportedError(
-            f"activation {activation!r} fused into a quantised operator", hint="make it an operator of its own"
+            f"activation {activation!r} fused into a quantised operator",
+            where=where,
+            hint="make it an operator of its own",
         )
     if quant.axis is not None:
-        raise UnsupportedError("a quantised activation with per-channel output scales")
+        raise UnsupportedError(
+            "an activation quantised per channel", where=where, hint="quantise activations per tensor"
+        )
     rounded = round_half_even if rounding == "even" else round_half_away
 
     def quantised(real: float) -> int:
-        return quant.zero_point[0] + int(rounded(np.float32(real) / np.float32(quant.scale[0])))
+        steps = np.array([real], np.float32) / np.float32(quant.scale[0])
+        return quant.zero_point[0] + int(rounded(steps)[0])
 
     least, most = bounds[activation]
     return (

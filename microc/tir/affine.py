@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from microc.errors import InternalError
 from microc.tir import interval, ir, rewrite
 from microc.tir.ir import Expr, Stmt, Var
-from microc.tir.simplifier import Simplifier, Unprintable, negate
+from microc.tir.linear import Unprintable
+from microc.tir.simplifier import Simplifier, negate
 
 Bounds = Mapping[Var, tuple[int, int]]
 _NONE: Bounds = {}
@@ -33,7 +34,7 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     dtype, which is how a caller sees that an overflow cannot be excluded.
     """
     try:
-        low, high = Simplifier(bounds).range(expr)
+        low, high = Simplifier(bounds).reach(expr)
     except Unprintable:
         return None
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
@@ -91,29 +92,37 @@ def _statement(stmt: Stmt, context: Simplifier) -> Stmt:
 
 def loop_context(loop: ir.For, context: Simplifier) -> Simplifier:
     """What is known inside a loop: its variable lies in 0..extent-1, also below each side of a ``min`` extent."""
-    _, high = context.range(loop.extent)
+    _, high = context.reach(loop.extent)
     inner = context.with_var(loop.var, (0, max(high - 1, 0)))
-    pending = [loop.extent]
-    while pending:
-        extent = pending.pop()
-        if isinstance(extent, ir.Bin) and extent.op == "min":
-            pending += [extent.a, extent.b]
-        elif not isinstance(extent, ir.Const):
-            inner = inner.assuming(ir.Bin("lt", loop.var, extent))
+    for condition in tail_conditions(loop.var, loop.extent):
+        inner = inner.assuming(condition)
     return inner
+
+
+def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
+    """``var < extent`` of a variable extent, one condition for each side of a ``min``; nothing of a literal."""
+    if isinstance(extent, ir.Bin) and extent.op == "min":
+        return tail_conditions(var, extent.a) + tail_conditions(var, extent.b)
+    return () if isinstance(extent, ir.Const) else (ir.Bin("lt", var, extent),)
 
 
 def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifier) -> Simplifier:
     """What is known in a branch of an ``If``: nothing about elements that the branch itself overwrites."""
     read = {x.buffer for x in rewrite.walk_expr(condition) if isinstance(x, ir.Load)}
-    if read and read & rewrite.buffers_written(branch):
-        return context
-    return context.assuming(condition, holds)
+    if not read or not read & rewrite.buffers_written(branch):
+        return context.assuming(condition, holds)
+    match condition:
+        case ir.Bin(op, a, b) if op == ("and" if holds else "or"):
+            return branch_context(b, holds, branch, branch_context(a, holds, branch, context))
+        case ir.Un("not", a):
+            return branch_context(a, not holds, branch, context)
+        case _:
+            return context
 
 
 def let_context(var: Var, value: Expr, context: Simplifier) -> Simplifier:
     """What is known below a ``Let``: the bounds of the value; a value made of data keeps its sums in order."""
-    bounds = context.range(value) if value.dtype not in ("float32", "float64") else interval.UNKNOWN
+    bounds = context.reach(value) if value.dtype not in ("float32", "float64") else interval.UNKNOWN
     return context.with_var(var, bounds, opaque=not context.is_index(value))
 
 

@@ -13,59 +13,17 @@ from math import gcd
 
 from microc import dtypes
 from microc.tir import fold, interval, ir, rewrite
-from microc.tir.interval import INF, Interval
+from microc.tir.division import Division
+from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
+from microc.tir.linear import Fact, Linear, Unprintable, factors, index, inequalities
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
 _PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
-_INDEX_LIMIT = (1 << 31) - 1
 _ZERO: Interval = (0, 0)
 _FACTS_COMBINED = 2
-
-
-class Unprintable(Exception):
-    """A linear form whose numbers do not fit int32; the expression is then left as it was written."""
-
-
-class Linear:
-    """``sum(terms[atom] * atom) + const``; coefficients are never zero. Treated as immutable once built."""
-
-    __slots__ = ("const", "terms")
-
-    def __init__(self, terms: dict[Expr, int], const: int = 0) -> None:
-        self.terms = terms
-        self.const = const
-
-    def plus(self, other: Linear, factor: int = 1) -> Linear:
-        terms = dict(self.terms)
-        for atom, k in other.terms.items():
-            value = terms.get(atom, 0) + k * factor
-            if value:
-                terms[atom] = value
-            else:
-                terms.pop(atom, None)
-        return Linear(terms, self.const + other.const * factor)
-
-    def times(self, factor: int) -> Linear:
-        if factor == 0:
-            return Linear({})
-        return Linear({atom: k * factor for atom, k in self.terms.items()}, self.const * factor)
-
-    def same(self, other: Linear) -> bool:
-        return self.const == other.const and self.terms == other.terms
-
-    @property
-    def single(self) -> Expr | None:
-        """The atom, when the form is exactly that atom."""
-        if self.const == 0 and len(self.terms) == 1:
-            (atom, k), *_ = self.terms.items()
-            return atom if k == 1 else None
-        return None
-
-
-Fact = Linear  # terms <= -const
 
 
 def negate(condition: Expr) -> Expr:
@@ -81,7 +39,7 @@ def negate(condition: Expr) -> Expr:
             return ir.Un("not", condition)
 
 
-class Simplifier:
+class Simplifier(Division):
     """Simplifies expressions under bounds and facts. ``kept`` variables are never replaced by their only value.
 
     ``plain`` is the same context without facts."""
@@ -94,6 +52,7 @@ class Simplifier:
         kept: frozenset[Var] = frozenset(),
         plain: Simplifier | None = None,
     ) -> None:
+        super().__init__()
         self.bounds: Mapping[Var, Interval] = bounds or {}
         self.facts = facts
         self.opaque = opaque
@@ -105,8 +64,7 @@ class Simplifier:
         self._linear: dict[int, tuple[Expr, Linear]] = {}
         self._pure: dict[int, tuple[Expr, bool]] = {}
         self._ranges: dict[int, tuple[Expr, Interval]] = {}
-        self._keys: dict[Expr, str] = {}
-        self._digits: dict[Expr, tuple[str, Linear, int] | None] = {}
+        self._reaches: dict[int, tuple[Expr, Interval]] = {}
 
     # ------------------------------------------------------------ contexts
 
@@ -139,11 +97,22 @@ class Simplifier:
                     difference = self.tidy(self.linear(a).plus(self.linear(b), -1))
                 except Unprintable:
                     return
-                yield from _inequalities(op if holds else _NEGATED[op], difference)
+                for fact in inequalities(op if holds else _NEGATED[op], difference):
+                    yield fact
+                    yield from self._of_dividends(fact)
+
+    def _of_dividends(self, fact: Fact) -> Iterable[Fact]:
+        """What a fact about ``x // c`` says of ``x``: ``c * (x // c)`` lies in ``x - c + 1 .. x``."""
+        for atom, k in fact.terms.items():
+            digit = self.digit(atom) if abs(k) == 1 else None
+            if digit is not None and digit[0] == "floordiv":
+                _, x, c = digit
+                rest = fact.plus(Linear({atom: k}), -1).times(c)
+                yield rest.plus(x).plus(Linear({}, 1 - c)) if k == 1 else rest.plus(x, -1)
 
     # ------------------------------------------------------------ linear forms
 
-    def is_index(self, expr: Expr) -> bool:
+    def isindex(self, expr: Expr) -> bool:
         """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
         found = self._pure.get(id(expr))
         if found is None:
@@ -151,7 +120,7 @@ class Simplifier:
             self._pure[id(expr)] = found
         return found[1]
 
-    def _is_index(self, expr: Expr) -> bool:
+    def _isindex(self, expr: Expr) -> bool:
         match expr:
             case Const():
                 return expr.dtype in ("int32", "bool")
@@ -227,114 +196,6 @@ class Simplifier:
         result = self.select(condition, a, b)
         return Linear({result: 1}) if isinstance(result, ir.Select) else self.linear(result)
 
-    # ------------------------------------------------------------ division
-
-    def divide(self, form: Linear, c: int) -> Linear:
-        """``form // c`` for c > 0: multiples of c leave the division, what is within one multiple is dropped."""
-        if c == 1:
-            return form
-        quotient, rest = _split(self.tidy(form), c)
-        low, high = self.span(rest)
-        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
-            return quotient.plus(Linear({}, low // c))
-        reduced = self._common_factor(rest, c)
-        if reduced is not None:
-            inner, _, g = reduced
-            return quotient.plus(self.divide(inner, c // g))
-        nested = self._nested_divide(rest, c)
-        if nested is not None:
-            return quotient.plus(nested)
-        return quotient.plus(Linear({Bin("floordiv", self.emit(rest), _index(c)): 1}))
-
-    def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
-        if len(rest.terms) != 1:
-            return None
-        (atom, k), *_ = rest.terms.items()
-        digit = self.digit(atom) if k == 1 else None
-        if digit is None:
-            return None
-        op, inner, a = digit
-        if op == "floordiv" and a * c <= _INDEX_LIMIT:
-            return self.divide(inner.plus(Linear({}, rest.const * a)), a * c)
-        if op == "floormod" and rest.const == 0 and a % c == 0:
-            return self.modulo(self.divide(inner, c), a // c)
-        return None
-
-    def modulo(self, form: Linear, c: int) -> Linear:
-        """``form mod c`` (floored) for c > 0."""
-        if c == 1:
-            return Linear({})
-        _, rest = _split(self.tidy(form), c)
-        for atom, k in rest.terms.items():
-            digit = self.digit(atom)
-            if digit is not None and digit[0] == "floormod" and k * digit[2] % c == 0:
-                return self.modulo(rest.plus(Linear({atom: k}), -1).plus(digit[1], k), c)
-        low, high = self.span(rest)
-        if isinstance(low, int) and isinstance(high, int) and low // c == high // c:
-            return rest.plus(Linear({}, -c * (low // c)))
-        reduced = self._common_factor(rest, c)
-        if reduced is not None:
-            inner, remainder, g = reduced
-            return self.modulo(inner, c // g).times(g).plus(remainder)
-        return Linear({Bin("floormod", self.emit(rest), _index(c)): 1})
-
-    def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
-        """``rest = g * inner + remainder`` with ``0 <= remainder < g`` and g a divisor of c greater than 1."""
-        for g in sorted({gcd(k, c) for k in rest.terms.values()} - {1}, reverse=True):
-            outer = Linear({t: k for t, k in rest.terms.items() if k % g}, rest.const % g)
-            low, high = self.span(outer)
-            if isinstance(low, int) and isinstance(high, int) and low // g == high // g:
-                steps = low // g
-                inner = Linear({t: k // g for t, k in rest.terms.items() if k % g == 0}, rest.const // g + steps)
-                return inner, outer.plus(Linear({}, -g * steps)), g
-        return None
-
-    def digit(self, atom: Expr) -> tuple[str, Linear, int] | None:
-        """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
-        if atom not in self._digits:
-            match atom:
-                case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
-                    self._digits[atom] = (op, self.linear(a), c)
-                case _:
-                    self._digits[atom] = None
-        return self._digits[atom]
-
-    def tidy(self, form: Linear) -> Linear:
-        """Put quotients and remainders of one dividend together again: ``(x // c) * c + x % c`` is ``x``."""
-        while True:
-            joined = self._join(form)
-            if joined is None:
-                return form
-            form = joined
-
-    def _join(self, form: Linear) -> Linear | None:
-        for atom, k in form.terms.items():
-            digit = self.digit(atom) if type(atom) is Bin else None
-            if digit is None:
-                continue
-            op, x, c = digit
-            if op == "floormod":
-                joined = self._join_remainder(form, atom, k, x, c)
-                if joined is not None:
-                    return joined
-            elif k % c == 0 and all(form.terms.get(t) == -k // c * v for t, v in x.terms.items()):
-                j = -k // c
-                return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
-        return None
-
-    def _join_remainder(self, form: Linear, atom: Expr, k: int, x: Linear, c: int) -> Linear | None:
-        quotient = self.divide(x, c)
-        y = quotient.single
-        if y is None:
-            return None
-        if form.terms.get(y) == k * c:
-            return form.plus(Linear({atom: k, y: k * c}), -1).plus(x, k)
-        for other, value in form.terms.items():
-            digit = self.digit(other) if value == k * c else None
-            if digit is not None and digit[0] == "floormod" and digit[1].same(quotient):
-                return form.plus(Linear({atom: k, other: value}), -1).plus(self.modulo(x, c * digit[2]), k)
-        return None
-
     # ------------------------------------------------------------ ranges
 
     def span(self, form: Linear) -> Interval:
@@ -353,12 +214,22 @@ class Simplifier:
             high = high + (k * end if end else 0)
         if depth:
             for fact in self.facts:
-                for factor in _factors(form, fact):
+                for factor in factors(form, fact):
                     high = min(high, self._upper(form.plus(fact, -factor), depth - 1))
         return high
 
+    def reach(self, expr: Expr) -> Interval:
+        """The range of an expression as a whole: for int32 also what the facts say of it."""
+        if expr.dtype != "int32":
+            return self.range(expr)
+        found = self._reaches.get(id(expr))
+        if found is None:
+            found = (expr, self.span(self.tidy(self.linear(expr))))
+            self._reaches[id(expr)] = found
+        return found[1]
+
     def range(self, expr: Expr) -> Interval:
-        """The range of an integer or boolean expression."""
+        """The range of an atom from the ranges of its operands; of a variable from its bounds."""
         found = self._ranges.get(id(expr))
         if found is None:
             found = (expr, self._range(expr))
@@ -372,19 +243,19 @@ class Simplifier:
             case Var():
                 return self.bounds.get(expr, interval.natural(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
-                return self.span(self.tidy(self.linear(expr)))
+                return self.reach(expr)
             case Bin(op, a, b):
                 if expr.dtype == "bool":
                     return interval.BOOLEAN
-                found = interval.binary(op, self.range(a), self.range(b))
+                found = interval.binary(op, self.reach(a), self.reach(b))
                 return _wrapped(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
                     return interval.BOOLEAN
-                low, high = self.range(a)
+                low, high = self.reach(a)
                 return _wrapped((-high, -low) if op == "neg" else (-high - 1, -low - 1), expr.dtype)
             case ir.Select(c, a, b):
-                return interval.union(self.assuming(c).range(a), self.assuming(c, False).range(b))
+                return interval.union(self.assuming(c).reach(a), self.assuming(c, False).reach(b))
             case ir.Cast(dtype, a):
                 return self._cast_range(dtype, a)
             case _:
@@ -393,48 +264,10 @@ class Simplifier:
     def _cast_range(self, dtype: str, a: Expr) -> Interval:
         if not _is_scalar_int(dtype) or not _is_scalar_int(a.dtype):
             return interval.natural(dtype)
-        low, high = self.range(a)
+        low, high = self.reach(a)
         lowest, highest = dtypes.int_range(a.dtype)
         found = (max(low, lowest), min(high, highest))
         return found if interval.within(found, dtypes.int_range(dtype)) else interval.natural(dtype)
-
-    # ------------------------------------------------------------ printing linear forms
-
-    def key(self, atom: Expr) -> str:
-        """A text that orders atoms the same way in every run."""
-        found = self._keys.get(atom)
-        if found is None:
-            match atom:
-                case Var(name):
-                    found = name
-                case Bin(op, a, b):
-                    found = f"({self.key(a)} {op} {self.key(b)})"
-                case Const(value):
-                    found = str(value)
-                case _:
-                    found = repr(atom)
-            self._keys[atom] = found
-        return found
-
-    def emit(self, form: Linear) -> Expr:
-        """The form as an expression: positive terms first, large strides before small ones, the constant last."""
-        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0])))
-        result: Expr | None = None
-        rest = form.const
-        for atom, k in terms:
-            size = _index(abs(k))
-            term = atom if abs(k) == 1 else Bin("mul", atom, size)
-            if result is None and k < 0 and rest > 0:
-                result, rest = _index(rest), 0
-            if result is None:
-                result = term if k > 0 else ir.Un("neg", atom) if k == -1 else Bin("mul", atom, _index(k))
-            else:
-                result = Bin("add" if k > 0 else "sub", result, term)
-        if result is None:
-            return _index(rest)
-        if rest:
-            result = Bin("add" if rest > 0 else "sub", result, _index(abs(rest)))
-        return result
 
     # ------------------------------------------------------------ expressions
 
@@ -471,7 +304,7 @@ class Simplifier:
             case Bin(op, a, b):
                 if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
                     try:
-                        return self._compare_index(op, a, b)
+                        return self._compareindex(op, a, b)
                     except Unprintable:
                         pass
                 return self._binary(expr, op, self.simplify(a), self.simplify(b))
@@ -494,7 +327,8 @@ class Simplifier:
         if isinstance(test, Const):
             return self.simplify(a if test.value else b)
         first, second = self.assuming(test).simplify(a), self.assuming(test, False).simplify(b)
-        return first if first == second else ir.Select(test, first, second)
+        same = first == second and repr(first) == repr(second)  # 0.0 equals -0.0, but is not the same
+        return first if same else ir.Select(test, first, second)
 
     def _logical(self, op: str, a: Expr, b: Expr) -> Expr:
         left = self.simplify(a)
@@ -505,7 +339,7 @@ class Simplifier:
             return left if bool(right.value) == (op == "and") else right
         return Bin(op, left, right)
 
-    def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _compareindex(self, op: str, a: Expr, b: Expr) -> Expr:
         """A comparison of index expressions: decided by bounds, else positive terms left, negative ones right."""
         form = self.tidy(self.linear(a).plus(self.linear(b), -1))
         known = interval.compare(op, self.span(form), _ZERO)
@@ -522,7 +356,7 @@ class Simplifier:
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0})
         if not left.terms:
-            return Bin("ge", self.emit(right), _index(form.const))
+            return Bin("ge", self.emit(right), index(form.const))
         return Bin("lt", self.emit(left), self.emit(right.plus(Linear({}, 1 - form.const))))
 
     def _compare_equal(self, op: str, form: Linear) -> Expr:
@@ -563,7 +397,7 @@ class Simplifier:
         if x == 1 and op == "mul":
             return b
         if y is not None and y > 0 and op in ("floordiv", "floormod"):
-            low, high = self.range(a)
+            low, high = self.reach(a)
             if isinstance(low, int) and isinstance(high, int) and low // y == high // y:
                 if op == "floordiv":
                     return Const(low // y, a.dtype)
@@ -585,50 +419,6 @@ class Simplifier:
         return None if smaller is None else a if smaller == (op == "min") else b
 
 
-def _index(value: int) -> Const:
-    if abs(value) > _INDEX_LIMIT:
-        raise Unprintable
-    return Const(value, "int32")
-
-
-def _split(form: Linear, c: int) -> tuple[Linear, Linear]:
-    """``form = c * quotient + rest``: every coefficient of ``rest`` below c in size, its constant in 0..c-1."""
-    quotient: dict[Expr, int] = {}
-    rest: dict[Expr, int] = {}
-    for atom, k in form.terms.items():
-        q = k // c if k > 0 else -(-k // c)
-        if q:
-            quotient[atom] = q
-        if k - q * c:
-            rest[atom] = k - q * c
-    return Linear(quotient, form.const // c), Linear(rest, form.const % c)
-
-
-def _factors(form: Linear, fact: Fact) -> set[int]:
-    """Multiples of the fact that cancel one of its atoms in the form."""
-    shared = ((form.terms[t], v) for t, v in fact.terms.items() if t in form.terms)
-    return {k // v for k, v in shared if k % v == 0 and k // v > 0}
-
-
-def _inequalities(op: str, form: Linear) -> Iterable[Fact]:
-    """``form op 0`` as facts ``terms <= -const``."""
-    one = Linear({}, 1)
-    if not form.terms:
-        return
-    match op:
-        case "lt":
-            yield form.plus(one)
-        case "le":
-            yield form
-        case "gt":
-            yield form.times(-1).plus(one)
-        case "ge":
-            yield form.times(-1)
-        case "eq":
-            yield form
-            yield form.times(-1)
-
-
 def _is_scalar_int(dtype: str) -> bool:
     kind, _, lanes = dtypes.info(dtype)
     return kind in ("int", "uint") and lanes == 1
@@ -640,6 +430,3 @@ def _wrapped(found: Interval, dtype: str) -> Interval:
     if kind == "uint" and lanes == 1 and not interval.within(found, dtypes.int_range(dtype)):
         return dtypes.int_range(dtype)
     return found
-
-
-__all__ = ["INF", "Fact", "Linear", "Simplifier", "Unprintable", "negate"]

@@ -1,1 +1,2 @@
 """Floor 4: graph passes."""
+PASSES=()

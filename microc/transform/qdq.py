@@ -22,7 +22,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
-from microc.transform.context import Context, Pass
+from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias
 from microc.transform.qdq_clamp import fuse_clamps
 
@@ -31,14 +31,14 @@ _MOVES = frozenset(("reshape", "transpose", "slice", "pad"))
 _CHOICES = frozenset(("max_pool2d", "max", "min"))
 _CLAMPS = frozenset(("relu", "clip"))
 _BINARY = frozenset(("add", "sub", "mul"))
-_UNARY = _CLAMPS | frozenset(
-    ("leaky_relu", "elu", "softplus", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "floor", "ceil")
-    + ("round", "erf", "hard_swish", "avg_pool2d", "mean", "softmax")
+_FUNCTIONS = frozenset(
+    ("leaky_relu", "elu", "softplus", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "erf")
 )
+_UNARY = _CLAMPS | _FUNCTIONS | frozenset(("floor", "ceil", "round", "hard_swish", "avg_pool2d", "mean", "softmax"))
 _EVEN: Mapping[str, Attr] = {"rounding": "even"}
 
 
-def recognise(graph: Graph, context: Context) -> Graph:
+def recognise(graph: Graph, context: PassContext) -> Graph:
     """The graph with quantised operators where it says ``dequantize -> operator -> quantize``."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return graph
@@ -75,6 +75,9 @@ class _Recogniser:
         self.biased: dict[str, str] = {}
 
     def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if node.op == "dequantize" and node.inputs[0] in self.consts:
+                self.dequantize(node)
         for node in self.graph.nodes:
             self.visit(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         for name in (*self.graph.outputs, *self.graph.updates.values()):
@@ -172,7 +175,11 @@ class _Recogniser:
                 return None
             user = users[0]
             if user.op == "quantize":
-                if user.attr("axis") is not None or user.attr("rounding") != "even" or user.attr("out_dtype") not in BYTES:
+                if (
+                    user.attr("axis") is not None
+                    or user.attr("rounding") != "even"
+                    or user.attr("out_dtype") not in BYTES
+                ):
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
@@ -198,9 +205,12 @@ class _Recogniser:
         return self.register(node.outputs[0], output, node.loc)
 
     def compute(self, node: Node, sources: Sequence[str]) -> bool:
-        """An operator that computes: it needs 8-bit operands of one dtype and a quantised result."""
+        """An operator that computes: it needs 8-bit operands and result of one dtype, functions of one number any of 8 bits."""
         kind = self.target(node.outputs[0])
-        if kind is None or not all(map(self.is_bytes, sources)) or len({self.types[s].dtype for s in sources}) != 1:
+        if kind is None or not all(map(self.is_bytes, sources)):
+            return False
+        found = {self.types[source].dtype for source in sources}
+        if len(found) > 1 or (found != {kind.dtype} and node.op not in _CLAMPS | _FUNCTIONS):
             return False
         return self.produce(node, sources, kind, **_EVEN)
 
@@ -279,10 +289,10 @@ class _Recogniser:
         data = integer_bias(known, quant, self.types[node.inputs[1]].shape[0])
         if data is None:
             return None
-        name = sources[0]
-        if len(sources) > 1 or self.consts[name] is not data or self.types[name].quant != quant:
-            name = fresh_name(self.names, f"{node.outputs[0]}_bias")
-            self.names.add(name)
+        if data is self.consts[sources[0]]:
+            return (sources[0],)
+        name = fresh_name(self.names, f"{node.outputs[0]}_bias")
+        self.names.add(name)
         self.types[name] = TensorType(data.shape, "int32", quant)
         self.consts[name] = data
         return (name,)

@@ -42,7 +42,7 @@ def integer_bias(terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant
     low, high = dtypes.int_range("int32")
     if not np.isfinite(levels).all() or levels.min() < low or levels.max() > high:
         return None
-    return levels.astype(np.int32)
+    return np.asarray(levels, np.int32)
 
 
 def _fits(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:
@@ -56,7 +56,7 @@ def _fits(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> b
 def _real(data: Array, quant: Quant | None) -> Array | None:
     """The real numbers that constant data stands for, flat; None for integers without quantisation."""
     if quant is None:
-        return data.astype(np.float64).reshape(-1) if dtypes.is_float(data.dtype.name) else None
+        return np.asarray(data, np.float64).reshape(-1) if dtypes.is_float(data.dtype.name) else None
     if len(quant.scale) not in (1, data.size):
         return None
     levels = data.astype(np.float64).reshape(-1) - np.array(quant.zero_point)

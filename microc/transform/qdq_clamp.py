@@ -11,6 +11,7 @@ from microc import dtypes
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import activation_range
 
+_MOVES = ("reshape", "transpose", "slice")
 _ACTIVATIONS = ("", "relu", "relu6", "relu_n1_to_1")
 
 
@@ -31,11 +32,15 @@ def fuse_clamps(graph: Graph) -> Graph:
             renamed[node.outputs[0]] = source
             readers[source] += readers[node.outputs[0]] - 1
             continue
+        while producer is not None and producer.op in _MOVES and readers[producer.inputs[0]] == 1:
+            producer = nodes[made[producer.inputs[0]]] if producer.inputs[0] in made else None
         joinable = producer is not None and producer.attrs.get("activation") == "" and readers[source] == 1
-        if activation is not None and producer is not None and joinable:
-            attrs = {**producer.attrs, "activation": activation}
-            nodes[made[source]] = replace(producer, outputs=node.outputs, attrs=attrs)
-            made[node.outputs[0]] = made.pop(source)
+        if producer is not None and activation is not None and joinable:
+            place = made[producer.outputs[0]]
+            nodes[place] = replace(producer, attrs={**producer.attrs, "activation": activation})
+            last = made.pop(source)
+            nodes[last] = replace(nodes[last], outputs=node.outputs)
+            made[node.outputs[0]] = last
             continue
         made.update({name: len(nodes) for name in node.outputs})
         nodes.append(node)

@@ -27,7 +27,7 @@ void microc_port_init(void);
  */
 int microc_port_read(uint8_t *data, size_t size);
 
-/* Send `size` bytes, waiting until all are accepted. Returns 0, or a negative number when the line is gone. */
+/* Send `size` bytes (0 is allowed), waiting until all are accepted. Returns 0, or a negative number when the line is gone. */
 int microc_port_write(const uint8_t *data, size_t size);
 
 /* A free-running counter of MICROC_PORT_TICK_HZ that counts up and wraps from 2^32 - 1 to 0. */

@@ -347,6 +347,18 @@ def test_split_and_unpack_are_slices() -> None:
     assert graph.nodes[1].attr("begin") == (0, 3) and graph.nodes[3].attr("end") == (2, 3)
 
 
+def test_outputs_that_are_inputs_or_repeated_get_copies() -> None:
+    data = model([Tensor("x", (2,)), Tensor("y", (2,))], [Op("RELU", ("x",), ("y",))], ["x"], ["x", "y", "y"])
+    graph = read(data)
+    assert graph.outputs == ("x_copy", "y", "y_copy") and ops(graph) == ["relu", "reshape", "reshape"]
+
+
+def test_plain_integers_compute_without_quantisation() -> None:
+    tensors = [Tensor("x", (2,), "INT32"), constant("one", int32(1)), Tensor("y", (2,), "INT32")]
+    graph = read(model(tensors, [Op("ADD", ("x", "one"), ("y",), "AddOptions")], ["x"], ["y"]))
+    assert ops(graph) == ["add"] and graph.types["y"].quant is None
+
+
 def test_pad_fills_with_the_zero_point() -> None:
     tensors = [
         quantised("x", (1, 2), 0.1, 5),

@@ -1,0 +1,236 @@
+"""A whole project as a mapping from file names to contents: the network, the firmware around it, build files, manifest."""
+
+from __future__ import annotations
+
+import json
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from microc import paths
+from microc.codegen.data import definition
+from microc.codegen.manifest import manifest, tensor_names, to_json
+from microc.codegen.render import render
+from microc.codegen.source import ModelContext, Tensor, model_context
+from microc.codegen.stack import stack_bound
+from microc.errors import InternalError
+from microc.module import Module, Value
+from microc.target import Board
+
+OPTIMISATION = "-O2"
+RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
+RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
+SMALL_RAM = 32 * 1024
+SMALL_PAYLOAD = 64
+"""Boards with less RAM than SMALL_RAM get frames of this payload instead of 256 bytes."""
+
+_DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
+_KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectContext:
+    """What the Makefile, CMakeLists.txt and README of a project show."""
+
+    name: str
+    upper: str
+    source: str
+    version: str
+    fingerprint: str
+    board: str
+    board_title: str
+    prefix: str
+    is_host: bool
+    c_flags: tuple[str, ...]
+    ld_flags: tuple[str, ...]
+    sources: tuple[str, ...]
+    optimisation: str
+    has_linker_script: bool
+    kernel_count: int
+    macs: int
+    const_bytes: int
+    arena_size: int
+    lower_bound: int
+    stack_bound: int
+    io_in_arena: bool
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcTensor:
+    """A row of the board's tensor table."""
+
+    place: str
+    size: int
+    kernel: str
+    dtype: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RpcContext:
+    """What ``rpc_model.c.j2`` shows: the descriptor of the model for the RPC runtime."""
+
+    name: str
+    upper: str
+    tensors: tuple[RpcTensor, ...]
+    buffers: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    fingerprint: tuple[str, ...]
+    has_state: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContext:
+    """What ``shared.c.j2`` shows: entry points of a desktop library."""
+
+    name: str
+    upper: str
+    prototypes: tuple[str, ...]
+    manifest_lines: tuple[str, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def network_files(module: Module, version: str) -> dict[str, str]:
+    """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
+    context = model_context(module, version, stack_bound(module))
+    names = ("model.c", "model.h", "model_data.c", "model_data.h")
+    return {name: render(f"project/{name}.j2", context) for name in names}
+
+
+def shared_files(module: Module, version: str) -> dict[str, str]:
+    """The network with entry points for a desktop library."""
+    context = model_context(module, version, 0)
+    data = json.dumps(manifest(module, version), ensure_ascii=True)
+    shared = SharedContext(
+        name=module.name,
+        upper=module.name.upper(),
+        prototypes=(
+            "extern const int8_t microc_manifest[];",
+            "int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel);",
+            "int microc_run(void *arena, const void *const *inputs, void *const *outputs);",
+            "void microc_reset(void *arena);",
+        ),
+        manifest_lines=tuple(definition(_text_value("microc_manifest", data))),
+        inputs=context.inputs,
+        outputs=context.outputs,
+    )
+    files = network_files(module, version)
+    return {
+        **files,
+        "shared.c": render("project/shared.c.j2", shared),
+        "manifest.json": to_json(manifest(module, version)),
+    }
+
+
+def _text_value(name: str, text: str) -> Value:
+    """ASCII text as an array of bytes with a final zero: C99 promises string literals of 4095 characters only."""
+    data = np.frombuffer(text.encode("ascii") + b"\0", dtype=np.int8)
+    return Value(name, data.shape, "int8", "const", data)
+
+
+def project_files(module: Module, board: Board, version: str) -> dict[str, str | bytes]:
+    """Everything that ``microc compile -o DIR`` writes."""
+    files: dict[str, str | bytes] = dict(network_files(module, version))
+    context = _project_context(module, board, version)
+    for name in ("Makefile", "CMakeLists.txt", "README.md"):
+        files[name] = render(f"project/{name}.j2", context)
+    files["main.c"] = render("project/main.c.j2", context)
+    files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module))
+    files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _payload(board)
+    if context.has_linker_script:
+        files["board/linker.ld"] = render("board/linker.ld.j2", board)
+    runtime = paths.runtime_c()
+    for name in (*RUNTIME, *RUNTIME_SOURCES, *board.raw["build"]["sources"], *_headers(runtime)):
+        files[f"runtime/{name}"] = (runtime / name).read_bytes()
+    files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
+    return files
+
+
+def _headers(runtime: Path) -> tuple[str, ...]:
+    return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
+
+
+def _payload(board: Board) -> str:
+    if not board.ram_bytes or board.ram_bytes >= SMALL_RAM:
+        return ""
+    return f"\n#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */\n"
+
+
+def _project_context(module: Module, board: Board, version: str) -> ProjectContext:
+    if module.plan is None:
+        raise InternalError("the module has no memory plan")
+    model = model_context(module, version, stack_bound(module))
+    build = board.raw["build"]
+    return ProjectContext(
+        name=module.name,
+        upper=module.name.upper(),
+        source=module.source,
+        version=version,
+        fingerprint=module.fingerprint,
+        board=board.name,
+        board_title=board.title,
+        prefix=build["prefix"],
+        is_host=board.target.isa == "host",
+        c_flags=tuple(build["c_flags"]),
+        ld_flags=tuple(build["ld_flags"]),
+        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
+        optimisation=OPTIMISATION,
+        has_linker_script=bool(board.regions),
+        kernel_count=len(module.calls),
+        macs=module.macs,
+        const_bytes=module.const_bytes,
+        arena_size=module.plan.size,
+        lower_bound=module.plan.lower_bound,
+        stack_bound=model.stack_bound,
+        io_in_arena=module.plan.io_in_arena,
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def rpc_context(module: Module) -> RpcContext:
+    """The descriptor's rows, in the manifest's order."""
+    assert module.plan is not None
+    own = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
+    buffers = tuple(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];" for n in own)
+    return RpcContext(
+        name=module.name,
+        upper=module.name.upper(),
+        tensors=tuple(_rpc_tensor(module, name) for name in tensor_names(module)),
+        buffers=buffers,
+        inputs=tuple((n, _place(module, n)) for n in module.inputs),
+        outputs=tuple((n, _place(module, n)) for n in module.outputs),
+        fingerprint=tuple(f"0x{module.fingerprint[k : k + 2]}" for k in range(0, 32, 2)),
+        has_state=bool(module.state),
+    )
+
+
+def _place(module: Module, name: str) -> str:
+    """The address of a value as a constant expression."""
+    base, offset = module.base_of(name)
+    assert module.plan is not None
+    if base in module.plan.offsets:
+        return f"(void *)((uint8_t *)arena + {module.plan.offsets[base] + offset})"
+    return f"(void *)((uint8_t *)buffer_{base} + {offset})"
+
+
+def _rpc_tensor(module: Module, name: str) -> RpcTensor:
+    value = module.values[name]
+    last = [k for k, call in enumerate(module.calls) if name in call.writes]
+    return RpcTensor(
+        place=_place(module, name),
+        size=value.nbytes,
+        kernel=str(last[-1]) if last else "MICROC_NO_KERNEL",
+        dtype=f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}",
+        kind=f"MICROC_{_KINDS[value.storage]}",
+        name=name,
+    )
+
+

@@ -1,0 +1,205 @@
+"""Byte lines to a board: serial ports and ptys, TCP sockets (emulators, serial servers), host processes.
+
+A transport moves bytes and knows nothing of frames. A line that is gone (unplugged, closed, process dead) is a
+:class:`~microc.errors.DeviceError`; a line that is merely quiet is an empty read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shlex
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from microc.errors import DeviceError, UsageError
+
+_CHUNK = 4096
+_GONE_HINT = "check the cable and the power, then try again"
+
+
+class Transport(Protocol):
+    """What the client needs from a line."""
+
+    @property
+    def description(self) -> str:
+        """Which line this is, for error messages."""
+
+    def read(self, timeout: float) -> bytes:
+        """What has arrived, waiting up to ``timeout`` seconds for the first byte; empty when nothing came."""
+
+    def write(self, data: bytes) -> None:
+        """Send all of ``data``."""
+
+    def close(self) -> None:
+        """Let go of the line; a second call does nothing."""
+
+
+class SerialTransport:
+    """A serial port, a pty, or any other port that pyserial knows (``rfc2217://...``); 8 data bits, no parity."""
+
+    def __init__(self, port: str, baud: int = 115200) -> None:
+        import serial
+
+        self.description = port
+        self._lost = (serial.SerialException, OSError, TypeError)  # pyserial raises TypeError on a port closed meanwhile
+        try:
+            self._serial: Any = serial.serial_for_url(port, baudrate=baud, write_timeout=10)
+        except (serial.SerialException, OSError) as error:
+            raise DeviceError(f"cannot open the port: {error}", where=port, hint=_open_hint(error)) from error
+        except ValueError as error:
+            raise UsageError(f"cannot open the port: {error}", where=port) from error
+
+    def read(self, timeout: float) -> bytes:
+        try:
+            if self._serial.timeout != timeout:  # setting it talks to the driver
+                self._serial.timeout = timeout
+            first: bytes = self._serial.read(1)
+            rest: bytes = self._serial.read(self._serial.in_waiting) if first else b""
+        except self._lost as error:
+            raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
+        return first + rest
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._serial.write(data)
+            self._serial.flush()
+        except self._lost as error:
+            raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(*self._lost):
+            self._serial.close()
+
+
+def _open_hint(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    if number == 13:
+        return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
+    if number == 16:
+        return "another program has it open"
+    return "is the board plugged in? `microc ports` lists the ports of this machine"
+
+
+class SocketTransport:
+    """A TCP connection to an emulator's serial line or a serial server."""
+
+    def __init__(self, host: str, port: int, connect_timeout: float = 5.0) -> None:
+        self.description = f"socket://{host}:{port}"
+        try:
+            self._socket = socket.create_connection((host, port), connect_timeout)
+        except OSError as error:
+            raise DeviceError(
+                f"cannot connect: {error}", where=self.description, hint="is the emulator or serial server running?"
+            ) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(10)
+
+    def read(self, timeout: float) -> bytes:
+        try:
+            if not select.select([self._socket], [], [], timeout)[0]:
+                return b""
+            data = self._socket.recv(_CHUNK)
+        except (OSError, ValueError) as error:
+            raise self._gone(str(error)) from error
+        if not data:
+            raise self._gone("closed by the other side")
+        return data
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._gone(str(error)) from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _gone(self, why: str) -> DeviceError:
+        return DeviceError(
+            f"the connection is gone: {why}", where=self.description, hint="did the emulator or serial server stop?"
+        )
+
+
+class PipeTransport:
+    """A program on this machine that serves its standard input and output, such as firmware built for the host."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.description = "pipe:" + shlex.join(command)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        try:
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0
+            )
+        except OSError as error:
+            self._errors.close()
+            raise DeviceError(
+                f"cannot start the program: {error}", where=self.description, hint="is it built, and executable?"
+            ) from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input = self._process.stdin
+        self._output = self._process.stdout
+
+    def read(self, timeout: float) -> bytes:
+        try:
+            if not select.select([self._output], [], [], timeout)[0]:
+                return b""
+            data = os.read(self._output.fileno(), _CHUNK)
+        except (OSError, ValueError) as error:
+            raise self._gone() from error
+        if not data:
+            raise self._gone()
+        return data
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._input.write(data)
+        except (OSError, ValueError) as error:
+            raise self._gone() from error
+
+    def close(self) -> None:
+        """Close the pipe, which tells the program to end; end it by force after two seconds."""
+        for stream in (self._input, self._output):
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._exit_code()
+        self._errors.close()
+
+    def _exit_code(self) -> int:
+        try:
+            return self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _gone(self) -> DeviceError:
+        if self._errors.closed:
+            return DeviceError("the pipe is closed", where=self.description)
+        code = self._exit_code()
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        return DeviceError(
+            f"the program {how}", where=self.description, hint="it said: " + " | ".join(said[:3]) if said else ""
+        )
+
+
+def open_transport(address: str, baud: int = 115200) -> Transport:
+    """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or a serial port's name."""
+    if address.startswith("pipe:"):
+        command = shlex.split(address.removeprefix("pipe:"))
+        if not command:
+            raise UsageError("the address names no program", where=address, hint="write pipe:./firmware")
+        return PipeTransport(command)
+    if address.startswith("socket://"):
+        host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UsageError("the address names no host and port", where=address, hint="write socket://127.0.0.1:5555")
+        return SocketTransport(host.strip("[]"), int(port))
+    if not address:
+        raise UsageError("the address is empty", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
+    return SerialTransport(address, baud)

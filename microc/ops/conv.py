@@ -1,0 +1,244 @@
+"""Convolution in two dimensions: general, grouped, depthwise.
+
+An ungrouped convolution is a matrix product: pixels p by output channels o, summed over k, the kernel's taps and input channels
+in memory order. ``patch`` gathers the k inputs of a pixel; pointwise convolutions need none. Canonical data is NHWC, weights
+OHWI; with layout NCHW (weights OIHW) inference and the reference hold too, the tensor expression does not.
+
+Sources: TFLite ``conv.h``, ``depthwise_conv.h``; ONNX Conv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import InternalError, ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import Legalized, is_quantised
+from microc.ops.conv_cases import cases
+from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
+from microc.ops.products import Product, legalize_product
+from microc.ops.registry import OpCall, OpDef, Operand
+from microc.ops.surface import split_activation
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+
+def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The output: batch x height x width x channels in the data's layout; ``out_dtype``, else the data's dtype."""
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    if len(types) > 2 and types[2].size != g.out_channels:
+        raise ModelError(f"a bias of {types[2].size} elements for {g.out_channels} channels")
+    dtype = attrs.get("out_dtype") or types[0].dtype
+    if attrs.get("layout", "NHWC") == "NCHW":
+        return (TensorType((g.batch, g.out_channels, g.out_height, g.out_width), dtype, layout="NCHW"),)
+    return (TensorType((g.batch, g.out_height, g.out_width, g.out_channels), dtype),)
+
+
+def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """One matrix product per tap, in float64: exact for integers, since their sums stay far below 2**53."""
+    attrs = {**DEFAULTS, **attrs}
+    data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
+    nchw = attrs["layout"] == "NCHW"
+    if nchw:
+        data, weight = data.transpose(0, 2, 3, 1), weight.transpose(0, 2, 3, 1)
+    g = geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
+    top, left, bottom, right = g.padding
+    padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
+    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, -1)
+    shape = (g.batch, g.out_height, g.out_width, g.groups)
+    total = np.zeros((*shape, g.out_channels // g.groups))
+    for y, x in np.ndindex(*g.kernel):
+        rows = slice(y * g.dilation[0], y * g.dilation[0] + (g.out_height - 1) * g.strides[0] + 1, g.strides[0])
+        columns = slice(x * g.dilation[1], x * g.dilation[1] + (g.out_width - 1) * g.strides[1] + 1, g.strides[1])
+        taps = padded[:, rows, columns].reshape(*shape, -1)
+        total += np.einsum("nyxgi,goi->nyxgo", taps, grouped[:, :, y, x], optimize=True)
+    result = total.reshape(*shape[:3], g.out_channels)
+    dtype = dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)
+    if len(arrays) > 2 and arrays[2] is not None:
+        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
+    return ((result.transpose(0, 3, 1, 2) if nchw else result).astype(dtype),)
+
+
+# ---------------------------------------------------------------- tensor expressions
+
+
+def compute(call: OpCall) -> te.Tensor:
+    """``acc``, and what it reads; see the file's head for its form."""
+    if call.attrs.get("layout", "NHWC") != "NHWC":
+        raise InternalError("conv2d is lowered in layout NHWC only")
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    attrs = {**DEFAULTS, **call.attrs}
+    g = geometry(attrs, data.type.shape, weight.type.shape)
+    dtype = attrs["out_dtype"] or data.type.dtype
+    if g.groups == 1:
+        pixels = data.tensor((g.pixels, g.depth)) if g.direct else _patch(g, data, attrs["pad_value"])
+        return matrix_product(pixels, weight_rows(weight, g.out_channels, g.depth), bias, dtype)
+    padded = _padded(g, data, attrs["pad_value"])
+    if g.channels == g.groups:
+        return _depthwise(g, padded, weight, bias, dtype)
+    return _grouped(g, padded, weight, bias, dtype)
+
+
+def weight_rows(weight: Operand, rows: int, depth: int) -> te.Tensor:
+    """Weights as a matrix (rows, depth); constant ones are packed."""
+    if weight.data is None:
+        return weight.tensor((rows, depth))
+    return weight.packed(weight.data.reshape(rows, depth))
+
+
+def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
+    """What a sum starts from: the channel's bias, or zero."""
+    if bias is None:
+        return ir.const(0, dtype)
+    return ir.cast(dtype, bias.tensor((bias.type.size,))[channel])
+
+
+def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str) -> te.Tensor:
+    """``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
+    k = te.reduce_axis(a.shape[1], "k")
+
+    def element(p: Var, o: Var) -> Expr:
+        product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
+        return te.sum_reduce(product, k, init=start(bias, o, dtype))
+
+    return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"))
+
+
+def _inside(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
+    """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
+    return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
+
+
+def _split(index: Expr, *extents: int) -> list[Expr]:
+    """A flat index taken apart along ``extents`` (row-major); axes of one element cost nothing."""
+    found: list[Expr] = []
+    rest: Expr = index
+    outer = int(np.prod(extents))
+    for extent in extents:
+        outer //= extent
+        found.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
+        rest = rest % outer if extent > 1 and outer > 1 else rest
+    return found
+
+
+def _patch(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
+    """``patch`` (P, K): the inputs of every pixel. Data is viewed as rows of W * C, so that one tap row is one run."""
+    row_size = g.width * g.channels
+    rows = data.tensor((g.batch, g.height, row_size))
+    (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
+    highest_row = (g.out_height - 1) * stride_y + (g.kernel[0] - 1) * step_y - top
+    last = ((g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left + 1) * g.channels - 1
+
+    def element(p: Var, k: Var) -> Expr:
+        n, y, x = _split(p, g.batch, g.out_height, g.out_width)
+        if step_x == 1:
+            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
+        else:
+            tap, across, channel = _split(k, *g.kernel, g.channels)
+            run = across * (step_x * g.channels) + channel
+        row = y * stride_y + tap * step_y
+        column = x * (stride_x * g.channels) + run
+        row = row - top if top else row
+        column = column - left * g.channels if left else column
+        checks = _inside(row, g.height, -top, highest_row) + _inside(column, row_size, -left, last)
+        inside, value = ir.all_of(checks), rows[n, row, column]
+        return value if inside is None else ir.select(inside, value, pad_value)
+
+    return te.compute((g.pixels, g.depth), element, "patch", ("p", "k"))
+
+
+def _padded(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
+    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded."""
+    source = data.tensor((g.batch, g.height, g.width, g.channels))
+    top, left, bottom, right = g.padding
+    if not any(g.padding):
+        return source
+    height, width = g.height + top + bottom, g.width + left + right
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        row: Expr = y - top if top else y
+        column: Expr = x - left if left else x
+        checks = _inside(row, g.height, -top, height - 1 - top) + _inside(column, g.width, -left, width - 1 - left)
+        inside = ir.all_of(checks)
+        assert inside is not None
+        return ir.select(inside, source[n, row, column, c], pad_value)
+
+    return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))
+
+
+def _depthwise(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
+    """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C)."""
+    times = g.out_channels // g.channels
+    packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
+    taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
+    ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
+        factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
+        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=start(bias, c, dtype))
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+
+
+def _grouped(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
+    """Each group of output channels reads its group of input channels."""
+    depth, outs = g.channels // g.groups, g.out_channels // g.groups
+    taps = weight.tensor() if weight.data is None else weight.packed(weight.data)
+    ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
+    k = te.reduce_axis(depth, "k")
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
+        product = ir.cast(dtype, value) * ir.cast(dtype, taps[c, ky.var, kx.var, k.var])
+        return te.sum_reduce(product, ky, kx, k, init=start(bias, c, dtype))
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+
+
+def _taps(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
+    """Row and column (padding included) that a tap reads for output y, x."""
+
+    def position(index: Expr, stride: int, tap: Expr, step: int) -> Expr:
+        return (index * stride if stride > 1 else index) + (tap * step if step > 1 else tap)
+
+    return position(y, g.strides[0], ky, g.dilation[0]), position(x, g.strides[1], kx, g.dilation[1])
+
+
+# ---------------------------------------------------------------- legalisation, cost
+
+
+def legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize. Float: the activation apart."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    data, weight = (graph.types[name] for name in node.inputs[:2])
+    g = geometry(node.attrs, data.shape, weight.shape)
+    trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
+    return legalize_product(node, graph, Product(g.depth, trailing, single=data.dtype == "uint8", padded=True))
+
+
+def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Products, those with padding included."""
+    return out_types[0].size * geometry(attrs, types[0].shape, types[1].shape).depth
+
+
+OPERATORS = (
+    OpDef(
+        "conv2d",
+        infer=infer,
+        reference=reference,
+        compute=compute,
+        cases=cases,
+        defaults=DEFAULTS,
+        legalize=legalize,
+        macs=macs,
+        operand_names=("data", "weight", "bias"),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Extents of a convolution from shapes and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from microc.errors import ModelError
+from microc.graph.ir import Attr
+
+DEFAULTS: Mapping[str, Attr] = {
+    "strides": (1, 1),
+    "padding": (0, 0, 0, 0),
+    "dilation": (1, 1),
+    "groups": 1,
+    "layout": "NHWC",
+    "activation": "",
+    "rounding": "double",
+    "pad_value": 0,
+    "out_dtype": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def out_height(self) -> int:
+        reach = (self.kernel[0] - 1) * self.dilation[0] + 1
+        return (self.height + self.padding[0] + self.padding[2] - reach) // self.strides[0] + 1
+
+    @property
+    def out_width(self) -> int:
+        reach = (self.kernel[1] - 1) * self.dilation[1] + 1
+        return (self.width + self.padding[1] + self.padding[3] - reach) // self.strides[1] + 1
+
+    @property
+    def pixels(self) -> int:
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def depth(self) -> int:
+        """Products in one output: taps times input channels of a group."""
+        return self.kernel[0] * self.kernel[1] * (self.channels // self.groups)
+
+    @property
+    def direct(self) -> bool:
+        """Whether the inputs of a pixel already lie one after another, pixel by pixel: pointwise, or one pixel of everything."""
+        if any(self.padding):
+            return False
+        whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
+        return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
+
+
+def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
+    """The extents that shapes and attributes give; ModelError where they contradict each other."""
+    attrs = {**DEFAULTS, **attrs}
+    if len(data) != 4 or len(weight) != 4:
+        raise ModelError(f"conv2d of shapes {tuple(data)} and {tuple(weight)}", hint="both have four axes")
+    first = attrs["layout"] == "NCHW"
+    batch, channels, height, width = data if first else (data[0], data[3], data[1], data[2])
+    out_channels, depth, *kernel = weight if first else (weight[0], weight[3], weight[1], weight[2])
+    groups = attrs["groups"]
+    if groups < 1 or channels != depth * groups or out_channels % groups:
+        raise ModelError(
+            f"conv2d of {channels} channels by {out_channels} x {depth} weight channels in {groups} groups",
+            hint="input channels are weight channels times groups, and groups divide the output channels",
+        )
+    found = Geometry(
+        batch,
+        height,
+        width,
+        channels,
+        out_channels,
+        (kernel[0], kernel[1]),
+        tuple(attrs["strides"]),
+        tuple(attrs["padding"]),
+        tuple(attrs["dilation"]),
+        groups,
+    )
+    if found.out_height < 1 or found.out_width < 1:
+        raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")
+    return found

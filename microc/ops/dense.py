@@ -1,0 +1,205 @@
+"""Dense layers and matrix products: ``acc`` (P, O) in the same form as a pointwise convolution.
+
+Sources: TFLite ``fully_connected.h``, ``batch_matmul.h``; ONNX Gemm, MatMul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Legalized, is_quantised
+from microc.ops.conv import matrix_product, weight_rows
+from microc.ops.products import Product, legalize_product
+from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.surface import split_activation, through_float
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+DENSE: Mapping[str, Attr] = {"activation": "", "rounding": "double", "out_dtype": ""}
+
+
+# ---------------------------------------------------------------- dense
+
+
+def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, weight = types[0].shape, types[1].shape
+    if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
+        raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
+    if len(types) > 2 and types[2].size != weight[0]:
+        raise ModelError(f"a bias of {types[2].size} elements for {weight[0]} units")
+    return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
+
+
+def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """In float64: exact for integers, since their sums stay far below 2**53."""
+    result = np.asarray(arrays[0], np.float64) @ np.asarray(arrays[1], np.float64).T
+    if len(arrays) > 2 and arrays[2] is not None:
+        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
+    return (result.astype(dtypes.to_numpy(attrs.get("out_dtype") or arrays[0].dtype.name)),)
+
+
+def _dense_compute(call: OpCall) -> te.Tensor:
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    rows, depth = data.type.shape
+    weights = weight_rows(weight, weight.type.shape[0], depth)
+    return matrix_product(data.tensor((rows, depth)), weights, bias, call.attrs.get("out_dtype") or data.type.dtype)
+
+
+def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize. Float: the activation apart."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    weight = graph.types[node.inputs[1]]
+    assert weight.quant is not None
+    return legalize_product(node, graph, Product(weight.shape[1], single=len(weight.quant.scale) == 1))
+
+
+def _dense_cases() -> Iterable[Case]:
+    kinds = (
+        ("int8", "int8", "int32"),
+        ("uint8", "int8", "int32"),
+        ("int8", "int16", "int32"),
+        ("int16", "int8", "int64"),
+        ("int16", "int8", "int32"),
+        ("float32", "float32", "float32"),
+    )
+    for data, weight, out in kinds:
+        for rows, depth, units in ((1, 1, 1), (1, 16, 10), (3, 7, 5)):
+            types = (TensorType((rows, depth), data), TensorType((units, depth), weight), TensorType((units,), out))
+            bias = None if out == "float32" else (np.arange(units) * 977 - 1000).astype(out)
+            attrs = {**DENSE, "out_dtype": out}
+            tolerance = 1e-4 if out == "float32" else 0.0
+            name = f"{data} {weight} {out} {rows} {depth} {units}"
+            yield Case(attrs, types, (1, 2), (None, None, bias), tolerance, name)
+            yield Case(attrs, types[:2], (1,), (), tolerance, f"{name} no bias")
+    computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
+    yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
+
+
+# ---------------------------------------------------------------- matmul
+
+
+def _matmul_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    a, b = types[0].shape, types[1].shape
+    try:
+        if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+            raise ValueError
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ModelError(f"matmul of shapes {a} and {b}", hint="(..., M, K) times (..., K, N)") from None
+    return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
+
+
+def _matmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    result = np.matmul(np.asarray(arrays[0], np.float64), np.asarray(arrays[1], np.float64))
+    return (result.astype(dtypes.to_numpy(attrs.get("out_dtype") or arrays[0].dtype.name)),)
+
+
+def _matmul_compute(call: OpCall) -> te.Tensor:
+    """One matrix on the right makes the form of dense; otherwise a product per batch element."""
+    a, b = call.operands
+    assert a is not None and b is not None
+    dtype = call.attrs.get("out_dtype") or a.type.dtype
+    depth, columns = b.type.shape[-2:]
+    if prod(b.type.shape[:-2]) == 1:
+        return _one_right_side(a, b, dtype)
+    shape = call.out_types[0].shape
+    left, right = a.tensor(), b.tensor()
+    k = te.reduce_axis(depth, "k")
+
+    def element(*index: Var) -> Expr:
+        batch, (p, o) = index[:-2], index[-2:]
+        value = left[(*_broadcast(batch, a.type.shape[:-2]), p, k.var)]
+        factor = right[(*_broadcast(batch, b.type.shape[:-2]), k.var, o)]
+        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), k)
+
+    names = (*(f"b{axis}" for axis in range(len(shape) - 2)), "p", "o")
+    return te.compute((*shape[:-1], columns), element, "acc", names)
+
+
+def _one_right_side(a: Operand, b: Operand, dtype: str) -> te.Tensor:
+    """All rows of ``a`` times one matrix, transposed when constant so that both are read along k."""
+    depth, columns = b.type.shape[-2:]
+    rows = a.tensor((a.type.size // depth, depth))
+    if b.data is not None:
+        return matrix_product(rows, b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T)), None, dtype)
+    right = b.tensor((depth, columns))
+    k = te.reduce_axis(depth, "k")
+
+    def element(p: Var, o: Var) -> Expr:
+        return te.sum_reduce(ir.cast(dtype, rows[p, k.var]) * ir.cast(dtype, right[k.var, o]), k)
+
+    return te.compute((rows.shape[0], columns), element, "acc", ("p", "o"))
+
+
+def _broadcast(batch: Sequence[Var], shape: Sequence[int]) -> tuple[Expr | int, ...]:
+    """The index of one operand's batch axes, as numpy broadcasts them."""
+    own = batch[len(batch) - len(shape) :]
+    return tuple(0 if extent == 1 else index for index, extent in zip(own, shape, strict=True))
+
+
+def _matmul_legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize, or through floats for rounding ``even``."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    if node.attrs.get("rounding") == "even":
+        return through_float(node, graph)
+    return legalize_product(node, graph, Product(graph.types[node.inputs[1]].shape[-2], single=True, biased=False))
+
+
+def _matmul_cases() -> Iterable[Case]:
+    shapes = (
+        ((2, 3), (3, 4)),
+        ((1, 1), (1, 1)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (1, 4, 5)),
+        ((2, 3, 4), (2, 4, 2)),
+        ((3, 4), (2, 4, 2)),
+        ((2, 1, 3, 4), (1, 3, 4, 2)),
+        ((2, 2, 3, 4), (2, 4, 5)),
+    )
+    for a, b in shapes:
+        for dtype, out in (("float32", "float32"), ("int8", "int32"), ("int16", "int64")):
+            types = (TensorType(a, dtype), TensorType(b, dtype))
+            tolerance = 1e-5 if dtype == "float32" else 0.0
+            for consts in ((), (1,)):
+                yield Case({"out_dtype": out}, types, consts, tolerance=tolerance, name=f"{dtype} {a} {b} {consts}")
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return out_types[0].size * types[0].shape[-1]
+
+
+OPERATORS = (
+    OpDef(
+        "dense",
+        infer=_dense_infer,
+        reference=_dense_reference,
+        compute=_dense_compute,
+        cases=_dense_cases,
+        defaults=DENSE,
+        legalize=_dense_legalize,
+        macs=_macs,
+        operand_names=("data", "weight", "bias"),
+    ),
+    OpDef(
+        "matmul",
+        infer=_matmul_infer,
+        reference=_matmul_reference,
+        compute=_matmul_compute,
+        cases=_matmul_cases,
+        defaults=DENSE,
+        legalize=_matmul_legalize,
+        macs=_macs,
+        operand_names=("a", "b"),
+    ),
+)

@@ -1,0 +1,67 @@
+"""``lookup``: a function of one 8-bit number as a table of 256 results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.registry import Case, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, table = types
+    if x.dtype not in ("int8", "uint8"):
+        raise ModelError(f"lookup of {x.dtype}; it takes int8 or uint8")
+    if table.shape != (256,):
+        raise ModelError(f"lookup in a table of shape {table.shape}; it takes 256 entries")
+    return (TensorType(x.shape, table.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, table = arrays
+    return (table[x.astype(np.int32) - np.iinfo(x.dtype).min],)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    x: Expr = args[0]
+    table: te.Tensor = args[1]
+    low, _ = dtypes.int_range(x.dtype)
+    return table[ir.cast("int32", x) - low]
+
+
+def _cases() -> Iterable[Case]:
+    every = np.arange(-128, 128)
+    for dtype, result in (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("uint8", "int8")):
+        low, high = dtypes.int_range(result)
+        table = np.linspace(high, low, 256).astype(dtypes.to_numpy(result))
+        x = every.reshape(4, 64).astype(dtypes.to_numpy(dtype))
+        types = (TensorType(x.shape, dtype), TensorType((256,), result))
+        yield Case({}, types, consts=(1,), arrays=(x, table), name=f"{dtype}_to_{result}")
+    yield Case(
+        {},
+        (TensorType((1,), "int8"), TensorType((256,), "int8")),
+        consts=(1,),
+        arrays=(np.array([-128], np.int8), np.arange(256).astype(np.int8)),
+        name="one element, lowest",
+    )
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "lookup",
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        operand_names=("x", "table"),
+        whole=(1,),
+    ),
+)

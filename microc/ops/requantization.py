@@ -1,0 +1,105 @@
+"""Writing the ``requantize`` or ``requantize_float`` node at the end of a legalized operator.
+
+Sources of the multipliers: TFLite ``kernel_util.cc`` (PopulateConvolutionQuantizationParams multiplies the scales as doubles,
+GetQuantizedConvolutionMultipler as floats); ONNX Runtime's QLinearConv and QGemm (float32 throughout).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from microc.fixed import quantize_multiplier, reduce_multiplier
+from microc.graph.ir import Attr, Quant
+from microc.ops.arith import Rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Requantization:
+    """Real multipliers (one, or one per channel) and where the result goes: its zero point, clamp and dtype.
+
+    ``trailing`` counts the axes after the channels: 0, or 2 for NCHW.
+    """
+
+    multipliers: tuple[float, ...]
+    zero_point: int
+    minimum: int
+    maximum: int
+    dtype: str
+    trailing: int = 0
+
+    @property
+    def result(self) -> Mapping[str, Attr]:
+        """The attributes that say where the result goes."""
+        return {
+            "zero_point": self.zero_point,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "out_dtype": self.dtype,
+        }
+
+
+def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str, single: bool) -> tuple[float, ...]:
+    """data scale * weight scale / output scale, one for each weight scale.
+
+    ``even`` computes in float32 throughout; ``single`` says that TFLite forms the product of the input scales in float32.
+    """
+    s, t = np.float32(data.scale[0]), np.float32(output.scale[0])
+    scales = np.array(weight.scale, np.float32)
+    if rounding == "even":
+        return tuple(float(x) for x in s * scales / t)
+    products = (s * scales).astype(np.float64) if single else np.float64(s) * scales.astype(np.float64)
+    return tuple(float(x) for x in products / np.float64(t))
+
+
+def emit_requantize(
+    rewrite: Rewrite,
+    x: str,
+    output: str,
+    parameters: Requantization,
+    rounding: str,
+    bound: int = -1,
+    input_zero_point: int = 0,
+) -> None:
+    """Append the node that scales integers ``x`` to ``output``.
+
+    ``rounding``: ``double``, ``single``, ``wide`` or ``even``. ``bound``: the largest \\|x - input_zero_point\\|, -1 if unknown.
+    """
+    count = len(parameters.multipliers)
+    shape = (count,) + (1,) * parameters.trailing
+    if rounding == "even":
+        scales = np.array(parameters.multipliers, np.float32)
+        if count == 1:
+            rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
+        else:
+            operand = rewrite.constant("scale", scales.reshape(shape))
+            rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
+        return
+    mantissas, shifts = _fixed(parameters.multipliers)
+    if rounding == "wide":
+        mantissas = np.asarray(reduce_multiplier(mantissas))
+    attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
+    attrs |= {"input_zero_point": input_zero_point, "multiplier": None, "shift": None}
+    attrs["shift_range"] = (int(shifts.min()), int(shifts.max()))
+    operands = [x]
+    if count == 1 or len(set(zip(mantissas.tolist(), shifts.tolist(), strict=True))) == 1:
+        attrs |= {"multiplier": int(mantissas[0]), "shift": int(shifts[0])}
+    else:
+        dtype = np.int16 if rounding == "wide" else np.int32
+        operands.append(rewrite.constant("multiplier", mantissas.astype(dtype).reshape(shape)))
+        if len(set(shifts.tolist())) == 1:
+            attrs["shift"] = int(shifts[0])
+        else:
+            operands.append(rewrite.constant("shift", shifts.astype(np.int8).reshape(shape)))
+    rewrite.emit("requantize", operands, output, attrs)
+
+
+def _fixed(multipliers: tuple[float, ...]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+    """Mantissas and shifts. A zero mantissa takes a shift that other channels have: any gives 0."""
+    pairs = [quantize_multiplier(real) for real in multipliers]
+    common = next((shift for mantissa, shift in pairs if mantissa), 0)
+    mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
+    shifts = np.array([shift if mantissa else common for mantissa, shift in pairs], np.int64)
+    return mantissas, shifts

@@ -1,0 +1,182 @@
+"""Fixed-point scaling over TIR: the cheapest sequence that is exact for what is known about its operand.
+
+``fixed.py`` is the definition; everything here equals it, which tests prove over edge values. What makes the difference is
+the operand's range: an x within -2**30 .. 2**30 - 1 leaves one bit, so that ``SMMULR`` of 2 x is the doubling high multiply:
+
+    (2 x m + 2**31) >> 32  =  (x m + 2**30) >> 31.
+
+Rounding half away from zero by 2**e is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term takes one from negative r,
+so that their ties fall. ``e >= 1``, for e = 0 has no ties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from microc.fixed import (
+    INT32_MAX,
+    INT32_MIN,
+    doubling_high_mul,
+    multiply_double_rounding,
+    multiply_reduced,
+    multiply_single_rounding,
+)
+from microc.ops.arith import TIR, clamped
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+HALF = 1 << 30
+"""The mantissa of one half: multiplying by it is a shift."""
+_MAGIC = 1.5 * (1 << 23)
+_BELOW_HALF = 0.5 - 2.0**-25
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a scaled value goes: shifted to ``zero_point``, clamped to minimum..maximum, stored as ``dtype``."""
+
+    zero_point: int
+    minimum: int
+    maximum: int
+    dtype: str
+
+    def store(self, x: Expr, bound: int) -> Expr:
+        """The int32 ``x`` + zero point, clamped; |x| <= bound. Where the sum could overflow it is clamped first."""
+        if bound + abs(self.zero_point) <= INT32_MAX:
+            return clamped(x + self.zero_point if self.zero_point else x, self.minimum, self.maximum, self.dtype)
+        low = max(self.minimum - self.zero_point, INT32_MIN)
+        high = min(self.maximum - self.zero_point, INT32_MAX)
+        return ir.cast(self.dtype, clamped(x, low, high, "int32") + self.zero_point)
+
+    @property
+    def hides_negative(self) -> bool:
+        """Whether negative scaled values are clamped to what 0 becomes, as after relu.
+
+        Then their rounding does not matter: for r < 0 both ways give a result <= 0, since r + 2**(e-1) < 2**e.
+        """
+        return self.minimum >= self.zero_point
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A multiplier, multiplier / 2**31 / 2**right. Each part is a number, or an expression when channels differ.
+
+    ``right_range`` bounds ``right``; a negative distance is to the left.
+    """
+
+    multiplier: Expr | int
+    right: Expr | int
+    right_range: tuple[int, int]
+
+    @staticmethod
+    def of(multiplier: int, shift: int) -> Scale:
+        """From a mantissa and TFLite's shift (positive to the left)."""
+        return Scale(multiplier, -shift, (-shift, -shift))
+
+    @property
+    def shift(self) -> Expr | int:
+        """TFLite's shift, positive to the left."""
+        return -self.right if isinstance(self.right, int) else 0 - self.right
+
+
+def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
+    """``fixed.doubling_high_mul`` of an int32 within low..high and a mantissa; the result is within +-(2**31 - 2)."""
+    if multiplier == HALF and high < INT32_MAX:
+        return (x + 1) >> 1
+    factor = ir.as_expr(multiplier, "int32")
+    if low >= -HALF and high < HALF:
+        return ir.call("smmulr", x << 1, factor)
+    product: Expr = doubling_high_mul(x, factor, TIR)
+    return product
+
+
+def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """``fixed.rounding_shift_right`` of |r| <= bound in int32, and whether ``out``'s zero point is in it already.
+
+    bound < 2**31 - 1. None where no int32 sequence is exact.
+    """
+    least, most = scale.right_range
+    if least == most == 0:
+        return r, False
+    if least < 0 or most > 31:
+        return None
+    hidden = out is not None and out.hides_negative
+    if isinstance(scale.right, int):
+        exact = r if hidden else r + (r >> 31)
+        half, folded = 1 << (most - 1), out.zero_point << most if out is not None else 0
+        if folded and bound + 1 + abs(half + folded) <= INT32_MAX:
+            return (exact + (half + folded)) >> most, True
+        if bound + half <= INT32_MAX:
+            return (exact + half) >> most, False
+        return ((exact >> (most - 1)) + 1) >> 1, False
+    one, fits = ir.const(1, "int32"), bound + (1 << (most - 1)) <= INT32_MAX
+    if least >= 1:
+        exact = r if hidden else r + (r >> 31)
+        if fits:
+            return (exact + (one << (scale.right - 1))) >> scale.right, False
+        return ((exact >> (scale.right - 1)) + 1) >> 1, False
+    if not fits or most > 30:
+        return None
+    exact = r if hidden else r + ir.select(scale.right > 0, r >> 31, 0)
+    return (exact + ((one << scale.right) >> 1)) >> scale.right, False
+
+
+def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
+    """``fixed.multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32."""
+    found: tuple[Expr, bool] | None = None
+    left = max(-scale.right, 0) if isinstance(scale.right, int) else 0
+    if scale.multiplier == HALF and left == 1:
+        found = x, False
+    elif low << left >= INT32_MIN and high << left <= INT32_MAX:
+        product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
+        distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale
+        found = rounded_right(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
+    if found is None:
+        found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
+    value, complete = found
+    if out is None:
+        return value
+    if complete:
+        return clamped(value, out.minimum, out.maximum, out.dtype)
+    return out.store(value, min(max(-low, high) << left, INT32_MAX))
+
+
+def single_rounded(x: Expr, scale: Scale, out: Output) -> Expr:
+    """``fixed.multiply_single_rounding``, stored to ``out``."""
+    value = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR)
+    return out.store(value, INT32_MAX)
+
+
+def wide_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
+    """``fixed.multiply_reduced`` of an int32 or int64 with |x| <= bound (-1: unknown); the multiplier is the reduced one."""
+    multiplier = ir.cast("int32", ir.as_expr(scale.multiplier, "int32"))
+    if isinstance(scale.right, int) and isinstance(scale.multiplier, int) and x.dtype == "int32" and bound >= 0:
+        total = 15 + scale.right
+        half = 1 << (total - 1)
+        if bound * scale.multiplier + half <= INT32_MAX:
+            return out.store((x * multiplier + half) >> total, INT32_MAX)
+    value = multiply_reduced(x, multiplier, scale.shift, TIR)
+    return out.store(value, INT32_MAX)
+
+
+def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
+    """The float32 ``x`` clamped to low..high and rounded to int32: half to ``even``, or half ``away`` from zero.
+
+    Small ranges need no library function. Half to even: adding 1.5 * 2**23 leaves no bits below one, and the addition itself
+    rounds to even. Half away: truncating x +- p, where p is the largest float32 below one half; with one half itself, the
+    largest float32 below 0.5 would become 1.
+    """
+    x = ir.clamp(x, float(low), float_below(high))
+    if max(-low, high) >= 1 << 22:
+        return ir.cast("int32", ir.call("rint" if rounding == "even" else "round", x))
+    if rounding == "even":
+        return ir.cast("int32", (x + _MAGIC) - _MAGIC)
+    return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
+
+
+def float_below(value: int) -> float:
+    """The largest float32 that is not above ``value``."""
+    found = np.float32(value)
+    return float(found if float(found) <= value else np.nextafter(found, np.float32(-np.inf)))

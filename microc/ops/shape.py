@@ -1,0 +1,328 @@
+"""Operators that move elements and compute nothing: reshape, transpose, concat, slice, pad. Any dtype.
+
+Axes that stay neighbours are walked as one. Quantised operands of ``concat`` that differ from the result are requantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import Legalized, Rewrite
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.surface import dequantized, quantize_attrs
+from microc.ops.tables import IDENTITY, emit_lookup
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def _data(call: OpCall, position: int = 0) -> Any:
+    operand = call.operands[position]
+    assert operand is not None
+    return operand
+
+
+# ---------------------------------------------------------------- reshape
+
+
+def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = tuple(attrs["shape"])
+    if min(shape, default=0) < 0 or prod(shape) != types[0].size:
+        raise ModelError(f"shape {types[0].shape} cannot become {shape}")
+    return (TensorType(shape, types[0].dtype),)
+
+
+def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (arrays[0].reshape(attrs["shape"]),)
+
+
+def _compute_reshape(call: OpCall) -> te.Tensor:
+    """A copy, for where the result cannot be a view."""
+    data = _data(call)
+    x = data.tensor((data.type.size,))
+    return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
+
+
+def _cases_reshape() -> Iterable[Case]:
+    for before, after in (((2, 3, 4), (6, 4)), ((1,), ()), ((5,), (1, 5, 1))):
+        yield Case({"shape": after}, (TensorType(before, "int8"),))
+    yield Case({"shape": (4,)}, (TensorType((2, 2), "float32"),))
+
+
+# ---------------------------------------------------------------- transpose
+
+
+def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, axes = types[0].shape, attrs["axes"]
+    if sorted(axes) != list(range(len(shape))):
+        raise ModelError(f"axes {axes} are no order of the axes of shape {shape}")
+    return (TensorType(tuple(shape[axis] for axis in axes), types[0].dtype),)
+
+
+def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (arrays[0].transpose(attrs["axes"]).copy(),)
+
+
+def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """A transposition of fewer axes with the same effect on memory: axes of one element go, neighbours that stay
+    neighbours become one. ``(shape, axes)`` again."""
+    order = [axis for axis in axes if shape[axis] != 1]
+    runs: list[list[int]] = []
+    for axis in order:
+        between = range(runs[-1][-1] + 1, axis) if runs else range(0)
+        if runs and axis > runs[-1][-1] and all(shape[b] == 1 for b in between):
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    if not runs:
+        return (1,), (0,)
+    first = sorted(run[0] for run in runs)
+    extents = {run[0]: prod(shape[axis] for axis in run) for run in runs}
+    return tuple(extents[f] for f in first), tuple(first.index(run[0]) for run in runs)
+
+
+def _compute_transpose(call: OpCall) -> te.Tensor:
+    data = _data(call)
+    shape, axes = merged_axes(data.type.shape, call.attrs["axes"])
+    x = data.tensor(shape)
+
+    def element(*index: Expr) -> Expr:
+        return x[tuple(index[axes.index(axis)] for axis in range(len(shape)))]
+
+    return te.compute(tuple(shape[axis] for axis in axes), element, "moved")
+
+
+def _cases_transpose() -> Iterable[Case]:
+    for shape, axes in (
+        ((2, 3), (1, 0)),
+        ((1, 4, 5, 3), (0, 3, 1, 2)),
+        ((2, 3, 4, 5), (2, 0, 1, 3)),
+        ((2, 3, 4), (0, 1, 2)),
+        ((1, 1, 3), (2, 1, 0)),
+        ((), ()),
+        ((2, 1, 3, 2), (3, 0, 1, 2)),
+    ):
+        yield Case({"axes": axes}, (TensorType(shape, "int8"),))
+    yield Case({"axes": (2, 1, 0)}, (TensorType((2, 3, 2), "float32"),))
+    yield Case({"axes": (1, 0)}, (TensorType((2, 3), "bool"),))
+
+
+# ---------------------------------------------------------------- concat
+
+
+def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, axis = types[0].shape, attrs["axis"]
+    if not -len(shape) <= axis < len(shape):
+        raise ModelError(f"concat along axis {axis} of shape {shape}")
+    axis %= len(shape)
+    for kind in types[1:]:
+        others = kind.shape[:axis] + kind.shape[axis + 1 :]
+        if len(kind.shape) != len(shape) or others != shape[:axis] + shape[axis + 1 :] or kind.dtype != types[0].dtype:
+            shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
+            raise ModelError(f"concat along axis {axis} of {shapes}")
+    total = sum(kind.shape[axis] for kind in types)
+    return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
+
+
+def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
+
+
+def _compute_concat(call: OpCall) -> te.Tensor:
+    """Rows made of one row of every operand."""
+    shape = call.out_types[0].shape
+    axis = call.attrs["axis"] % len(shape)
+    outer = prod(shape[:axis])
+    tensors = [_data(call, k).tensor((outer, _data(call, k).type.size // outer)) for k in range(len(call.operands))]
+
+    def element(n: Expr, i: Expr) -> Expr:
+        end = sum(tensor.shape[1] for tensor in tensors)
+        value: Expr | None = None
+        for tensor in reversed(tensors):
+            start = end - tensor.shape[1]
+            mine = tensor[n, i - start]
+            value = mine if value is None else ir.select(i < end, mine, value)
+            end = start
+        assert value is not None
+        return value
+
+    return te.compute((outer, prod(shape[axis:])), element, "joined", ("n", "i"))
+
+
+def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
+    """A quantised value with the scale, zero point and dtype of ``like``: through a table, or (16 bits) through floats."""
+    kind = rewrite.type(name)
+    scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
+    if dtypes.nbytes(kind.dtype) == 1:
+        op, attrs = IDENTITY
+        return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
+    return rewrite.emit("quantize", (dequantized(rewrite, name),), scaled, quantize_attrs(like, rounding))
+
+
+def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
+    """Operands with another scale or zero point than the result's are requantised first."""
+    result = graph.types[node.outputs[0]]
+    if result.quant is None or not dtypes.is_integer(result.dtype):
+        return None
+    differing = [name for name in node.inputs if graph.types[name].quant not in (None, result.quant)]
+    if not differing:
+        return None
+    rewrite = Rewrite(node, graph)
+    rounding = str(node.attr("rounding"))
+    operands = [rescaled(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
+    rewrite.emit("concat", operands, node.outputs[0], node.attrs)
+    return rewrite.legalized()
+
+
+def _cases_concat() -> Iterable[Case]:
+    for shapes, axis in (
+        (((2, 3), (2, 5)), 1),
+        (((2, 3), (1, 3), (4, 3)), 0),
+        (((1, 2, 2, 3), (1, 2, 2, 1)), -1),
+        (((3,), (1,)), -1),
+        (((2, 3),), 0),
+    ):
+        yield Case({"axis": axis, "rounding": "double"}, tuple(TensorType(s, "int8") for s in shapes))
+    yield Case({"axis": 0, "rounding": "double"}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
+
+
+# ---------------------------------------------------------------- slice
+
+
+def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, begin, end, strides = types[0].shape, attrs["begin"], attrs["end"], attrs["strides"]
+    lengths = {len(begin), len(end), len(strides)}
+    if lengths != {len(shape)} or any(
+        not 0 <= b < e <= extent or s < 1 for b, e, s, extent in zip(begin, end, strides, shape, strict=True)
+    ):
+        raise ModelError(f"a slice from {begin} to {end} with strides {strides} of shape {shape}")
+    extents = tuple(-(-(e - b) // s) for b, e, s in zip(begin, end, strides, strict=True))
+    return (TensorType(extents, types[0].dtype),)
+
+
+def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    parts = zip(attrs["begin"], attrs["end"], attrs["strides"], strict=True)
+    return (arrays[0][tuple(slice(*part) for part in parts)].copy(),)
+
+
+def _compute_slice(call: OpCall) -> te.Tensor:
+    data, begin, strides = _data(call), call.attrs["begin"], call.attrs["strides"]
+    shape = data.type.shape
+    x = data.tensor()
+
+    def element(*index: Expr) -> Expr:
+        return x[tuple(i * s + b for i, s, b in zip(index, strides, begin, strict=True))]
+
+    if not shape:
+        return te.compute((), lambda: x[()], "part")
+    return te.compute(call.out_types[0].shape, element, "part")
+
+
+def _cases_slice() -> Iterable[Case]:
+    for shape, begin, end, strides in (
+        ((5,), (1,), (4,), (1,)),
+        ((4, 6), (0, 1), (4, 6), (1, 2)),
+        ((1, 5, 5, 3), (0, 1, 0, 2), (1, 5, 5, 3), (1, 3, 2, 1)),
+        ((3, 4), (2, 0), (3, 4), (1, 1)),
+        ((1,), (0,), (1,), (1,)),
+    ):
+        yield Case({"begin": begin, "end": end, "strides": strides}, (TensorType(shape, "int8"),))
+    yield Case({"begin": (0, 1), "end": (2, 3), "strides": (1, 1)}, (TensorType((2, 3), "float32"),))
+
+
+# ---------------------------------------------------------------- pad
+
+
+def _infer_pad(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, padding = types[0].shape, attrs["padding"]
+    if len(padding) != len(shape) or any(len(p) != 2 or min(p) < 0 for p in padding):
+        raise ModelError(f"padding {padding} of shape {shape}")
+    extents = tuple(before + extent + after for extent, (before, after) in zip(shape, padding, strict=True))
+    return (TensorType(extents, types[0].dtype),)
+
+
+def _reference_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (np.pad(x, attrs["padding"], constant_values=x.dtype.type(attrs["value"])) if x.ndim else x,)
+
+
+def _compute_pad(call: OpCall) -> te.Tensor:
+    data, padding = _data(call), call.attrs["padding"]
+    shape = data.type.shape
+    x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
+
+    def element(*index: Expr) -> Expr:
+        inside = ir.all_of(
+            condition
+            for i, extent, (before, after) in zip(index, shape, padding, strict=True)
+            for condition in (*((i >= before,) if before else ()), *((i < before + extent,) if after else ()))
+        )
+        read = x[tuple(i - before if before else i for i, (before, _) in zip(index, padding, strict=True))]
+        return read if inside is None else ir.select(inside, read, value)
+
+    return te.compute(call.out_types[0].shape, element, "padded")
+
+
+def _cases_pad() -> Iterable[Case]:
+    for shape, padding, value in (
+        ((3,), ((1, 2),), -128),
+        ((2, 3), ((0, 0), (2, 0)), 7),
+        ((1, 2, 3, 2), ((0, 0), (1, 1), (0, 2), (0, 0)), 0),
+        ((2, 2), ((0, 0), (0, 0)), 5),
+    ):
+        yield Case({"padding": padding, "value": value}, (TensorType(shape, "int8"),))
+    yield Case({"padding": ((1, 0),), "value": -1.5}, (TensorType((2,), "float32"),))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "reshape",
+        infer=_infer_reshape,
+        reference=_reference_reshape,
+        compute=_compute_reshape,
+        cases=_cases_reshape,
+        view=True,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "transpose",
+        infer=_infer_transpose,
+        reference=_reference_transpose,
+        compute=_compute_transpose,
+        cases=_cases_transpose,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "concat",
+        infer=_infer_concat,
+        reference=_reference_concat,
+        compute=_compute_concat,
+        cases=_cases_concat,
+        defaults={"rounding": "double"},
+        legalize=_legalize_concat,
+    ),
+    OpDef(
+        "slice",
+        infer=_infer_slice,
+        reference=_reference_slice,
+        compute=_compute_slice,
+        cases=_cases_slice,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "pad",
+        infer=_infer_pad,
+        reference=_reference_pad,
+        compute=_compute_pad,
+        cases=_cases_pad,
+        defaults={"value": 0},
+        operand_names=("data",),
+    ),
+)

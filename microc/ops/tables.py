@@ -1,0 +1,193 @@
+"""Tables of 256 entries for quantised functions of one 8-bit number.
+
+Rounding ``even`` is ONNX's way: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and
+``single`` give what TFLite Micro's kernels compute, which is fixed-point arithmetic for most functions (sources:
+``activations_common.cc``, ``logistic.h``, ``tanh.h``, ``hard_swish.h``, ``leaky_relu.h``) and floats for the others
+(``LUTPopulate`` in ``common.h``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, fixed, fixedpoint
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.fixed import NUMPY, quantize_multiplier
+from microc.graph.ir import Quant
+from microc.ops.arith import Rewrite
+from microc.ops.functions import UNARY_BY_NAME, apply
+
+
+@dataclass(frozen=True, slots=True)
+class TableCall:
+    """What a table is made for: an operator with its attributes, the quantisations, the dtype of both sides, the rounding."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    source: Quant
+    result: Quant
+    in_dtype: str
+    out_dtype: str
+    rounding: str
+
+    @property
+    def input(self) -> Array:
+        """Every input less its zero point, from the lowest up (int64)."""
+        low, high = dtypes.int_range(self.in_dtype)
+        return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
+
+    @property
+    def scales(self) -> tuple[np.float32, np.float32]:
+        return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
+
+    def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+        """Integers relative to the output's zero point, shifted there and clamped."""
+        least, most = dtypes.int_range(self.out_dtype)
+        shifted = values + self.result.zero_point[0]
+        return np.clip(shifted, max(low, least), min(high, most)).astype(dtypes.to_numpy(self.out_dtype))
+
+    def multiplied(self, x: Array, real: float) -> Array:
+        """x times a positive real, rounded as the call asks."""
+        multiply = fixed.multiply_single_rounding if self.rounding == "single" else fixed.multiply_double_rounding
+        mantissa, shift = quantize_multiplier(real)
+        return np.asarray(multiply(NUMPY.wide(x), mantissa, shift, NUMPY))
+
+
+IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": -math.inf, "maximum": math.inf}))
+"""The operator whose table only changes the scale."""
+
+
+def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str) -> tuple[int, int]:
+    """What ``relu`` or ``clip`` lets through, as integers of the quantised result: bounds rounded in float32 as TFLite does,
+    half to even where ``rounding`` is ``even``."""
+    low, high = dtypes.int_range(dtype)
+    rounded = fixed.round_half_even if rounding == "even" else fixed.round_half_away
+    bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
+    with np.errstate(invalid="ignore"):
+        steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
+    least, most = (step + quant.zero_point[0] for step in steps)
+    return int(min(max(least, low), high)), int(min(max(most, low), high))
+
+
+def lookup_table(call: TableCall) -> Array:
+    """The 256 results, from the lowest input to the highest."""
+    if call.rounding == "even":
+        return _float_table(call, even=True)
+    return _KERNELS.get(call.op, _float_table)(call)
+
+
+def emit_lookup(
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = "even"
+) -> str:
+    """Append the ``lookup`` that applies ``op`` to a quantised 8-bit value; both sides carry their quantisation."""
+    source, result = rewrite.type(value), rewrite.type(output)
+    if source.quant is None or result.quant is None:
+        raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
+    call = TableCall(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
+    return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
+
+
+def _float_table(call: TableCall, even: bool = False) -> Array:
+    """Through floats: TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
+    scale_in, scale_out = call.scales
+    real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
+    if even:
+        rounded = fixed.round_half_even(real / scale_out)
+    else:
+        rounded = fixed.round_half_away(real * (np.float32(1) / scale_out))
+    return call.finished(np.nan_to_num(rounded.astype(np.float64), nan=0.0, posinf=1e9, neginf=-1e9).astype(np.int64))
+
+
+def _clipped(call: TableCall) -> Array:
+    """relu and clip: rescaled, then clamped to the quantised bounds."""
+    scale_in, scale_out = call.scales
+    low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
+    return call.finished(call.multiplied(call.input, float(scale_in / scale_out)), low, high)
+
+
+def _leaky_relu(call: TableCall) -> Array:
+    """Two rescalings; a negative alpha mirrors the result of its size."""
+    scale_in, scale_out = call.scales
+    alpha = np.float32(call.attrs["alpha"])
+    x = call.input
+    below = call.multiplied(np.minimum(x, 0), float(scale_in * abs(alpha) / scale_out))
+    above = call.multiplied(np.maximum(x, 0), float(scale_in / scale_out))
+    return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below))
+
+
+def _sigmoid(call: TableCall) -> Array:
+    """Q4.27 through the fixed-point logistic; the kernel only writes scale 1/256 from the lowest value on."""
+    low, _ = dtypes.int_range(call.out_dtype)
+    if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
+        return _float_table(call)
+    return call.finished(_through_fixed(call, fixedpoint.logistic, 0, 256, 31 - 8))
+
+
+def _tanh(call: TableCall) -> Array:
+    """Q4.27 through the fixed-point tanh; the kernel only writes scale 1/128 around zero."""
+    if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
+        return _float_table(call)
+    return call.finished(_through_fixed(call, fixedpoint.tanh, -128, 127, 31 - 7))
+
+
+def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
+    """Inputs beyond the radius of Q4.27 give the ends; the others go through ``function`` and are shifted down."""
+    real = float(call.scales[0]) * (1 << 27)
+    _, left = quantize_multiplier(real)
+    radius = math.floor(math.ldexp(15 << 27, -left))
+    x = call.input
+    raw = call.multiplied(np.clip(x, -radius, radius), real)
+    value = fixed.rounding_shift_right(function(raw, 4), shift, NUMPY)
+    return np.where(x <= -radius, low, np.where(x >= radius, high, value))
+
+
+def _hard_swish(call: TableCall) -> Array:
+    """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
+    scale_in, scale_out = call.scales
+    fine_scale = np.float32(1 / 128) * scale_in
+    out_mantissa, out_shift = quantize_multiplier(float(fine_scale / scale_out))
+    factor_mantissa, factor_shift = quantize_multiplier(float(fine_scale / (np.float32(3) / np.float32(32768))))
+    if out_shift > 0:
+        return _float_table(call)
+    fine = call.input * 128
+    scaled = _high_mul16(fine, fixed.reduce_multiplier(out_mantissa))
+    factor = fine
+    if factor_shift > 0:
+        factor = _saturated16(factor << (factor_shift - 1))
+    factor = _high_mul16(factor, fixed.reduce_multiplier(factor_mantissa))
+    if factor_shift > 0:
+        factor = _saturated16(factor << 1)
+    elif factor_shift < 0:
+        factor = fixed.rounding_shift_right(factor, -factor_shift, NUMPY)
+    factor = (factor + (1 << 15)) >> 1
+    product = factor * scaled
+    truncated = np.where(product < 0, -(-product >> 15), product >> 15)
+    return call.finished(fixed.rounding_shift_right(truncated, -out_shift, NUMPY))
+
+
+def _high_mul16(a: Any, b: Any) -> Any:
+    """``round(a * b / 2**15)``, ties upwards (SaturatingRoundingDoublingHighMul of 16 bits)."""
+    return (a * b + (1 << 14)) >> 15
+
+
+def _saturated16(x: Any) -> Any:
+    return np.clip(x, -(1 << 15), (1 << 15) - 1)
+
+
+_KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
+    {
+        "relu": _clipped,
+        "clip": _clipped,
+        "leaky_relu": _leaky_relu,
+        "sigmoid": _sigmoid,
+        "tanh": _tanh,
+        "hard_swish": _hard_swish,
+    }
+)

@@ -1,0 +1,228 @@
+"""TIR to text. Literals without a dtype are int32 (or bool: ``True``); everything else is spelled out.
+
+A ``Let`` or ``Alloc`` reaches to the end of its suite; where something follows it, ``with T.scope():`` ends it earlier.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from microc import dtypes
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.text_names import ATOM, AXES, COMPARISON, INFIX, LOOPS, NAMED_BINARY, PREFIX, RESERVED, written
+
+Annotations = tuple[tuple[str, int | str], ...]
+
+
+def to_text(func: ir.PrimFunc) -> str:
+    """A function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
+    params = ",\n".join(f"    {_name(p.name)}: T.Buffer({_buffer_arguments(p, 'global')})" for p in func.params)
+    printer = _StatementPrinter()
+    printer.lines = [
+        "@T.prim_func",
+        f"def {_name(func.name)}(\n{params},\n):" if params else f"def {_name(func.name)}():",
+    ]
+    if func.annotations:
+        printer.line(f"T.func_attr({_annotations(func.annotations)})")
+    printer.suite(func.body)
+    return "\n".join(printer.lines) + "\n"
+
+
+def expr_text(expr: ir.Expr) -> str:
+    """An expression as text."""
+    return _expr(expr)[0]
+
+
+def _name(name: str) -> str:
+    if not name.isidentifier():
+        raise InternalError(f"{name!r} is no identifier and cannot be written")
+    return written(name)
+
+
+def _annotations(pairs: Annotations) -> str:
+    return "{" + ", ".join(f"{_quoted(key)}: {_quoted(v) if isinstance(v, str) else int(v)}" for key, v in pairs) + "}"
+
+
+def _quoted(text: str) -> str:
+    """A string literal in double quotes; JSON's escapes are Python's."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
+    parts = [_tuple([str(n) for n in buffer.shape]), f'"{buffer.dtype}"']
+    if buffer.scope != default_scope:
+        parts.append(f'scope="{buffer.scope}"')
+    if buffer.align:
+        parts.append(f"align={buffer.align}")
+    return ", ".join(parts)
+
+
+class _StatementPrinter:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.indent = 1
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def nested(self, head: str, stmt: ir.Stmt) -> None:
+        self.line(head)
+        self.indent += 1
+        self.suite(stmt)
+        self.indent -= 1
+
+    def suite(self, stmt: ir.Stmt) -> None:
+        """A statement that has an indentation level to itself."""
+        if isinstance(stmt, ir.Seq) and len(stmt.body) != 1:
+            for k, child in enumerate(stmt.body):
+                if isinstance(child, (ir.Let, ir.Alloc)) and k + 1 < len(stmt.body):
+                    self.nested("with T.scope():", child)
+                else:
+                    self.statement(child)
+            if not stmt.body:
+                self.line("pass")
+        else:
+            self.statement(stmt)
+
+    def statement(self, stmt: ir.Stmt) -> None:
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                self.line(f"{_element(buffer, indices)} = {expr_text(value)}")
+            case ir.For():
+                self._loop(stmt)
+            case ir.If(condition, then, otherwise):
+                self.nested(f"if {expr_text(condition)}:", then)
+                if otherwise is not None:
+                    self.nested("else:", otherwise)
+            case ir.Seq(body):  # not in canonical form: one statement, or directly in another
+                self.line("with T.seq():")
+                self.indent += 1
+                for child in body:
+                    if isinstance(child, (ir.Let, ir.Alloc)) and child is not body[-1]:
+                        self.nested("with T.scope():", child)
+                    else:
+                        self.statement(child)
+                if not body:
+                    self.line("pass")
+                self.indent -= 1
+            case ir.Let(var, value, body):
+                self.line(f"{_name(var.name)}: T.{var.dtype} = {expr_text(value)}")
+                self.suite(body)
+            case ir.Alloc(buffer, body):
+                self.line(f"{_name(buffer.name)} = T.alloc_buffer({_buffer_arguments(buffer, None)})")
+                self.suite(body)
+            case ir.Evaluate(value):
+                self.line(f"T.evaluate({expr_text(value)})")
+            case ir.Block():
+                self._block(stmt)
+            case _:
+                raise InternalError(f"unknown statement {type(stmt).__name__}")
+
+    def _loop(self, loop: ir.For) -> None:
+        chain, body = [loop], loop.body
+        while _is_grid(chain[-1]) and isinstance(body, ir.For) and _is_grid(body):
+            chain.append(body)
+            body = body.body
+        if len(chain) > 1:
+            names = ", ".join(_name(f.var.name) for f in chain)
+            extents = ", ".join(expr_text(f.extent) for f in chain)
+            self.nested(f"for {names} in T.grid({extents}):", body)
+            return
+        arguments = [expr_text(loop.extent)]
+        if loop.var.dtype != "int32":
+            arguments.append(f'dtype="{loop.var.dtype}"')
+        if loop.annotations:
+            arguments.append(f"annotations={_annotations(loop.annotations)}")
+        self.nested(f"for {_name(loop.var.name)} in T.{LOOPS[loop.kind]}({', '.join(arguments)}):", loop.body)
+
+    def _block(self, block: ir.Block) -> None:
+        self.line(f"with T.block({_quoted(block.name)}):")
+        self.indent += 1
+        for i in block.iters:
+            dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
+            self.line(f"{_name(i.var.name)} = T.axis.{AXES[i.kind]}({i.extent}, {expr_text(i.binding)}{dtype})")
+        if block.predicate is not None:
+            self.line(f"T.where({expr_text(block.predicate)})")
+        if block.annotations:
+            self.line(f"T.block_attr({_annotations(block.annotations)})")
+        if block.init is not None:
+            self.nested("with T.init():", block.init)
+        self.suite(block.body)
+        self.indent -= 1
+
+
+def _is_grid(loop: ir.For) -> bool:
+    plain = loop.kind == "serial" and not loop.annotations and loop.var.dtype == "int32"
+    return plain and isinstance(loop.extent, ir.Const) and loop.extent.dtype == "int32"
+
+
+def _element(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> str:
+    return f"{_name(buffer.name)}[{', '.join(expr_text(i) for i in indices) or '()'}]"
+
+
+def _expr(expr: ir.Expr) -> tuple[str, int]:
+    """Text and precedence."""
+    match expr:
+        case ir.Const():
+            return _literal(expr)
+        case ir.Var(name):
+            return _name(name), ATOM
+        case ir.Bin(op, a, b) if op in NAMED_BINARY:
+            return f"T.{op}({expr_text(a)}, {expr_text(b)})", ATOM
+        case ir.Bin(op, a, b):
+            if op not in INFIX:
+                raise InternalError(f"unknown operator {op!r}")
+            sign, level = INFIX[op]
+            left = _at(a, level + (level == COMPARISON))
+            return f"{left} {sign} {_at(b, level + 1)}", level
+        case ir.Un("neg", ir.Const() as a):
+            return f"T.neg({expr_text(a)})", ATOM
+        case ir.Un(op, a):
+            if op not in PREFIX:
+                raise InternalError(f"unknown operator {op!r}")
+            sign, level = PREFIX[op]
+            return f"{sign}{_at(a, level)}", level
+        case ir.Cast(dtype, a):
+            return f'T.Cast("{dtype}", {expr_text(a)})', ATOM
+        case ir.Select(c, a, b):
+            return f"T.Select({expr_text(c)}, {expr_text(a)}, {expr_text(b)})", ATOM
+        case ir.Load(buffer, indices):
+            return _element(buffer, indices), ATOM
+        case ir.AddressOf(buffer, indices, extent, writes):
+            options = (f", extent={extent}" if extent != 1 else "") + (", writes=True" if writes else "")
+            return f"T.address_of({_element(buffer, indices)}{options})", ATOM
+        case ir.Call():
+            return _call(expr), ATOM
+        case _:
+            raise InternalError(f"{type(expr).__name__} cannot be written as text")
+
+
+def _at(expr: ir.Expr, level: int) -> str:
+    text, binds = _expr(expr)
+    return text if binds >= level else f"({text})"
+
+
+def _call(expr: ir.Call) -> str:
+    arguments = ", ".join(expr_text(a) for a in expr.args)
+    plain = expr.name.isidentifier() and expr.name not in RESERVED and not dtypes.is_valid(expr.name)
+    if plain and written(expr.name) == expr.name and expr.args and expr.args[0].dtype == expr.dtype:
+        return f"T.{expr.name}({arguments})"
+    return f'T.call({", ".join(part for part in (_quoted(expr.name), arguments) if part)}, dtype="{expr.dtype}")'
+
+
+def _literal(expr: ir.Const) -> tuple[str, int]:
+    value = expr.value
+    if expr.dtype == "bool":
+        return str(bool(value)), ATOM
+    if expr.dtype == "int32":
+        return str(value), ATOM if value >= 0 else PREFIX["neg"][1]
+    if dtypes.is_float(expr.dtype):
+        text = repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
+        return f"T.{expr.dtype}({text})", ATOM
+    return f"T.{expr.dtype}({value})", ATOM

@@ -1,0 +1,298 @@
+"""The rules of TIR, checked: :func:`verify` raises :class:`InternalError` at the first thing that is wrong.
+
+- Names are identifiers; no scope declares a name that a scope around it has declared (scopes side by side may share one).
+- Operands have equal dtypes. Arithmetic happens in int32, int64, uint32, uint64, float32 and float64; comparisons,
+  ``min`` and ``max`` in any scalar dtype; vectors are only moved about. Conditions are bool.
+- Every index is int32 and provably within its buffer. Guards count: in ``Select``, ``and``, ``or`` and ``If`` each side
+  is checked knowing how the condition came out. Constants are never written.
+- Block iterators are bound within their domain; outermost blocks that write a parameter cover it (:mod:`microc.tir.cover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NoReturn
+
+from microc import dtypes
+from microc.errors import InternalError
+from microc.tir import fold, interval, ir, rewrite
+from microc.tir.affine import branch_context, let_context, loop_context
+from microc.tir.cover import covers_domain
+from microc.tir.linear import Unprintable
+from microc.tir.mathematics import FUNCTIONS
+from microc.tir.simplifier import Simplifier
+from microc.tir.text_print import expr_text
+
+COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
+_INTEGER_ONLY = frozenset(
+    {"floordiv", "floormod", "truncdiv", "truncmod", "bitand", "bitor", "bitxor", "shl", "shr", "bitnot"}
+)
+_ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
+
+Names = Mapping[str, ir.Var | ir.Buffer]
+
+
+def verify(func: ir.PrimFunc) -> None:
+    """Check every rule of TIR on ``func``."""
+    _name(func.name, func.name)
+    names: Names = {}
+    for buffer in func.params:
+        if buffer.scope == "register":
+            _fail(func.name, f"parameter {buffer.name} has scope register")
+        names = _declare_buffer(names, buffer, func.name)
+    _Verifier(func.name).statement(func.body, _Place(names, Simplifier(), ()))
+
+
+def _fail(where: str, what: str) -> NoReturn:
+    raise InternalError(what, where=where)
+
+
+def _name(name: str, where: str) -> None:
+    if not name.isidentifier():
+        _fail(where, f"{name!r} is no identifier")
+
+
+def _declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
+    _name(x.name, where)
+    if x.name in names:
+        _fail(where, f"{x.name} is declared twice")
+    if not dtypes.is_valid(x.dtype):
+        _fail(where, f"{x.name} has the unknown dtype {x.dtype!r}")
+    return {**names, x.name: x}
+
+
+def _declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
+    if buffer.scope not in ir.SCOPES:
+        _fail(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
+    if any(n < 0 for n in buffer.shape):
+        _fail(where, f"buffer {buffer.name} has shape {list(buffer.shape)}")
+    return _declare(names, buffer, where)
+
+
+class _Place:
+    """Where the walk stands: declared names, what is known of values, loops and conditions around (None in a block)."""
+
+    def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...] | None) -> None:
+        self.names = names
+        self.known = known
+        self.around = around
+
+    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> _Place:
+        """The place inside a loop or a condition."""
+        return _Place(names, known, None if self.around is None else (*self.around, outer))
+
+    def knowing(self, known: Simplifier) -> _Place:
+        return _Place(self.names, known, self.around)
+
+
+class _Verifier:
+    def __init__(self, where: str) -> None:
+        self.func = where
+        self.where = where
+
+    def fail(self, what: str) -> NoReturn:
+        _fail(self.where, what)
+
+    # ------------------------------------------------------------ statements
+
+    def statement(self, stmt: ir.Stmt, place: _Place) -> None:
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                self.element(buffer, indices, place)
+                if buffer.scope == "const":
+                    self.fail(f"{buffer.name} is constant and written")
+                if value.dtype != buffer.dtype:
+                    self.fail(f"{value.dtype} is stored to {buffer.name}, which is {buffer.dtype}")
+                self.expr(value, place)
+            case ir.For():
+                self.loop(stmt, place)
+            case ir.If(condition, then, otherwise):
+                self.condition(condition, place)
+                self.branch(condition, True, then, place)
+                if otherwise is not None:
+                    self.branch(condition, False, otherwise, place)
+            case ir.Seq(body):
+                for child in body:
+                    self.statement(child, place)
+            case ir.Let(var, value, body):
+                self.expr(value, place)
+                if var.dtype != value.dtype:
+                    self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
+                names = _declare(place.names, var, self.where)
+                self.statement(body, _Place(names, let_context(var, value, place.known), place.around))
+            case ir.Alloc(buffer, body):
+                if buffer.scope not in ("workspace", "register"):
+                    self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
+                names = _declare_buffer(place.names, buffer, self.where)
+                self.statement(body, _Place(names, place.known, place.around))
+            case ir.Evaluate(value):
+                if not isinstance(value, ir.Call):
+                    self.fail(f"{expr_text(value)} is evaluated for nothing: only a call has an effect")
+                self.expr(value, place)
+            case ir.Block():
+                self.block(stmt, place)
+            case _:
+                self.fail(f"unknown statement {type(stmt).__name__}")
+
+    def loop(self, loop: ir.For, place: _Place) -> None:
+        self.expr(loop.extent, place)
+        if loop.kind not in ir.FOR_KINDS:
+            self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
+        if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
+            self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
+        names = _declare(place.names, loop.var, self.where)
+        self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
+
+    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: _Place) -> None:
+        known = branch_context(condition, holds, body, place.known)
+        self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
+
+    def block(self, block: ir.Block, place: _Place) -> None:
+        outer, self.where = self.where, f"{self.func}, block {block.name}"
+        inside = place
+        if block.predicate is not None:
+            self.condition(block.predicate, place)
+            inside = place.knowing(place.known.assuming(block.predicate))
+        names, known = place.names, inside.known
+        for i in block.iters:
+            self.binding(i, inside)
+            names = _declare(names, i.var, self.where)
+            known = known.with_var(i.var, (0, i.extent - 1), kept=True)
+        if place.around is not None and any(b.scope == "global" for b in rewrite.buffers_written(block)):
+            missing = covers_domain(block, place.around)
+            if missing:
+                self.fail(f"the bindings do not provably cover the block's domain: {missing}")
+        body = _Place(names, known, None)
+        if block.init is not None:
+            self.statement(block.init, body)
+        self.statement(block.body, body)
+        self.where = outer
+
+    def binding(self, i: ir.IterVar, place: _Place) -> None:
+        self.expr(i.binding, place)
+        if i.kind not in ("space", "reduce"):
+            self.fail(f"iterator {i.var.name} has the unknown kind {i.kind!r}")
+        if i.binding.dtype != i.var.dtype or i.var.dtype != "int32":
+            self.fail(f"iterator {i.var.name} is {i.var.dtype}, bound to {i.binding.dtype}")
+        self.within(i.binding, i.extent, place, lambda: f"iterator {i.var.name}")
+
+    # ------------------------------------------------------------ expressions
+
+    def condition(self, expr: ir.Expr, place: _Place) -> None:
+        self.expr(expr, place)
+        if expr.dtype != "bool":
+            self.fail(f"the condition {expr_text(expr)} is {expr.dtype}")
+
+    def expr(self, expr: ir.Expr, place: _Place) -> None:
+        match expr:
+            case ir.Const():
+                self.literal(expr)
+            case ir.Var(name):
+                if place.names.get(name) != expr:
+                    self.fail(f"variable {name} ({expr.dtype}) is not defined here")
+            case ir.Load(buffer, indices):
+                self.element(buffer, indices, place)
+            case ir.Bin(op, a, b) if op in ir.LOGICAL:
+                self.condition(a, place)
+                self.condition(b, place.knowing(place.known.assuming(a, op == "and")))
+            case ir.Bin(op, a, b):
+                self.expr(a, place)
+                self.expr(b, place)
+                if a.dtype != b.dtype:
+                    self.fail(f"{op} of {a.dtype} and {b.dtype}: {expr_text(expr)}")
+                self.operator(op, a.dtype, expr)
+            case ir.Un(op, a):
+                self.expr(a, place)
+                if op != "not":
+                    self.operator(op, a.dtype, expr)
+                elif a.dtype != "bool":
+                    self.fail(f"not of {a.dtype}: {expr_text(expr)}")
+            case ir.Select(c, a, b):
+                self.condition(c, place)
+                self.expr(a, place.knowing(place.known.assuming(c)))
+                self.expr(b, place.knowing(place.known.assuming(c, False)))
+                if a.dtype != b.dtype:
+                    self.fail(f"Select of {a.dtype} and {b.dtype}: {expr_text(expr)}")
+            case ir.Cast(dtype, a):
+                self.expr(a, place)
+                if dtypes.info(dtype).lanes > 1 or dtypes.info(a.dtype).lanes > 1:
+                    self.fail(f"cast of {a.dtype} to {dtype}")
+            case ir.Call():
+                self.call(expr, place)
+            case ir.AddressOf(buffer):
+                self.fail(f"the address of {buffer.name} stands outside a call")
+            case _:
+                self.fail(f"unknown expression {type(expr).__name__}")
+
+    def literal(self, expr: ir.Const) -> None:
+        if not dtypes.is_valid(expr.dtype):
+            self.fail(f"a literal of the unknown dtype {expr.dtype!r}")
+        if dtypes.is_float(expr.dtype):
+            fits = expr.value != expr.value or float(dtypes.to_numpy(expr.dtype).type(expr.value)) == expr.value
+        else:
+            fits = isinstance(expr.value, int) and fold.fits(expr.value, expr.dtype)
+        if not fits:
+            self.fail(f"{expr.value} is no {expr.dtype}")
+
+    def operator(self, op: str, dtype: str, expr: ir.Expr) -> None:
+        kind, _, lanes = dtypes.info(dtype)
+        if op not in ir.COMPARISONS and op not in ir.ARITHMETIC and op not in ir.UNARY:
+            self.fail(f"unknown operator {op} of {dtype}")
+        allowed = lanes == 1 if op in _ANY_SCALAR else dtype in COMPUTE
+        misused = (op in _INTEGER_ONLY and kind == "float") or (op == "div" and kind != "float")
+        if not allowed or misused:
+            self.fail(f"{op} of {dtype}: {expr_text(expr)}")
+
+    def call(self, expr: ir.Call, place: _Place) -> None:
+        if not dtypes.is_valid(expr.dtype):
+            self.fail(f"{expr.name} gives the unknown dtype {expr.dtype!r}")
+        for a in expr.args:
+            if isinstance(a, ir.AddressOf):
+                self.address(a, place)
+            else:
+                self.expr(a, place)
+        if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
+            self.fail(f"{expr_text(expr)} of {', '.join(a.dtype for a in expr.args)} gives {expr.dtype}")
+
+    # ------------------------------------------------------------ memory
+
+    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: _Place) -> None:
+        if place.names.get(buffer.name) != buffer:
+            self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
+        if len(indices) != len(buffer.shape):
+            self.fail(f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices given")
+        for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+            self.expr(index, place)
+            if index.dtype != "int32":
+                self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}")
+            self.within(index, extent, place, partial(_axis, axis, buffer))
+
+    def address(self, a: ir.AddressOf, place: _Place) -> None:
+        self.element(a.buffer, a.indices, place)
+        if a.writes and a.buffer.scope == "const":
+            self.fail(f"{a.buffer.name} is constant and written")
+        if a.extent < 1:
+            self.fail(f"{a.extent} elements are touched at an address of {a.buffer.name}")
+        flat: ir.Expr = ir.const(0, "int32")
+        for index, stride in zip(a.indices, a.buffer.strides, strict=True):
+            flat = flat + index * stride
+        self.within(flat + (a.extent - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
+
+    def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> None:
+        """``0 <= index < extent``, proven."""
+        try:
+            reach = place.known.reach(index)
+        except Unprintable:
+            reach = interval.UNKNOWN
+        if not interval.within(reach, (0, extent - 1)):
+            self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
+
+
+def _axis(axis: int, buffer: ir.Buffer) -> str:
+    return f"axis {axis} of {buffer.name}{list(buffer.shape)}"
+
+
+def _shown(reach: interval.Interval) -> str:
+    low, high = ("?" if isinstance(end, float) else str(end) for end in reach)
+    return f"{low}..{high}"

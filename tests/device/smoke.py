@@ -1,0 +1,95 @@
+"""The smoke firmware of the port tests: building it for a board, and talking to it."""
+
+from __future__ import annotations
+
+import select
+import shutil
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from microc import paths
+from microc.codegen.render import render
+from microc.target import Board
+
+EMULATED = ("mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "netduinoplus2", "microbit")
+
+WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip, saying why, unless all programs are there."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on PATH")
+
+
+def build(board: Board, folder: Path, *flags: str) -> Path:
+    """Compile and link the smoke firmware with the board's port, as a project does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "microc_board.h").write_text(render("board/microc_board.h.j2", board))
+    (folder / "linker.ld").write_text(render("board/linker.ld.j2", board))
+    options = board.raw["build"]
+    runtime = paths.runtime_c()
+    elf = folder / "smoke.elf"
+    argv = [options["prefix"] + "gcc", *options["c_flags"], "-Os", "-ffunction-sections", "-fdata-sections", *WARNINGS]
+    argv += [
+        "-include",
+        "microc_board.h",
+        "-I",
+        str(folder),
+        "-I",
+        str(runtime / "include"),
+        "-I",
+        str(runtime / "ports"),
+    ]
+    argv += [str(runtime / source) for source in options["sources"]]
+    argv += [str(Path(__file__).with_name("smoke_firmware.c")), *options["ld_flags"], "-Wl,--fatal-warnings"]
+    argv += ["-T", str(folder / "linker.ld"), *flags, "-lm", "-o", str(elf)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return elf
+
+
+class Line:
+    """A connection to the smoke firmware."""
+
+    def __init__(self, url: str) -> None:
+        host, port = url.removeprefix("socket://").split(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=20)
+
+    def __enter__(self) -> Line:
+        self.greet()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._socket.close()
+
+    def greet(self) -> None:
+        """Wait until the firmware answers: what arrives before its UART is set up is lost, as on real hardware."""
+        for number in range(1, 32):
+            self.send(bytes([number]))
+            if select.select([self._socket], [], [], 0.5)[0]:
+                while self.receive(1) != bytes([number]):
+                    pass
+                return
+        raise AssertionError("the firmware does not answer")
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def command(self, letter: str, argument: int, data: bytes = b"") -> None:
+        self.send(letter.encode() + struct.pack("<I", argument) + data)
+
+    def receive(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            assert more, "the emulator closed the line"
+            data += more
+        return data
+
+    def words(self, count: int) -> tuple[int, ...]:
+        return struct.unpack(f"<{count}I", self.receive(4 * count))

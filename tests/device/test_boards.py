@@ -1,0 +1,132 @@
+"""Board files: those that come with microc, and the errors of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from microc import paths
+from microc.codegen.render import render
+from microc.device.boards import list_boards, load_board
+from microc.errors import UsageError
+
+GOOD = (paths.boards() / "mps2-an386.toml").read_text()
+
+
+def wrong(folder: Path, text: str) -> UsageError:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load_board(path)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", list_boards())
+def test_every_board_loads(name: str) -> None:
+    board = load_board(name)
+    assert board.name == name
+    if name == "host":
+        assert board.flash_bytes == board.ram_bytes == 0
+    else:
+        assert board.target.isa == "arm"
+        assert board.raw["link"]["stack_bytes"] < board.ram_bytes
+        assert {r.name for r in board.regions} == {m["name"] for m in board.raw["memory"]}
+
+
+def test_known_facts() -> None:
+    assert {"host", "mps2-an386", "mps3-an547", "netduinoplus2", "microbit"} <= set(list_boards())
+    board = load_board("netduinoplus2")
+    assert (board.flash_bytes, board.ram_bytes) == (1 << 20, 128 << 10)
+    assert load_board("mps3-an547").target.has("mve")
+
+
+def test_a_board_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert load_board(str(path)).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("mps2-an368", "mps2-an386"), ("netduino", "netduinoplus2"), ("xyzzy", "known: host")]
+)
+def test_unknown_board(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_board(name)
+    assert name in caught.value.what
+    assert hint in caught.value.hint
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the board file"):
+        load_board(tmp_path / "none.toml")
+
+
+def line_of(text: str, start: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if line.startswith(start))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "start"),
+    [
+        ('cpu = "cortex-m4"', 'cpu = "cortex-m99"', "cortex-m99", "cpu"),
+        ('kind = "ram"', 'kind = "rom"', "memory.1.kind", 'kind = "rom"'),
+        ("baud = 115_200", "baud = 3", "console.baud", "baud"),
+        ("irq = 0", "irq = 'zero'", "console.irq", "irq"),
+        ("stack_bytes = 8192", "stack_bytes = 8191", "link.stack_bytes", "stack_bytes"),
+        ("hz = 25_000_000 #", "#", "timer: 'hz' is a required property", "[timer]"),
+        ('prefix = "arm-none-eabi-"', 'prefix = "arm-none-eabi-"\ncolour = 1', "colour", "[build]"),
+        ("ports/systick.c", "ports/sundial.c", "ports/sundial.c", "sources"),
+        ("origin = 0x2000_0000", "origin = 0x0010_0000", "overlap", "origin = 0x0010"),
+        ('name = "data"', 'name = "code"', "two memory regions", ""),
+        ("ticks_per_instruction = 1.6", "ticks_per_instruction = 0", "emulator.ticks_per_instruction", "ticks_per"),
+    ],
+)
+def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, key: str, start: str) -> None:
+    assert old in GOOD
+    text = GOOD.replace(old, new)
+    error = wrong(tmp_path, text)
+    assert key in error.what
+    if start:
+        assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
+
+
+def test_not_toml(tmp_path: Path) -> None:
+    assert "line 2" in wrong(tmp_path, "title = 'x'\ncpu = = 3\n").what
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="UTF-8"):
+        load_board(tmp_path / "bytes.toml")
+
+
+def test_a_microcontroller_needs_memory(tmp_path: Path) -> None:
+    before, _, rest = GOOD.partition("[[memory]]")
+    assert "flash and a RAM region" in wrong(tmp_path, before + rest[rest.index("[link]") :]).what
+
+
+def test_linker_script(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        GOOD.replace(
+            "[link]", '[[memory]]\nname = "psram"\nkind = "ram"\norigin = 0x21000000\nsize = 0x100000\n\n[link]'
+        )
+    )
+    text = render("board/linker.ld.j2", load_board(path))
+    assert "code (rx) : ORIGIN = 0x00000000, LENGTH = 0x400000" in text
+    assert "data (rw) : ORIGIN = 0x20000000, LENGTH = 0x400000" in text
+    assert "  .psram (NOLOAD) :" in text
+    assert "} > psram" in text
+    assert "{{" not in text
+
+
+def test_board_header() -> None:
+    text = render("board/microc_board.h.j2", load_board("netduinoplus2"))
+    for line in (
+        "MICROC_PORT_TICK_HZ 1000000000u",
+        "MICROC_CONSOLE_BASE 0x40011000u",
+        "MICROC_CONSOLE_IRQ 37u",
+        "MICROC_CONSOLE_BAUD 115200u",
+        "MICROC_CONSOLE_ENABLE_MASK 0x00000010u",
+        "MICROC_TIMER_BASE 0x40000000u",
+    ):
+        assert f"#define {line}\n" in text
+    assert "MICROC_CONSOLE" not in render("board/microc_board.h.j2", load_board("host"))

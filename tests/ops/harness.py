@@ -1,0 +1,185 @@
+"""Running an operator's cases three ways: inference, the numpy reference, and the interpreted tensor expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import Legalized
+from microc.ops.registry import Case, OpCall, OpDef, Operand, get
+from microc.target import target_for
+from microc.tir import interp, ir
+
+INTRINSICS: Mapping[str, Any] = {"smmulr": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32}
+
+
+def attributes(definition: OpDef, case: Case) -> dict[str, Any]:
+    """The case's attributes over the operator's defaults."""
+    return {**definition.defaults, **case.attrs}
+
+
+def case_arrays(case: Case, seed: int = 0) -> list[Array]:
+    """The case's operands; the ones it leaves open are random, with the extremes of 8- and 16-bit dtypes among them."""
+    rng = np.random.default_rng(seed)
+    given = (*case.arrays, *(None,) * len(case.types))
+    return [random_array(kind, rng) if array is None else array for kind, array in zip(case.types, given, strict=False)]
+
+
+def random_array(kind: TensorType, rng: np.random.Generator) -> Array:
+    """Data of a type: floats in -2..2, small dtypes over their whole range, wide integers within +-1000."""
+    if dtypes.is_float(kind.dtype):
+        return rng.uniform(-2, 2, kind.shape).astype(dtypes.to_numpy(kind.dtype))
+    low, high = dtypes.int_range(kind.dtype)
+    low, high = (low, high) if dtypes.nbytes(kind.dtype) <= 2 else (max(low, -1000), 1000)
+    array = rng.integers(low, high, kind.shape, endpoint=True)
+    extremes = rng.random(kind.shape) < 0.1
+    array = np.where(extremes, np.where(array > (low + high) // 2, high, low), array)
+    return np.asarray(array).astype(dtypes.to_numpy(kind.dtype))
+
+
+def check_inference(definition: OpDef, case: Case) -> None:
+    """Shapes and dtypes that inference gives are those of the reference's results."""
+    attrs = attributes(definition, case)
+    inferred = definition.infer(attrs, case.types)
+    made = definition.reference(attrs, case_arrays(case))
+    assert [(t.shape, t.dtype) for t in inferred] == [(a.shape, a.dtype.name) for a in made]
+
+
+def check_expression(definition: OpDef, case: Case, seed: int = 0) -> None:
+    """The interpreted tensor expression gives what the reference gives: the same integers, floats within the tolerance."""
+    arrays = case_arrays(case, seed)
+    wanted = definition.reference(attributes(definition, case), [a.copy() for a in arrays])
+    for got, want in zip(evaluate(definition, case, arrays), wanted, strict=True):
+        assert_same(got, want, case.tolerance)
+
+
+def assert_same(got: Array, want: Array, tolerance: float = 0.0) -> None:
+    """Equal; floats within ``tolerance``, relative above one and absolute below."""
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    if tolerance and got.dtype.kind == "f":
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def evaluate(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """The operator's results by interpreting its naive loops."""
+    attrs = attributes(definition, case)
+    out_types = definition.infer(attrs, case.types)
+    params = _Params(case, arrays)
+    if definition.scalar is None:
+        assert definition.compute is not None, f"{definition.name} has neither scalar nor compute"
+        operands = tuple(params.operand(position) for position in range(len(case.types)))
+        made = definition.compute(OpCall(attrs, operands, out_types, target_for("host")))
+        outputs = made if isinstance(made, tuple) else (made,)
+    else:
+        outputs = (_elementwise(definition, attrs, case, out_types[0], params),)
+    return _run(outputs, out_types, params)
+
+
+def _run(outputs: Sequence[te.Tensor], out_types: Sequence[TensorType], params: _Params) -> tuple[Array, ...]:
+    tensors = [tensor for tensor, _ in params.bound]
+    func = te.create_prim_func("kernel", tensors, list(outputs))
+    results = [np.zeros(t.shape, dtypes.to_numpy(t.dtype)) for t in outputs]
+    interp.run(func, [*(array for _, array in params.bound), *results], INTRINSICS)
+    for tensor, kind in zip(outputs, out_types, strict=True):
+        assert tensor.dtype == kind.dtype and tensor.size == kind.size
+    return tuple(result.reshape(kind.shape) for result, kind in zip(results, out_types, strict=True))
+
+
+class _Params:
+    """Placeholders in order, each with its data."""
+
+    def __init__(self, case: Case, arrays: Sequence[Array]) -> None:
+        self.case, self.arrays = case, arrays
+        self.bound: list[tuple[te.Tensor, Array]] = []
+
+    def tensor(self, array: Array) -> te.Tensor:
+        tensor = te.placeholder(array.shape, array.dtype.name, f"x{len(self.bound)}")
+        self.bound.append((tensor, np.asarray(array, order="C")))
+        return tensor
+
+    def operand(self, position: int) -> Operand:
+        kind, array = self.case.types[position], self.arrays[position]
+
+        def view(shape: Sequence[int] | None = None) -> te.Tensor:
+            return self.tensor(array.reshape(kind.shape if shape is None else shape))
+
+        known = array if position in self.case.consts else None
+        return Operand(kind, known, view, self.tensor)
+
+
+def _elementwise(
+    definition: OpDef, attrs: Mapping[str, Any], case: Case, result: TensorType, params: _Params
+) -> te.Tensor:
+    """The operator's scalar at every index of the result, operands broadcast as in numpy; scalar constants are literals."""
+    assert definition.scalar is not None
+    literal = {
+        position
+        for position in case.consts
+        if case.types[position].size == 1 and position not in definition.whole and result.size > 1
+    }
+    tensors = {k: params.tensor(params.arrays[k]) for k in range(len(case.types)) if k not in literal}
+
+    def element(*index: ir.Var) -> ir.Expr:
+        args: list[Any] = []
+        for position, kind in enumerate(case.types):
+            if position in literal:
+                args.append(ir.const(params.arrays[position].reshape(-1)[0].item(), kind.dtype))
+            elif position in definition.whole:
+                args.append(tensors[position])
+            else:
+                own = index[len(index) - len(kind.shape) :]
+                where = tuple(0 if e == 1 else i for e, i in zip(kind.shape, own, strict=True))
+                args.append(tensors[position][where])
+        assert definition.scalar is not None
+        return definition.scalar(attrs, args)
+
+    return te.compute(result.shape, element, "out")
+
+
+# ---------------------------------------------------------------- legalisation
+
+
+def run_graph(nodes: Sequence[Node], types: Mapping[str, TensorType], values: Mapping[str, Array]) -> dict[str, Array]:
+    """Every value of ``nodes`` by their references; types must agree with inference."""
+    known = dict(values)
+    for node in nodes:
+        definition = get(node.op)
+        inputs = [name for name in node.inputs if name]
+        attrs = {**definition.defaults, **node.attrs}
+        inferred = definition.infer(attrs, [types[name] for name in inputs])
+        made = definition.reference(attrs, [known[name] for name in inputs])
+        for name, kind, array in zip(node.outputs, inferred, made, strict=True):
+            assert (kind.shape, kind.dtype) == (array.shape, array.dtype.name)
+            assert (types[name].shape, types[name].dtype) == (kind.shape, kind.dtype)
+            known[name] = array
+    return known
+
+
+def legalized(node: Node, graph: Graph) -> Legalized:
+    """What a node becomes; it must become something."""
+    legalize = get(node.op).legalize
+    found = legalize(node, graph) if legalize is not None else None
+    assert found is not None, f"{node.op} stays as it is"
+    nodes, types, consts = found
+    return nodes, types, consts
+
+
+def run_legalized(node: Node, graph: Graph, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+    """The node's outputs by way of what it is legalized to."""
+    nodes, types, consts = legalized(node, graph)
+    known = run_graph(nodes, {**graph.types, **types}, {**graph.consts, **consts, **inputs})
+    return tuple(known[name] for name in node.outputs)
+
+
+def named_cases(definitions: Sequence[OpDef]) -> Iterator[tuple[str, OpDef, Case]]:
+    """Every case of every operator, under an id."""
+    for definition in definitions:
+        for number, case in enumerate(definition.cases()):
+            yield f"{definition.name}-{number}-{case.name}".rstrip("-"), definition, case

@@ -1,0 +1,195 @@
+"""The verifier: passes what is right, names every class of fault."""
+
+import pytest
+
+from microc import te
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.ir import Bin, Const, Expr, Select, Un, Var, const
+from microc.tir.verify import verify
+
+I, J, V, W = Var("i"), Var("j"), Var("v"), Var("w")  # noqa: E741
+X = ir.Buffer("x", (8,), "int32")
+N = ir.Buffer("n", (8,), "int8")
+C = ir.Buffer("c", (8,), "int32", "const")
+R = ir.Buffer("r", (8,), "float32")
+OUT = ir.Buffer("out", (4, 8), "int32")
+ONE = const(1, "int32")
+
+
+def kernel(body: ir.Stmt) -> ir.PrimFunc:
+    return ir.PrimFunc("f", (X, N, C, R, OUT), body)
+
+
+def store(value: Expr, index: Expr = ONE) -> ir.Stmt:
+    return ir.Store(X, (index,), value)
+
+
+def over(extent: int, body: ir.Stmt) -> ir.Stmt:
+    return ir.loops([(I, extent)], body)
+
+
+def pad(condition: Expr) -> ir.Stmt:
+    return over(10, store(Select(condition, X[I - 1], ONE), I // 2))
+
+
+def block(*iters: tuple[Var, int, Expr], predicate: Expr | None = None, target: ir.Buffer = OUT) -> ir.Stmt:
+    bound = tuple(ir.IterVar(var, extent, "space", binding) for var, extent, binding in iters)
+    return ir.Block("b", bound, ir.Store(target, (V, W)[: len(iters)], ONE), None, predicate)
+
+
+def nest(*extents: int) -> list[tuple[Var, int]]:
+    return [(Var(name), extent) for name, extent in zip("ijk", extents, strict=False)]
+
+
+RIGHT = {
+    "pad guard": pad(Bin("and", I >= 1, I < 9)),
+    "pad guard the other way round": pad(Bin("and", Bin("le", ONE, I), Bin("gt", const(9, "int32"), I))),
+    "negated guard": over(10, store(Select(Bin("or", I < 1, I >= 9), ONE, X[I - 1]), I // 2)),
+    "guard within and": over(10, ir.If(Bin("and", I < 8, X[I] > 0), store(ONE, I))),
+    "guard of an if": ir.loops([(I, 3), (J, 4)], ir.If(I * 4 + J < 8, store(ONE, I * 4 + J))),
+    "guarded gather": over(8, store(Select(Bin("and", X[I] >= 0, X[I] < 8), X[X[I]], ONE), I)),
+    "clamped gather": over(8, store(X[ir.clamp(X[I], 0, 7)], I)),
+    "table": over(8, store(X[(N[I].astype("int32") + 128) // 32], I)),
+    "tail": ir.loops([(I, 3)], ir.For(J, ir.minimum(const(3, "int32"), 8 - I * 3), store(ONE, I * 3 + J))),
+    "let": over(4, ir.Let(V, I * 2 + 1, store(V, V))),
+    "let of the same name beside": ir.seq(ir.Let(V, ONE, store(V)), ir.Let(V, ONE, store(V))),
+    "address": ir.Evaluate(ir.Call("copy", (ir.AddressOf(X, (const(4, "int32"),), 4, True),), "int32")),
+    "narrow comparison": store(Select(N[0] < N[1], ONE, ONE)),
+    "narrow maximum": over(8, ir.Store(N, (I,), ir.maximum(N[I], 0))),
+    "register": ir.Alloc(ir.Buffer("t", (2,), "int32", "register"), store(ONE)),
+    "vector moved": ir.Let(
+        Var("p", "int16x2"), ir.Call("load", (ONE,), "int16x2"), store(ir.Call("dot", (ONE,), "int32"))
+    ),
+    "block": ir.loops(nest(4, 8), block((V, 4, I), (W, 8, J))),
+    "fused block": ir.loops(nest(32), block((V, 4, I // 8), (W, 8, I % 8))),
+    "split block": ir.loops(nest(4, 2, 4), block((V, 4, I), (W, 8, J * 4 + Var("k")))),
+    "imperfect split": ir.loops(
+        nest(4, 3, 3), block((V, 4, I), (W, 8, J * 3 + Var("k")), predicate=J * 3 + Var("k") < 8)
+    ),
+    "fused and split imperfectly": ir.loops(
+        nest(5, 7), block((V, 4, (I * 7 + J) // 8), (W, 8, (I * 7 + J) % 8), predicate=I * 7 + J < 32)
+    ),
+    "reversed block": ir.loops(nest(4, 8), block((V, 4, 3 - I), (W, 8, J))),
+    "tail block": ir.loops(
+        nest(4, 3),
+        ir.For(Var("k"), ir.minimum(const(3, "int32"), 8 - J * 3), block((V, 4, I), (W, 8, J * 3 + Var("k")))),
+    ),
+    "part of a workspace": ir.Alloc(
+        ir.Buffer("t", (8,), "int32", "workspace"),
+        ir.loops(nest(4), block((V, 8, I * 2), target=ir.Buffer("t", (8,), "int32", "workspace"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str) -> None:
+    verify(kernel(RIGHT[name]))
+
+
+def test_lowered_functions_are_right() -> None:
+    x, w = te.placeholder((6, 6), "int8", "x"), te.placeholder((3, 3), "int8", "w")
+    p, q = te.reduce_axis(3, "p"), te.reduce_axis(3, "q")
+
+    def tap(h: Expr, v: Expr) -> Expr:
+        y, z = h * 2 + p.var - 1, v * 2 + q.var - 1
+        inside = ir.all_of([y >= 0, y < 6, z >= 0, z < 6])
+        assert inside is not None
+        return te.sum_reduce(ir.select(inside, x[y, z].astype("int32") * w[p.var, q.var].astype("int32"), 0), p, q)
+
+    verify(te.create_prim_func("conv", [x], [te.compute((3, 3), tap, "out")], [w]))
+
+
+P = ir.Buffer("p", (8,), "float32", "register")
+WRONG: dict[str, tuple[ir.Stmt, str]] = {
+    "operand dtypes": (store(Bin("add", ONE, const(1, "int64"))), "add of int32 and int64"),
+    "store dtype": (ir.Store(X, (ONE,), N[0]), "int8 is stored to x, which is int32"),
+    "index dtype": (ir.Store(X, (const(1, "int64"),), ONE), "index .* is int64"),
+    "rank": (ir.Store(OUT, (ONE,), ONE), "out has 2 axes, 1 indices"),
+    "bounds of a loop": (over(9, store(ONE, I)), r"axis 0 of x\[8\]: i may be 0\.\.8, allowed is 0\.\.7"),
+    "negative index": (over(8, store(ONE, I - 1)), r"may be -1\.\.6"),
+    "half a guard": (pad(I >= 1), r"may be 0\.\.8"),
+    "guard of another branch": (over(10, store(Select(I < 8, ONE, X[I]), I // 2)), r"may be 8\.\.9"),
+    "unguarded gather": (store(X[X[0]]), r"may be \?\.\.\?"),
+    "guard on overwritten data": (
+        ir.If(Bin("and", X[0] >= 0, X[0] < 8), ir.Seq((store(const(99, "int32"), const(0, "int32")), store(X[X[0]])))),
+        r"may be \?",
+    ),
+    "undefined variable": (store(I), r"variable i \(int32\) is not defined"),
+    "variable of another dtype": (over(4, store(Var("i", "int64").astype("int32"))), "not defined"),
+    "out of scope": (ir.seq(over(4, store(I)), store(I)), "not defined"),
+    "shadowing": (over(4, over(4, store(I))), "i is declared twice"),
+    "shadowed buffer": (ir.Let(Var("x"), ONE, store(ONE)), "x is declared twice"),
+    "unknown buffer": (ir.Store(P, (ONE,), const(0, "float32")), "p is not declared"),
+    "buffer of another shape": (ir.Store(ir.Buffer("x", (9,), "int32"), (ONE,), ONE), "x is not declared here"),
+    "name": (ir.Let(Var("a b"), ONE, store(ONE)), "no identifier"),
+    "constant written": (ir.Store(C, (ONE,), ONE), "c is constant and written"),
+    "constant written through an address": (
+        ir.Evaluate(ir.Call("copy", (ir.AddressOf(C, (ONE,), 1, True),), "int32")),
+        "c is constant",
+    ),
+    "address beyond the end": (
+        ir.Evaluate(ir.Call("copy", (ir.AddressOf(X, (const(5, "int32"),), 4),), "int32")),
+        r"the end of T.address_of\(x\[5\], extent=4\): .* may be 8\.\.8",
+    ),
+    "address outside a call": (store(ir.AddressOf(X, (ONE,))), "outside a call"),
+    "condition": (ir.If(ONE, store(ONE)), "condition 1 is int32"),
+    "condition of a select": (store(Select(ONE, ONE, ONE)), "condition 1 is int32"),
+    "operand of and": (store(Select(Bin("and", ONE, ONE), ONE, ONE)), "condition 1 is int32"),
+    "branches of a select": (store(Select(ONE < 2, ONE, const(1, "int64"))), "Select of int32 and int64"),
+    "narrow arithmetic": (ir.Store(N, (ONE,), N[0] + N[1]), "add of int8"),
+    "vector arithmetic": (ir.Let(Var("p", "int16x2"), Un("neg", Var("q", "int16x2")), store(ONE)), "not defined"),
+    "division of integers": (store(Bin("div", ONE, ONE)), "div of int32"),
+    "floor division of floats": (ir.Store(R, (ONE,), Bin("floordiv", R[0], R[1])), "floordiv of float32"),
+    "unknown operator": (store(Bin("xnor", ONE, ONE)), "xnor of int32"),
+    "not of a number": (store(Un("not", ONE)), "not of int32"),
+    "literal": (store(Const(1 << 40, "int32")), "1099511627776 is no int32"),
+    "inexact literal": (ir.Store(R, (ONE,), Const(0.1, "float32")), "0.1 is no float32"),
+    "let dtype": (ir.Let(Var("v", "int64"), ONE, store(ONE)), "v is int64 and bound to int32"),
+    "loop dtype": (ir.For(Var("i", "int64"), ONE, store(ONE)), "loop i is int64"),
+    "loop kind": (ir.For(I, ONE, store(ONE), "sideways"), "sideways"),
+    "scope of an allocation": (ir.Alloc(ir.Buffer("t", (1,), "int8"), store(ONE)), "scope global is allocated"),
+    "evaluated value": (ir.Evaluate(ONE), "only a call"),
+    "mathematics": (ir.Store(R, (ONE,), ir.Call("exp", (ONE,), "float32")), "exp"),
+    "binding out of domain": (ir.loops(nest(5, 8), block((V, 4, I), (W, 8, J))), r"iterator v: i may be 0\.\.4"),
+    "domain not covered": (ir.loops(nest(3, 8), block((V, 4, I), (W, 8, J))), "v = i does not run through 0..3"),
+    "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not run through"),
+    "diagonal": (ir.loops(nest(4), block((V, 4, I), (W, 8, I))), "no independent digit"),
+    "overlapping digits": (ir.loops(nest(16), block((V, 4, I // 4), (W, 8, I // 2))), "share the same part"),
+    "predicate that cuts": (
+        ir.loops(nest(4, 8), block((V, 4, I), (W, 8, J), predicate=J < 7)),
+        "j < 7 may leave instances out",
+    ),
+    "condition that cuts": (
+        ir.loops(nest(4, 8), ir.If(I > 0, block((V, 4, I), (W, 8, J)))),
+        "i > 0 may leave instances out",
+    ),
+    "iterator kind": (ir.Block("b", (ir.IterVar(V, 1, "time", const(0, "int32")),), store(ONE)), "kind 'time'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong(name: str) -> None:
+    body, message = WRONG[name]
+    with pytest.raises(InternalError, match=message) as caught:
+        verify(kernel(body))
+    assert caught.value.where.startswith("f")
+
+
+def test_parameters() -> None:
+    for buffers, message in (
+        ((X, X), "x is declared twice"),
+        ((ir.Buffer("t", (2,), "int8", "register"),), "scope register"),
+        ((ir.Buffer("t", (2,), "int7"),), "unknown dtype"),
+        ((ir.Buffer("t", (2,), "int8", "moon"),), "unknown scope"),
+        ((ir.Buffer("t", (-2,), "int8"),), "shape"),
+    ):
+        with pytest.raises(InternalError, match=message):
+            verify(ir.PrimFunc("f", buffers, ir.Seq(())))
+
+
+def test_faults_name_their_block() -> None:
+    inner = ir.Block("wrong", (ir.IterVar(V, 4, "space", I),), store(ONE, V + 5))
+    with pytest.raises(InternalError) as caught:
+        verify(kernel(over(4, inner)))
+    assert caught.value.where == "f, block wrong"
