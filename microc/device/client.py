@@ -114,8 +114,8 @@ class Client:
     """A session with a board; use it in a ``with`` statement, which closes the transport.
 
     ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
-    repetitions (up to four times as long). Runs and profiles are given ``run_timeout`` seconds at least, since a
-    board that computes does not answer. ``model`` picks one of the models of the firmware.
+    repetitions, up to four times as long (10 s in all with the defaults). Runs and profiles are given ``run_timeout``
+    seconds at least, since a board that computes does not answer. ``model`` picks one of the models of the firmware.
     """
 
     def __init__(
@@ -336,21 +336,21 @@ class Client:
     def _exchange(self, request: Frame, patience: float) -> Frame:
         data = encode(request)
         begin = time.monotonic()
-        wait, attempt = self._timeout, 0
-        while attempt <= self._retries or time.monotonic() - begin < patience:
+        wait, attempt, elapsed = self._timeout, 0, 0.0
+        longest = max(self._timeout * _LARGEST_GROWTH, patience / 8)
+        while attempt <= self._retries or elapsed < patience:
             self._transport.write(data)
             reply = self._await(request, time.monotonic() + wait)
             if reply is not None:
                 return reply
             attempt += 1
-            wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
-        raise DeviceError(
-            f"no answer to {Operation(request.operation).name} in {time.monotonic() - begin:.1f} s, asked {attempt} times",
-            where=self._where,
-            hint="is the firmware running, and built with the RPC protocol and this baud rate?"
-            if request.operation == Operation.HELLO
-            else "did the firmware crash? reset the board, or allow more time",
-        )
+            elapsed = time.monotonic() - begin
+            wait = min(wait * _GROWTH, longest)
+        hint = "did the firmware crash? reset the board, or allow more time"
+        if request.operation == Operation.HELLO:
+            hint = "is the firmware running, and built with the RPC protocol and this baud rate?"
+        what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
+        raise DeviceError(what, where=self._where, hint=hint)
 
     def _await(self, request: Frame, deadline: float) -> Frame | None:
         """The reply to ``request``, or None at the deadline; late replies to other requests are dropped."""

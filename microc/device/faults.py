@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from microc.device.transport import Transport
 
@@ -58,10 +58,6 @@ class FaultyTransport:
 
     def close(self) -> None:
         self._inner.close()
-
-    def set_rates(self, **rates: float) -> None:
-        """Change some rates while the line is in use."""
-        self._rates = replace(self._rates, **rates)
 
     def _strikes(self, fault: str) -> bool:
         struck = self._random.random() < getattr(self._rates, fault)

@@ -31,6 +31,7 @@ _PACKAGES: Mapping[str, str] = MappingProxyType(
 
 _HOST_COMPILERS = ("cc", "gcc", "clang")
 _SHOWN_LINES = 20
+_COMPILE_SECONDS = 300
 _STACK = ".stack"
 
 
@@ -174,9 +175,9 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
     compiler = _host_compiler()
     command = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", f"-I{folder}", *map(str, sources), "-o", str(target), "-lm"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"{compiler} did not finish within {_BUILD_SECONDS} s", where=str(folder)) from error
+        raise ToolError(f"{compiler} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
     if done.returncode != 0:
-        raise ToolError("the generated C does not compile", where=str(folder), hint=done.stderr.strip()[-_SHOWN:])
+        raise ToolError("the generated C does not compile", where=str(folder), hint="\n".join(done.stderr.strip().splitlines()[:_SHOWN_LINES]))
     return target

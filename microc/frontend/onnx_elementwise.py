@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from microc.frontend.onnx_build import FLOAT, MOVABLE, Application, Spelling
-from microc.frontend.onnx_file import dtype
+from microc.frontend.onnx_application import FLOAT, MOVABLE, Application, Spelling
+from microc.frontend.onnx_tensor import dtype
 from microc.graph.ir import Attr
 
 FLOAT_MAX = float(np.finfo(np.float32).max)

@@ -1,7 +1,7 @@
 """Safe access to the ONNX protobuf: plain tensors, operators and attributes, or a ModelError.
 
-Protobuf checks the wire format and nothing else. Here every tensor is checked against its own shape, every attribute
-against the type that is asked for, and everything that lives outside the file is refused.
+Protobuf checks the wire format and nothing else. Here every attribute is checked against the type that is asked for,
+and everything that lives outside the file is refused.
 """
 
 from __future__ import annotations
@@ -9,43 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NoReturn
 
-import numpy as np
-
-from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.onnx_tensor import DTYPES, array, dtype, dtype_name, text
 
-MAX_BYTES = (1 << 31) - 1
-"""Largest tensor: the generated C indexes with 32 bits."""
-MAX_RANK = 8
 OPSETS = range(7, 29)
 """Versions of the default operator set: numpy broadcasting came with 7."""
-
-_DTYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-}
-_FIELDS = {
-    "float32": "float_data",
-    "float64": "double_data",
-    "int64": "int64_data",
-    "uint32": "uint64_data",
-    "uint64": "uint64_data",
-}
-"""Where values live that are not raw bytes; all other dtypes use ``int32_data`` (TensorProto in ``onnx.proto``)."""
 
 _FLOAT, _INT, _STRING, _TENSOR, _FLOATS, _INTS = 1, 2, 3, 4, 6, 7
 _KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor"}
@@ -183,13 +154,6 @@ def decode(data: bytes, name: str) -> OnnxFile:
     )
 
 
-def text(value: Any, where: str) -> str:
-    """A string field, which protobuf hands over as bytes where it is not UTF-8."""
-    if not isinstance(value, str):
-        raise ModelError(f"the name {value!r} is not UTF-8", where=where)
-    return value
-
-
 def _parse(data: bytes, name: str) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
@@ -235,79 +199,11 @@ def _initializers(graph: Any, name: str) -> tuple[dict[str, Array], dict[str, st
             raise ModelError(
                 "an initialiser has no name" if not tensor.name else "the name is taken twice", where=where
             )
-        if tensor.data_type in _DTYPES:
+        if tensor.data_type in DTYPES:
             found[tensor.name] = array(tensor, where)
         else:
-            unreadable[tensor.name] = _dtype_name(tensor.data_type)
+            unreadable[tensor.name] = dtype_name(tensor.data_type)
     return found, unreadable
-
-
-def _dtype_name(code: int) -> str:
-    import onnx
-
-    names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
-    return names.get(code, f"number {code}")
-
-
-def dtype(code: int, where: str) -> str:
-    """The dtype with a TensorProto.DataType number."""
-    if code == 0:
-        raise ModelError("the element type is not given", where=where)
-    if code not in _DTYPES:
-        raise UnsupportedError(f"elements of type {_dtype_name(code)}", where=where)
-    return _DTYPES[code]
-
-
-def array(tensor: Any, where: str) -> Array:
-    """The data of a TensorProto, checked against its shape."""
-    if tensor.data_location == 1 or tensor.external_data:
-        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
-        raise UnsupportedError(
-            f"the data lives in {location!r}, outside the model file",
-            where=where,
-            hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
-        )
-    if tensor.HasField("segment"):
-        raise UnsupportedError("the tensor is split into segments", where=where)
-    kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
-    check_size(shape, kind, where)
-    count = prod(shape)
-    if tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != count * dtypes.nbytes(kind):
-            raise ModelError(
-                f"{len(tensor.raw_data)} bytes of data for shape {shape} of {kind}: "
-                f"{count * dtypes.nbytes(kind)} are needed",
-                where=where,
-            )
-        stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
-        return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
-    values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
-    if len(values) != count:
-        raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
-    return _typed(values, kind, where).reshape(shape)
-
-
-def _typed(values: Any, kind: str, where: str) -> Array:
-    """Elements of a typed field; float16 is stored as its bits."""
-    if kind in ("float32", "float64"):
-        return np.array(values, dtype=kind)
-    wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
-    if kind == "float16":
-        return (wide & 0xFFFF).astype(np.uint16).view(np.float16)
-    low, high = dtypes.int_range(kind)
-    if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
-        raise ModelError(f"the data does not fit {kind}", where=where)
-    return wide.astype(dtypes.to_numpy(kind))
-
-
-def check_size(shape: tuple[int, ...], kind: str, where: str) -> None:
-    """Refuse ranks, extents and sizes that no compiled model can have."""
-    if len(shape) > MAX_RANK:
-        raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
-    if any(extent < 0 for extent in shape):
-        raise ModelError(f"shape {shape} has a negative extent", where=where)
-    if prod(shape) * dtypes.nbytes(kind) > MAX_BYTES:
-        raise ModelError(f"shape {shape} of {kind} takes more than {MAX_BYTES} bytes", where=where)
 
 
 def _input(value: Any, name: str) -> Input:

@@ -14,10 +14,10 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.frontend.onnx_build import Application
-from microc.frontend.onnx_file import check_size, dtype
+from microc.frontend.onnx_application import Application
 from microc.frontend.onnx_shape import given_axes, target_shape
 from microc.frontend.onnx_slice import slice_bounds, split_parts
+from microc.frontend.onnx_tensor import check_size, dtype
 
 _MAX_BYTES = 64 << 20
 """Largest constant that folding makes."""

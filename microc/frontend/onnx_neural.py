@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.onnx_build import Application, Spelling, Stored
+from microc.frontend.onnx_application import Application, Spelling
+from microc.frontend.onnx_build import Stored
 from microc.graph.ir import Attr
 
 

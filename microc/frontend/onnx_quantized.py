@@ -13,9 +13,10 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.frontend.onnx_build import FLOAT, Application, Spelling, Stored
-from microc.frontend.onnx_file import dtype
+from microc.frontend.onnx_application import FLOAT, Application, Spelling
+from microc.frontend.onnx_build import Stored
 from microc.frontend.onnx_neural import write_dense
+from microc.frontend.onnx_tensor import dtype
 from microc.frontend.onnx_window import convolve
 from microc.graph.ir import Attr, Quant
 

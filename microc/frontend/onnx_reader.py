@@ -18,7 +18,8 @@ from microc.frontend import (
     onnx_upsample,
     onnx_window,
 )
-from microc.frontend.onnx_build import Application, Builder, Spelling
+from microc.frontend.onnx_application import Application, Spelling
+from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.graph.ir import Graph, Loc, TensorType

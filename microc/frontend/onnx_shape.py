@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.onnx_build import MOVABLE, Application, Spelling
+from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 
 
 def shape(application: Application) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from microc.frontend.onnx_build import MOVABLE, Application, Spelling
+from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 from microc.graph.ir import Attr
 
 _PIECES = 64

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.onnx_build import MOVABLE, Application, Spelling, Stored
+from microc.frontend.onnx_application import MOVABLE, Application, Spelling
+from microc.frontend.onnx_build import Stored
 from microc.frontend.onnx_slice import cut, mirrored, repeated
 from microc.frontend.onnx_window import as_image, weights
 from microc.graph.ir import Attr, Quant

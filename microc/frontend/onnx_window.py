@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from microc.frontend.onnx_build import Application, Spelling, Stored
+from microc.frontend.onnx_application import Application, Spelling
+from microc.frontend.onnx_build import Stored
 from microc.graph.ir import Attr
 
 _LIMIT = 1 << 24

@@ -217,17 +217,16 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
     scale, zero = source.quant.scale[0], source.quant.zero_point[0]
     if node.attr("rounding") == "even" and dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(dtype) <= 2:
         levels = np.arange(256) + dtypes.int_range(source.dtype)[0]
-        real = (levels - zero).astype(np.float32) * np.float32(scale)
-        (table,) = _quantize_reference({**node.attrs, "axis": None}, [real])
+        reals = (levels - zero).astype(np.float32) * np.float32(scale)
+        (table,) = _quantize_reference({**node.attrs, "axis": None}, [reals])
         rewrite.emit("lookup", (node.inputs[0], rewrite.constant("table", table)), node.outputs, {})
     elif node.attr("rounding") == "even":
         rewrite.emit("quantize", (dequantized(rewrite, node.inputs[0]),), node.outputs, node.attrs)
     else:
         least, most = dtypes.int_range(source.dtype)
         bound = max(most - zero, zero - least) if dtypes.nbytes(source.dtype) <= 2 else -1
-        parameters = Requantization(
-            (np.float64(scale) / np.float64(node.attr("scale")[0]),), node.attr("zero_point")[0], low, high, dtype
-        )
+        real = float(np.float32(scale)) / float(np.float32(node.attr("scale")[0]))
+        parameters = Requantization((real,), node.attr("zero_point")[0], low, high, dtype)
         emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, "double", bound, input_zero_point=zero)
     return rewrite.legalized()
 

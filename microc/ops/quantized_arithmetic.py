@@ -150,22 +150,27 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
 
 
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
-    """TFLite Micro computes the multipliers of add as doubles, those of sub as floats."""
     node = rewrite.node
-    real = np.float32 if node.op == "sub" else np.float64
-    a, b, out = (real(np.float32(scalar_quant(node, rewrite.graph, v)[0])) for v in (*node.inputs, *node.outputs))
+    a, b, out = _scales(rewrite)
     left = 15 if common["out_dtype"] == "int16" else 20
-    twice = real(2) * max(a, b)
+    twice = 2.0 * max(a, b)
     attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
-    for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / (real(1 << left) * out))):
-        attrs[f"multiplier{name}"], attrs[f"shift{name}"] = quantize_multiplier(float(value))
+    for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / ((1 << left) * out))):
+        attrs[f"multiplier{name}"], attrs[f"shift{name}"] = quantize_multiplier(value)
     rewrite.emit("qadd", node.inputs, node.outputs, attrs)
+
+
+def _scales(rewrite: Rewrite) -> tuple[float, ...]:
+    """Scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
+    node = rewrite.node
+    names = (*node.inputs, *node.outputs)
+    return tuple(float(np.float32(scalar_quant(node, rewrite.graph, name)[0])) for name in names)
 
 
 def _emit_product(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
     node = rewrite.node
-    a, b, out = (np.float64(np.float32(scalar_quant(node, rewrite.graph, v)[0])) for v in (*node.inputs, *node.outputs))
-    multiplier, shift = quantize_multiplier(float(a * b / out))
+    a, b, out = _scales(rewrite)
+    multiplier, shift = quantize_multiplier(a * b / out)
     rewrite.emit("qmul", node.inputs, node.outputs, {**common, "multiplier": multiplier, "shift": shift})
 
 

@@ -10,6 +10,7 @@ result is exact. Bounds are inclusive (low, high).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from microc.errors import InternalError
 from microc.tir import interval, ir, rewrite
@@ -18,7 +19,7 @@ from microc.tir.linear import Unprintable
 from microc.tir.simplifier import Simplifier, negate
 
 Bounds = Mapping[Var, tuple[int, int]]
-_NONE: Bounds = {}
+_NONE: Bounds = MappingProxyType({})
 _EMPTY = ir.Seq(())
 
 

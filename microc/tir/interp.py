@@ -12,6 +12,7 @@ dtypes only).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,7 +24,7 @@ from microc.tir.interp_source import SourceWriter
 from microc.tir.mathematics import FUNCTIONS
 
 Intrinsics = Mapping[str, Callable[[list[Any]], Any]]
-_NONE: Intrinsics = {}
+_NONE: Intrinsics = MappingProxyType({})
 
 
 def run(func: ir.PrimFunc, args: Sequence[Array], intrinsics: Intrinsics = _NONE) -> None:
@@ -116,16 +117,18 @@ def _allocate(size: int, dtype: str) -> Array:
     return np.full(size * kind.itemsize, 0x55, np.uint8).view(kind)
 
 
-_ENVIRONMENT: Mapping[str, Any] = {
-    "overflow": _overflow,
-    "out_of_bounds": _out_of_bounds,
-    "out_of_domain": _out_of_domain,
-    "bad_shift": _bad_shift,
-    "float_to_int": _float_to_int,
-    "int_to_float32": _int_to_float32,
-    "allocate": _allocate,
-    "truncdiv": fold.truncdiv,
-    "truncmod": fold.truncmod,
-    "f32": np.float32,
-    "f64": np.float64,
-}
+_ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
+    {
+        "overflow": _overflow,
+        "out_of_bounds": _out_of_bounds,
+        "out_of_domain": _out_of_domain,
+        "bad_shift": _bad_shift,
+        "float_to_int": _float_to_int,
+        "int_to_float32": _int_to_float32,
+        "allocate": _allocate,
+        "truncdiv": fold.truncdiv,
+        "truncmod": fold.truncmod,
+        "f32": np.float32,
+        "f64": np.float64,
+    }
+)

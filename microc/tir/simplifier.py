@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd
+from types import MappingProxyType
 
 from microc import dtypes
 from microc.tir import fold, interval, ir, rewrite
@@ -18,8 +19,7 @@ from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
 from microc.tir.linear import Fact, Linear, Unprintable, factors, index, inequalities
 
-_SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
-_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
 _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
 _PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
 _ZERO: Interval = (0, 0)
@@ -112,7 +112,7 @@ class Simplifier(Division):
 
     # ------------------------------------------------------------ linear forms
 
-    def isindex(self, expr: Expr) -> bool:
+    def is_index(self, expr: Expr) -> bool:
         """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
         found = self._pure.get(id(expr))
         if found is None:
@@ -120,7 +120,7 @@ class Simplifier(Division):
             self._pure[id(expr)] = found
         return found[1]
 
-    def _isindex(self, expr: Expr) -> bool:
+    def _is_index(self, expr: Expr) -> bool:
         match expr:
             case Const():
                 return expr.dtype in ("int32", "bool")
@@ -304,7 +304,7 @@ class Simplifier(Division):
             case Bin(op, a, b):
                 if op in ir.COMPARISONS and self.is_index(a) and self.is_index(b):
                     try:
-                        return self._compareindex(op, a, b)
+                        return self._compare_index(op, a, b)
                     except Unprintable:
                         pass
                 return self._binary(expr, op, self.simplify(a), self.simplify(b))
@@ -339,7 +339,7 @@ class Simplifier(Division):
             return left if bool(right.value) == (op == "and") else right
         return Bin(op, left, right)
 
-    def _compareindex(self, op: str, a: Expr, b: Expr) -> Expr:
+    def _compare_index(self, op: str, a: Expr, b: Expr) -> Expr:
         """A comparison of index expressions: decided by bounds, else positive terms left, negative ones right."""
         form = self.tidy(self.linear(a).plus(self.linear(b), -1))
         known = interval.compare(op, self.span(form), _ZERO)
@@ -348,7 +348,7 @@ class Simplifier(Division):
         if op in ("eq", "ne"):
             return self._compare_equal(op, form)
         if op in ("gt", "ge"):
-            op, form = _SWAPPED[op], form.times(-1)
+            op, form = {"gt": "lt", "ge": "le"}[op], form.times(-1)
         if op == "lt":
             form = form.plus(Linear({}, 1))
         divisor = gcd(*form.terms.values())  # form <= 0 from here on

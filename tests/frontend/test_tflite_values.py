@@ -13,6 +13,7 @@ from microc.dtypes import Array
 from microc.frontend import tflite
 from microc.graph.ir import Graph
 from microc.ops import registry
+from microc.ops.surface import ACTIVATIONS
 from tests.corpus import cases, models, needs_corpus
 from tests.frontend.tflite_model import Op, Tensor, constant, model
 
@@ -20,10 +21,13 @@ RNG = np.random.default_rng(3)
 
 
 def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """Run a graph of float operators by their references."""
+    """Run a graph of float operators by their references, each followed by its activation."""
     values = {**graph.consts, **graph.state, **dict(zip(graph.inputs, inputs, strict=True))}
     for node in graph.nodes:
         results = registry.get(node.op).reference(node.attrs, [values[name] for name in node.inputs])
+        if node.attrs.get("activation"):
+            op, attrs = ACTIVATIONS[node.attr("activation")]
+            results = registry.get(op).reference(attrs, results)
         values.update(zip(node.outputs, results, strict=True))
     return [values[name] for name in graph.outputs]
 

@@ -184,7 +184,8 @@ def test_intrinsics() -> None:
     [
         ("exp", 1.0, math.e), ("log", 2.0, math.log(2)), ("sqrt", 2.0, math.sqrt(2)), ("rsqrt", 4.0, 0.5),
         ("erf", 0.5, math.erf(0.5)),
-        ("tanh", 0.5, math.tanh(0.5)), ("sin", 1.0, math.sin(1)), ("cos", 1.0, math.cos(1)), ("floor", -1.5, -2.0), ("ceil", -1.5, -1.0),
+        ("tanh", 0.5, math.tanh(0.5)), ("sin", 1.0, math.sin(1)), ("cos", 1.0, math.cos(1)),
+        ("floor", -1.5, -2.0), ("ceil", -1.5, -1.0),
         ("round", 2.5, 3.0), ("round", -2.5, -3.0),
         ("rint", 2.5, 2.0), ("fabs", -2.0, 2.0), ("trunc", -1.5, -1.0),
         ("sigmoid", 0.0, 0.5),

@@ -1,0 +1,114 @@
+"""Tensors of the ONNX protobuf, each checked against its own shape."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+
+MAX_BYTES = (1 << 31) - 1
+"""Largest tensor: the generated C indexes with 32 bits."""
+MAX_RANK = 8
+DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
+_FIELDS = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+"""Where values live that are not raw bytes; all other dtypes use ``int32_data`` (TensorProto in ``onnx.proto``)."""
+
+
+def text(value: Any, where: str) -> str:
+    """A string field, which protobuf hands over as bytes where it is not UTF-8."""
+    if not isinstance(value, str):
+        raise ModelError(f"the name {value!r} is not UTF-8", where=where)
+    return value
+
+
+def dtype_name(code: int) -> str:
+    """What ONNX calls a TensorProto.DataType number."""
+    import onnx
+
+    names = {number: str(word).lower() for word, number in onnx.TensorProto.DataType.items()}
+    return names.get(code, f"number {code}")
+
+
+def dtype(code: int, where: str) -> str:
+    """The dtype with a TensorProto.DataType number."""
+    if code == 0:
+        raise ModelError("the element type is not given", where=where)
+    if code not in DTYPES:
+        raise UnsupportedError(f"elements of type {dtype_name(code)}", where=where)
+    return DTYPES[code]
+
+
+def array(tensor: Any, where: str) -> Array:
+    """The data of a TensorProto, checked against its shape."""
+    if tensor.data_location == 1 or tensor.external_data:
+        location = {entry.key: entry.value for entry in tensor.external_data}.get("location", "another file")
+        raise UnsupportedError(
+            f"the data lives in {location!r}, outside the model file",
+            where=where,
+            hint="save the model as one file: onnx.save(model, path, save_as_external_data=False)",
+        )
+    if tensor.HasField("segment"):
+        raise UnsupportedError("the tensor is split into segments", where=where)
+    kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
+    check_size(shape, kind, where)
+    count = prod(shape)
+    if tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != count * dtypes.nbytes(kind):
+            raise ModelError(
+                f"{len(tensor.raw_data)} bytes of data for shape {shape} of {kind}: "
+                f"{count * dtypes.nbytes(kind)} are needed",
+                where=where,
+            )
+        stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
+        return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
+    values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
+    if len(values) != count:
+        raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
+    return _typed(values, kind, where).reshape(shape)
+
+
+def _typed(values: Any, kind: str, where: str) -> Array:
+    """Elements of a typed field; float16 is stored as its bits."""
+    if kind in ("float32", "float64"):
+        return np.array(values, dtype=kind)
+    wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
+    if kind == "float16":
+        return (wide & 0xFFFF).astype(np.uint16).view(np.float16)
+    low, high = dtypes.int_range(kind)
+    if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
+        raise ModelError(f"the data does not fit {kind}", where=where)
+    return wide.astype(dtypes.to_numpy(kind))
+
+
+def check_size(shape: tuple[int, ...], kind: str, where: str) -> None:
+    """Refuse ranks, extents and sizes that no compiled model can have."""
+    if len(shape) > MAX_RANK:
+        raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
+    if any(extent < 0 for extent in shape):
+        raise ModelError(f"shape {shape} has a negative extent", where=where)
+    if prod(shape) * dtypes.nbytes(kind) > MAX_BYTES:
+        raise ModelError(f"shape {shape} of {kind} takes more than {MAX_BYTES} bytes", where=where)

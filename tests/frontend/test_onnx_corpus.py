@@ -1,0 +1,56 @@
+"""Real ONNX models: what they compute by our operators' references, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.errors import UnsupportedError
+from microc.frontend import onnx_reader
+from microc.graph.ir import Graph
+from tests.corpus import cases, models, needs_corpus
+from tests.frontend.onnx_model import evaluate
+
+pytestmark = [needs_corpus, pytest.mark.corpus]
+
+REFUSED = {
+    "ortq_lstm2_dynq": "DynamicQuantizeLSTM",
+    "torch_gru_step_denoise__dynamo_op18": "GRU",
+    "torch_gru_step_denoise__legacy_op17": "GRU",
+    "torch_lstm2_kws__dynamo_op18": "LSTM",
+    "torch_lstm2_kws__legacy_op17": "LSTM",
+    "torch_transformer_enc__dynamo_op18": "Gather",
+    "torch_transformer_enc__legacy_op17": "Gather",
+}
+READ = [path for path in models("*.onnx") if path.stem not in REFUSED]
+
+
+def read(path: Path) -> Graph:
+    shapes: dict[str, tuple[int, ...]] = {"*": (1, 64, 21)} if path.stem.startswith("pulsevad") else {}
+    return onnx_reader.read(path.read_bytes(), path.name, shapes)
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)
+def test_the_graph_computes_the_reference_outputs(path: Path) -> None:
+    """Floats within 3e-6; quantised models, computed as written, to the bit but for a log softmax in floats."""
+    graph = read(path)
+    exact = path.stem.startswith(("ortq", "pulsevad")) and "tcn" not in path.stem
+    inputs, outputs = cases(path)[0]
+    for found, wanted in zip(evaluate(graph, inputs), outputs, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0 if exact else 3e-6)
+
+
+@pytest.mark.parametrize("stem", REFUSED)
+def test_what_is_missing_is_said(stem: str) -> None:
+    (path,) = models(f"{stem}.onnx")
+    with pytest.raises(UnsupportedError) as caught:
+        read(path)
+    assert REFUSED[stem] in str(caught.value)
+
+
+def test_both_exports_of_a_network_agree_on_the_work() -> None:
+    for stem in ("torch_lenet_mnist", "torch_dscnn_kws", "torch_mobilenetv2_035_96"):
+        legacy, dynamo = (read(path) for path in sorted(models(f"{stem}__*.onnx")))
+        assert [n.op for n in legacy.nodes] == [n.op for n in dynamo.nodes]

@@ -1,0 +1,108 @@
+"""The short integer sequences against the definition in ``fixed.py``, over the edges of every case they tell apart."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.fixed import NUMPY, doubling_high_mul, multiply_double_rounding
+from microc.ops.scaling import HALF, Output, Scale, double_rounded, float_below, rounded_right, to_integer
+from microc.tir import interp, ir
+from microc.tir.rewrite import walk_all_exprs
+from tests.ops.harness import INTRINSICS
+
+MANTISSAS = (HALF, HALF + 1, 1518500250, 1999999999, (1 << 31) - 2, (1 << 31) - 1)
+
+
+def around(*centres: int, reach: int = 3) -> Array:
+    """The integers near each centre."""
+    return np.unique(np.array([c + d for c in centres for d in range(-reach, reach + 1)], np.int64))
+
+
+def edges(low: int, high: int) -> Array:
+    """Integers where roundings change: near powers of two, ties, and the ends of low..high."""
+    powers = [sign * (1 << k) for k in range(31) for sign in (1, -1)]
+    ties = [sign * ((1 << k) + (1 << k >> 1)) for k in range(31) for sign in (1, -1)]
+    found = np.concatenate((around(0, low, high), around(*powers), around(*ties)))
+    return np.unique(found[(found >= low) & (found <= high)])
+
+
+def kernel(element: ir.Expr, x: te.Tensor, i: ir.Var) -> ir.PrimFunc:
+    """A loop that stores ``element`` of ``x[i]``."""
+    out = te.Tensor("out", x.shape, element.dtype, te.ComputeDef((i,), element))
+    return te.create_prim_func("kernel", [x], [out])
+
+
+def run(func: ir.PrimFunc, x: Array) -> Array:
+    out = np.zeros(x.shape, dtypes.to_numpy(func.params[-1].dtype))
+    interp.run(func, [x.astype(dtypes.to_numpy(func.params[0].dtype)), out], INTRINSICS)
+    return out
+
+
+def test_smmulr_of_twice_x_is_the_doubling_high_multiply() -> None:
+    x = edges(-HALF, HALF - 1)
+    for mantissa in MANTISSAS:
+        smmulr = (2 * x * mantissa + (1 << 31)) >> 32
+        np.testing.assert_array_equal(smmulr, doubling_high_mul(x, mantissa, NUMPY))
+
+
+def test_negative_values_clamp_to_the_zero_point_whatever_their_rounding() -> None:
+    r = edges(-(1 << 31), -1)
+    for exponent in range(1, 32):
+        assert ((r + (1 << (exponent - 1))) >> exponent).max() <= 0
+        assert ((r - 1 + (1 << (exponent - 1))) >> exponent).max() <= 0
+
+
+@pytest.mark.parametrize("shift", [5, 1, 0, -1, -2, -7, -15, -24, -30, -31])
+@pytest.mark.parametrize("bound", [255, 1 << 20, HALF - 1, HALF, (1 << 31) - 1])
+def test_double_rounding_is_exact(shift: int, bound: int) -> None:
+    if bound << max(shift, 0) >= 1 << 31:
+        pytest.skip("the left-shifted operand must fit int32")
+    x = edges(-bound, bound)
+    outputs = (
+        Output(-5, -128, 127, "int8"),
+        Output(-128, -128, 100, "int8"),
+        Output(127, 0, 255, "uint8"),
+        Output(0, -32768, 32767, "int16"),
+    )
+    for mantissa, out in itertools.product(MANTISSAS, outputs):
+        tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
+        func = kernel(double_rounded(tensor[i], -bound, bound, Scale.of(mantissa, shift), out), tensor, i)
+        scaled = multiply_double_rounding(x, mantissa, shift, NUMPY) + out.zero_point
+        wanted = np.clip(scaled, out.minimum, out.maximum)
+        np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
+
+
+def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
+    tensor, i = te.placeholder((4,), "int32", "x"), ir.Var("i")
+    out = Output(-5, -128, 127, "int8")
+    for shift in (0, -1, -9, -31):
+        func = kernel(double_rounded(tensor[i], 1 - HALF, HALF - 1, Scale.of(1518500250, shift), out), tensor, i)
+        assert all(e.dtype != "int64" for e in walk_all_exprs(func.body))
+
+
+def test_zero_point_is_folded_and_relu_drops_the_correction() -> None:
+    x = te.placeholder((1,), "int32", "x")[0]
+    plain = rounded_right(x, 1 << 20, Scale.of(HALF, -8), Output(-5, -128, 127, "int8"))
+    assert plain == ((x + (x >> 31) + (128 - (5 << 8))) >> 8, True)
+    relu = rounded_right(x, 1 << 20, Scale.of(HALF, -8), Output(-128, -128, 127, "int8"))
+    assert relu == ((x + (128 - (128 << 8))) >> 8, True)
+
+
+@pytest.mark.parametrize("rounding", ["away", "even"])
+@pytest.mark.parametrize(("low", "high"), [(-128, 127), (0, 255), (-65535, 65535), (-(1 << 31), (1 << 31) - 1)])
+def test_floats_round_exactly(rounding: str, low: int, high: int) -> None:
+    whole = np.concatenate((np.arange(-300, 300), np.arange(-70000, 70000, 997), [1 << 22, -(1 << 23), 1 << 30, -(1 << 31)]))
+    ties = (np.concatenate((whole, whole + 0.5)) * 1.0).astype(np.float32)
+    tiny = np.array([0.49999997, -0.49999997, 1e-30, -0.0, np.inf, -np.inf, 3e38], np.float32)
+    x = np.concatenate((ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf)), tiny))
+    tensor, i = te.placeholder(x.shape, "float32", "x"), ir.Var("i")
+    clipped = np.clip(x, np.float32(low), np.float32(float_below(high))).astype(np.float64)
+    away = np.copysign(np.floor(np.abs(clipped) + 0.5), clipped)
+    wanted = np.rint(clipped) if rounding == "even" else away
+    func = kernel(to_integer(tensor[i], low, high, rounding), tensor, i)
+    np.testing.assert_array_equal(run(func, x), wanted.astype(np.int64))
