@@ -14,8 +14,8 @@ INDENT = "    "
 class StmtPrinter:
     """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions."""
 
-    def __init__(self) -> None:
-        self.expr = ExprPrinter()
+    def __init__(self, expr: ExprPrinter | None = None) -> None:
+        self.expr = expr or ExprPrinter()
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
         """The statement, one string per line, without indentation of its own."""

@@ -6,6 +6,7 @@ import re
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
+from microc.codegen.c_stmt import StmtPrinter
 from microc.errors import InternalError
 from microc.schedule.intrinsics import SCALAR, Intrin
 from microc.tir import ir
@@ -33,19 +34,24 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
 
 def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
     """The fast body where the compiler has the feature, otherwise the meaning."""
+    if isinstance(intrin.meaning, ir.Stmt):
+        result, meaning = "void", StmtPrinter(printer).lines(intrin.meaning)
+    else:
+        result, meaning = dtypes.c_name(intrin.meaning.dtype), [f"return {printer(intrin.meaning)};"]
+    written = isinstance(intrin.meaning, ir.Stmt)
     params = ", ".join(
-        f"const {dtypes.c_name(p.dtype)} *{p.name}"
+        f"{'' if written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
         if isinstance(p, ir.Buffer)
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
     return [
-        f"static inline {dtypes.c_name(intrin.meaning.dtype)} {intrin.name}({params})",
+        f"static inline {result} {intrin.name}({params})",
         "{",
         f"#if {intrin.guard}",
         *(f"    {line}" for line in intrin.body.splitlines()),
         "#else",
-        f"    return {printer(intrin.meaning)};",
+        *(f"    {line}" for line in meaning),
         "#endif",
         "}",
     ]

@@ -60,7 +60,7 @@ class FaultyTransport:
         self._inner.close()
 
     def _strikes(self, fault: str) -> bool:
-        struck = self._random.random() < getattr(self._rates, fault)
+        struck: bool = self._random.random() < getattr(self._rates, fault)
         self.counts[fault] += struck
         return struck
 
@@ -74,7 +74,7 @@ class FaultyTransport:
         if self._strikes("cut"):
             del data[self._random.randrange(len(data))]
         if self._strikes("duplicate"):
-            data += data
+            data *= 2
         if self._strikes("split"):
             at = self._random.randrange(len(data) + 1)
             return [bytes(data[:at]), bytes(data[at:])]

@@ -46,10 +46,14 @@ class SerialTransport:
         import serial
 
         self.description = port
-        self._lost = (serial.SerialException, OSError, TypeError)  # pyserial raises TypeError on a port closed meanwhile
+        self._lost = (
+            serial.SerialException,
+            OSError,
+            TypeError,
+        )  # pyserial raises TypeError on a port closed meanwhile
         try:
             self._serial: Any = serial.serial_for_url(port, baudrate=baud, write_timeout=10)
-        except (serial.SerialException, OSError) as error:
+        except self._lost as error:
             raise DeviceError(f"cannot open the port: {error}", where=port, hint=_open_hint(error)) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
@@ -74,6 +78,18 @@ class SerialTransport:
     def close(self) -> None:
         with contextlib.suppress(*self._lost):
             self._serial.close()
+
+
+def _port_errors() -> tuple[type[Exception], ...]:
+    """What pyserial lets through when a port vanishes: its own errors, the system's, and TypeError after ``close``."""
+    import serial
+
+    errors = (serial.SerialException, OSError, TypeError)
+    try:
+        import termios
+    except ImportError:  # not a POSIX system
+        return errors
+    return (*errors, termios.error)
 
 
 def _open_hint(error: Exception) -> str:
@@ -162,7 +178,7 @@ class PipeTransport:
             raise self._gone() from error
 
     def close(self) -> None:
-        """Close the pipe, which tells the program to end; end it by force after two seconds."""
+        """Close the pipe, which tells the program to end; end it by force after a second."""
         for stream in (self._input, self._output):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -171,7 +187,7 @@ class PipeTransport:
 
     def _exit_code(self) -> int:
         try:
-            return self._process.wait(2)
+            return self._process.wait(1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -191,10 +207,7 @@ class PipeTransport:
 def open_transport(address: str, baud: int = 115200) -> Transport:
     """Open a line by its address: ``socket://HOST:PORT``, ``pipe:PROGRAM ARGUMENTS``, or a serial port's name."""
     if address.startswith("pipe:"):
-        command = shlex.split(address.removeprefix("pipe:"))
-        if not command:
-            raise UsageError("the address names no program", where=address, hint="write pipe:./firmware")
-        return PipeTransport(command)
+        return PipeTransport(_command(address))
     if address.startswith("socket://"):
         host, _, port = address.removeprefix("socket://").rstrip("/").rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -203,3 +216,13 @@ def open_transport(address: str, baud: int = 115200) -> Transport:
     if not address:
         raise UsageError("the address is empty", hint="write /dev/ttyACM0, socket://HOST:PORT or pipe:./firmware")
     return SerialTransport(address, baud)
+
+
+def _command(address: str) -> list[str]:
+    try:
+        command = shlex.split(address.removeprefix("pipe:"))
+    except ValueError as error:
+        raise UsageError(f"the address names no program: {error}", where=address) from error
+    if not command:
+        raise UsageError("the address names no program", where=address, hint="write pipe:./firmware")
+    return command

@@ -13,10 +13,10 @@ from microc.graph.ir import Attr
 
 _INT8 = (*FLOAT, "int8")
 _BYTES = (*FLOAT, "int8", "uint8")
-_FIXED_SHAPE: Mapping[str, Attr] = {}
+_NO_ATTRS: Mapping[str, Attr] = {}
 
 
-def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _FIXED_SHAPE) -> Spelling:
+def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Spelling:
     """An operator on one operand, without options."""
 
     def spell(application: Application) -> None:

@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 
-from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
 from microc.frontend.tflite_spelling import FLOAT, Spelling, activation, explicit_padding, rounding
@@ -85,8 +84,9 @@ def svdf(application: Application) -> None:
     )
     if any(kind.dtype not in dtypes for kind, dtypes in zip(kinds, wanted, strict=True)):
         application.refuse(f"weights and state of {', '.join(kind.dtype for kind in kinds)}")
+    for position in (1, 2):
+        application.constant(position)
     feature, time = application.value(1), application.value(2)
-    application.constant(1), application.constant(2)
     filters, taps = application.rank(time, 2)
     rank = fields.integer("Rank", 1)
     if application.rank(feature, 2) != (filters, depth) or filters % rank:
@@ -183,7 +183,7 @@ def _weights(application: Application, position: int, *, axis: int, order: tuple
         if data.ndim != len(order):
             application.broken(f"weights of rank {data.ndim}, not {len(order)}")
         quant = replace(quant, axis=0) if quant and quant.axis is not None else quant
-        name = application.new_constant(f"{tensor.name}_ohwi", _contiguous(data, order), quant)
+        name = application.new_constant(f"{tensor.name}_ohwi", data.transpose(order), quant)
     if dtype == "float32" and quant is not None:
         attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
         name = application.emit("dequantize", (name,), attrs, like=replace(kind, dtype="float32", quant=None))
@@ -203,10 +203,6 @@ def _bias(application: Application, position: int, channels: int) -> tuple[str, 
     if data.ndim == 1:
         return (tensor.name,)
     return (application.new_constant(f"{tensor.name}_flat", data.reshape(channels)),)
-
-
-def _contiguous(data: Array, order: tuple[int, ...]) -> Array:
-    return np.ascontiguousarray(data.transpose(order))
 
 
 SPELLINGS: Mapping[str, Spelling] = {

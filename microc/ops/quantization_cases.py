@@ -76,7 +76,7 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
     types = (TensorType((4, 4), "int32"), TensorType((4,), "int32"), TensorType((4,), "int8"))
     for shifts in ((-1, -5, -7, -30), (0, -3, -9, -1), (0, -31, -2, -3), (-1, -31, -5, -8), (2, -3, -1, 0)):
         for low, zero in ((-128, -7), (4, 4)):
-            attrs = {"zero_point": zero, "minimum": low, "maximum": 127, "out_dtype": "int8"}
+            attrs: dict[str, Attr] = {"zero_point": zero, "minimum": low, "maximum": 127, "out_dtype": "int8"}
             bound = 1 << 20 if shifts[0] > 0 else (1 << 30) - 1
             x = np.clip(edges, -bound, bound).reshape(4, 4)
             known = {**REQUANTIZE, **attrs, "shift_range": (min(shifts), max(shifts)), "bound": bound}
@@ -128,7 +128,13 @@ def quantize_cases() -> Iterable[Case]:
     )
     for rounding in ("away", "even"):
         for dtype, zero in (("int8", 0), ("int8", -128), ("uint8", 127), ("int16", 0), ("int32", 0)):
-            attrs = {"scale": (0.5,), "zero_point": (zero,), "axis": None, "out_dtype": dtype, "rounding": rounding}
+            attrs: dict[str, Attr] = {
+                "scale": (0.5,),
+                "zero_point": (zero,),
+                "axis": None,
+                "out_dtype": dtype,
+                "rounding": rounding,
+            }
             arrays = (x.astype(np.float32),)
             yield Case(attrs, (TensorType((16,), "float32"),), arrays=arrays, name=f"{dtype} {zero} {rounding}")
 

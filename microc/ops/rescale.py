@@ -21,7 +21,7 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    ratio = np.float32(scale_in) / np.float32(scale_out)
+    ratio = np.float64(scale_in) / np.float64(scale_out)
     least, most = dtypes.int_range(source.dtype)
     bound = max(most - zero_in, zero_in - least)
     if node.op != "leaky_relu":
@@ -30,8 +30,8 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
         parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
         emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, _rounding(node), bound, zero_in)
         return rewrite.legalized()
-    alpha = np.float32(node.attr("alpha"))
-    slope = np.float32(scale_in) * abs(alpha) / np.float32(scale_out)
+    alpha = np.float64(np.float32(node.attr("alpha")))
+    slope = np.float64(scale_in) * abs(alpha) / np.float64(scale_out)
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _with(rewrite, "sub", x, zero_in)

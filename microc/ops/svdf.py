@@ -191,17 +191,15 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     scale_x, zero_x = scalar_quant(node, graph, data)
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     scale_state, zero_state = scalar_quant(node, graph, state)
-    scale_weights, scale_time = (np.float32(scalar_quant(node, graph, name)[0]) for name in (weights, time))
+    scale_weights, scale_time = (scalar_quant(node, graph, name)[0] for name in (weights, time))
     constants = [constant(graph, name) for name in (weights, time, bias)]
     if any(array is None for array in constants):
         raise UnsupportedError("a quantised svdf whose weights are not constant", where=str(node.loc))
     w, t, b = (np.asarray(array, np.int64) for array in constants)
-    feature_real = np.float32(scale_x) * scale_weights / np.float32(scale_state)
-    real = np.float32(scale_state) * scale_time / np.float32(scale_out)
     by_unit = t.reshape(-1, node.attr("rank") * t.shape[1])
     low, high = dtypes.int_range(graph.types[node.outputs[0]].dtype)
-    feature_mantissa, feature_shift = quantize_multiplier(float(feature_real))
-    mantissa, shift = quantize_multiplier(float(real))
+    feature_mantissa, feature_shift = quantize_multiplier(scale_x * scale_weights / scale_state)
+    mantissa, shift = quantize_multiplier(scale_state * scale_time / scale_out)
     folded = b - zero_state * by_unit.sum(axis=1)
     rewrite = Rewrite(node, graph)
     operands = (

@@ -44,8 +44,9 @@ class TableCall:
         return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
 
     @property
-    def scales(self) -> tuple[np.float32, np.float32]:
-        return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
+    def scales(self) -> tuple[np.float64, np.float64]:
+        """Scales of input and output. TFLite Micro forms its multipliers from them as doubles, its float tables as floats."""
+        return np.float64(self.source.scale[0]), np.float64(self.result.scale[0])
 
     def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
         """Integers relative to the output's zero point, shifted there and clamped."""
@@ -96,7 +97,7 @@ def emit_lookup(
 
 def _float_table(call: TableCall, even: bool = False) -> Array:
     """Through floats: TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
-    scale_in, scale_out = call.scales
+    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
     real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
     if even:
         rounded = fixed.round_half_even(real / scale_out)
@@ -115,7 +116,7 @@ def _clipped(call: TableCall) -> Array:
 def _leaky_relu(call: TableCall) -> Array:
     """Two rescalings; a negative alpha mirrors the result of its size."""
     scale_in, scale_out = call.scales
-    alpha = np.float32(call.attrs["alpha"])
+    alpha = np.float64(np.float32(call.attrs["alpha"]))
     x = call.input
     below = call.multiplied(np.minimum(x, 0), float(scale_in * abs(alpha) / scale_out))
     above = call.multiplied(np.maximum(x, 0), float(scale_in / scale_out))
@@ -151,9 +152,8 @@ def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: in
 def _hard_swish(call: TableCall) -> Array:
     """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
     scale_in, scale_out = call.scales
-    fine_scale = np.float32(1 / 128) * scale_in
-    out_mantissa, out_shift = quantize_multiplier(float(fine_scale / scale_out))
-    factor_mantissa, factor_shift = quantize_multiplier(float(fine_scale / (np.float32(3) / np.float32(32768))))
+    out_mantissa, out_shift = quantize_multiplier(float(scale_in / 128 / scale_out))
+    factor_mantissa, factor_shift = quantize_multiplier(float(scale_in / 128 / (3 / 32768)))
     if out_shift > 0:
         return _float_table(call)
     fine = call.input * 128

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc.tir import ir
-from microc.tir.ir import Buffer, Call, Expr, Var, const
+from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 
 
 @dataclass(frozen=True, slots=True)
 class Intrin:
     """A scalar intrinsic.
 
-    ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value; ``guard`` the C preprocessor
+    ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer; ``guard`` the C preprocessor
     condition under which ``body`` (statements of C, may use ``__asm__``) replaces the portable one; ``feature`` what a target
     must have for the body to be used: schedules ask for it.
     """
 
     name: str
     params: tuple[Var | Buffer, ...]
-    meaning: Expr
+    meaning: Expr | Stmt
     feature: str
     guard: str
     body: str
@@ -69,6 +69,18 @@ def _load(name: str, dtype: str) -> Intrin:
     return Intrin(name, (pointer,), _bytes(pointer), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
 
 
+def _store(name: str, dtype: str) -> Intrin:
+    """Four bytes of a little-endian word to ``p``."""
+    pointer = Buffer("p", (4,), dtype)
+    parts = [ir.Store(pointer, (_i32(k),), _low_byte(_A >> (8 * k), dtype)) for k in range(4)]
+    body = "memcpy(p, &a, sizeof a);"
+    return Intrin(name, (pointer, _A), ir.seq(*parts), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
+
+
+def _low_byte(x: Expr, dtype: str) -> Expr:
+    return ir.cast(dtype, _sign8(x) if dtype == "int8" else x & 0xFF)
+
+
 def _load16(name: str) -> Intrin:
     pointer = Buffer("p", (2,), "int16")
     low, high = pointer[0].astype("int32"), pointer[1].astype("int32")
@@ -85,6 +97,8 @@ SCALAR: Mapping[str, Intrin] = MappingProxyType(
             _load("load_i8x4", "int8"),
             _load("load_u8x4", "uint8"),
             _load16("load_i16x2"),
+            _store("store_i8x4", "int8"),
+            _store("store_u8x4", "uint8"),
             Intrin(
                 "sxtb16", (_A,), _pack16(_sign8(_A), _sign8(_A >> 16)), "dsp", _DSP, _asm("sxtb16 %0, %1", '"r"(a)')
             ),

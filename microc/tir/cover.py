@@ -2,7 +2,8 @@
 
 Every binding is taken apart into digits of loop variables: ``f // 12``, ``f // 4 % 3`` and ``f % 4`` are independent digits of
 ``f``, and a sum of digits whose strides leave no gap runs through an interval. Conditions around the block (its predicate,
-``If``, loops of variable extent) must let every instance within the domain pass.
+``If``, loops of variable extent) must let every instance within the domain pass. A block that was tensorized handles as
+many values of an iterator at once as its intrinsics touch elements; steps up to that size leave no gap.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from microc.tir import fold, ir
 from microc.tir.affine import tail_conditions
 from microc.tir.linear import Linear, Unprintable
+from microc.tir.rewrite import walk_all_exprs
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
 
@@ -78,8 +80,9 @@ class _Cover:
         sizes = self.sizes(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
+        step = max((x.extent for x in walk_all_exprs(block.body) if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
-            if not _runs_through(form, sizes, i.extent):
+            if not _runs_through(form, sizes, i.extent, step):
                 return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"
         return ""
 
@@ -126,9 +129,12 @@ class _Cover:
         return found
 
 
-def _reach(form: Linear, sizes: dict[ir.Expr, int]) -> tuple[int, int]:
-    """(start, length) of the interval that a sum of independent digits runs through without a gap, from its least value."""
-    start, length = form.const, 1
+def _reach(form: Linear, sizes: dict[ir.Expr, int], step: int = 1) -> tuple[int, int]:
+    """(start, length) of the interval that a sum of independent digits runs through without a gap, from its least value.
+
+    ``step`` values count from each one on: a tensorized block handles several at once.
+    """
+    start, length = form.const, step
     for atom, k in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         if k < 0:
             start += k * (sizes[atom] - 1)
@@ -137,6 +143,6 @@ def _reach(form: Linear, sizes: dict[ir.Expr, int]) -> tuple[int, int]:
     return start, length
 
 
-def _runs_through(form: Linear, sizes: dict[ir.Expr, int], extent: int) -> bool:
-    start, length = _reach(form, sizes)
+def _runs_through(form: Linear, sizes: dict[ir.Expr, int], extent: int, step: int) -> bool:
+    start, length = _reach(form, sizes, step)
     return start <= 0 and start + length >= extent

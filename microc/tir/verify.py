@@ -33,15 +33,19 @@ _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
-def verify(func: ir.PrimFunc) -> None:
-    """Check every rule of TIR on ``func``."""
+def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
+    """Check every rule of TIR on ``func``.
+
+    With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
+    unproven; the interpreter checks it at every access.
+    """
     _name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:
         if buffer.scope == "register":
             _fail(func.name, f"parameter {buffer.name} has scope register")
         names = _declare_buffer(names, buffer, func.name)
-    _Verifier(func.name).statement(func.body, _Place(names, Simplifier(), ()))
+    _Verifier(func.name, trust_data).statement(func.body, _Place(names, Simplifier(), ()))
 
 
 def _fail(where: str, what: str) -> NoReturn:
@@ -87,9 +91,10 @@ class _Place:
 
 
 class _Verifier:
-    def __init__(self, where: str) -> None:
-        self.func = where
-        self.where = where
+    def __init__(self, func: str, trust_data: bool) -> None:
+        self.func = func
+        self.where = func
+        self.trust_data = trust_data
 
     def fail(self, what: str) -> NoReturn:
         _fail(self.where, what)
@@ -156,9 +161,9 @@ class _Verifier:
             inside = place.knowing(place.known.assuming(block.predicate))
         names, known = place.names, inside.known
         for i in block.iters:
-            self.binding(i, inside)
+            reach = self.binding(i, inside)
             names = _declare(names, i.var, self.where)
-            known = known.with_var(i.var, (0, i.extent - 1), kept=True)
+            known = known.with_var(i.var, reach, kept=True)
         if place.around is not None and any(b.scope == "global" for b in rewrite.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
@@ -169,13 +174,14 @@ class _Verifier:
         self.statement(block.body, body)
         self.where = outer
 
-    def binding(self, i: ir.IterVar, place: _Place) -> None:
+    def binding(self, i: ir.IterVar, place: _Place) -> interval.Interval:
+        """Check what an iterator is bound to; its range."""
         self.expr(i.binding, place)
         if i.kind not in ("space", "reduce"):
             self.fail(f"iterator {i.var.name} has the unknown kind {i.kind!r}")
         if i.binding.dtype != i.var.dtype or i.var.dtype != "int32":
             self.fail(f"iterator {i.var.name} is {i.var.dtype}, bound to {i.binding.dtype}")
-        self.within(i.binding, i.extent, place, lambda: f"iterator {i.var.name}")
+        return self.within(i.binding, i.extent, place, lambda: f"iterator {i.var.name}")
 
     # ------------------------------------------------------------ expressions
 
@@ -279,14 +285,18 @@ class _Verifier:
             flat = flat + index * stride
         self.within(flat + (a.extent - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
-    def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> None:
-        """``0 <= index < extent``, proven."""
+    def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> interval.Interval:
+        """``0 <= index < extent``, proven; the range of the index."""
         try:
             reach = place.known.reach(index)
         except Unprintable:
             reach = interval.UNKNOWN
-        if not interval.within(reach, (0, extent - 1)):
+        allowed = (0, extent - 1)
+        if not interval.within(reach, allowed):
+            if self.trust_data and any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(index)):
+                return allowed
             self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
+        return reach
 
 
 def _axis(axis: int, buffer: ir.Buffer) -> str:

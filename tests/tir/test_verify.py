@@ -42,6 +42,13 @@ def nest(*extents: int) -> list[tuple[Var, int]]:
     return [(Var(name), extent) for name, extent in zip("ijk", extents, strict=False)]
 
 
+def _tensorized() -> ir.Stmt:
+    """Four elements at once: the iterator takes every fourth value of its domain."""
+    address = ir.AddressOf(OUT, (V, W), 4, True)
+    bound = (ir.IterVar(V, 4, "space", I), ir.IterVar(W, 8, "space", J * 4))
+    return ir.Block("b", bound, ir.Evaluate(ir.Call("fill", (address, ONE), "int32")))
+
+
 RIGHT = {
     "pad guard": pad(Bin("and", I >= 1, I < 9)),
     "pad guard the other way round": pad(Bin("and", Bin("le", ONE, I), Bin("gt", const(9, "int32"), I))),
@@ -75,6 +82,7 @@ RIGHT = {
         nest(4, 3),
         ir.For(Var("k"), ir.minimum(const(3, "int32"), 8 - J * 3), block((V, 4, I), (W, 8, J * 3 + Var("k")))),
     ),
+    "tensorized block": ir.loops(nest(4, 2), _tensorized()),
     "part of a workspace": ir.Alloc(
         ir.Buffer("t", (8,), "int32", "workspace"),
         ir.loops(nest(4), block((V, 8, I * 2), target=ir.Buffer("t", (8,), "int32", "workspace"))),
@@ -174,6 +182,13 @@ def test_wrong(name: str) -> None:
     with pytest.raises(InternalError, match=message) as caught:
         verify(kernel(body))
     assert caught.value.where.startswith("f")
+
+
+def test_trusted_data() -> None:
+    """Indices from data may stay unproven on request, indices of loops may not."""
+    verify(kernel(store(X[X[0]])), trust_data=True)
+    with pytest.raises(InternalError, match="may be"):
+        verify(kernel(over(9, store(ONE, I))), trust_data=True)
 
 
 def test_parameters() -> None:

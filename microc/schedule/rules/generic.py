@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from microc.errors import ScheduleError
-from microc.schedule.placement import stored_buffer
+from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, free_vars, walk_stmt
+from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 UNROLL_LIMIT = 16
 """Reductions of at most this many steps are unrolled whole."""
@@ -67,24 +67,47 @@ def schedule_generic(schedule: Schedule, target: Target) -> Schedule:
     for block in blocks_of(schedule):
         if block.init is not None:
             schedule = finish_reduction(schedule, block.name)
-    return pad_by_row(schedule)
+    return pad_by_row(schedule, target)
 
 
-def pad_by_row(schedule: Schedule) -> Schedule:
+def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
     """Materialise ``padded`` for one output row at a time: the second spatial loop of ``acc``."""
     if schedule.has("padded") and schedule.has("acc"):
         rows = schedule.loops_of("acc")
         if len(rows) > 2:
-            return schedule.compute_at("padded", rows[1])
+            return copy_words(schedule.compute_at("padded", rows[1]), "padded", target)
     return schedule
 
 
-def unroll_small(schedule: Schedule, block: str, limit: int = UNROLL_LIMIT) -> Schedule:
-    """Unroll the innermost reduction loops of a block while their product stays within the limit."""
+def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
+    """Split the innermost loop of a gathering block into runs that are consecutive in its source, and move them by words."""
+    run = run_length(schedule, block)
+    inner = schedule.loops_of(block)[-1]
+    if run and run < loop_extent(schedule.func, inner) and loop_extent(schedule.func, inner) % run == 0:
+        schedule = schedule.split(inner, (None, run))
+        inner = f"{inner}_1"
+    if target.has("unaligned") and loop_extent(schedule.func, inner) > 1:
+        schedule = schedule.vectorize(inner)
+    return schedule
+
+
+def run_length(schedule: Schedule, block: str) -> int:
+    """The largest n for which the block's source index counts whole runs, index // n, along its last iterator; 0 if none."""
+    what = find_block(schedule.func.body, block)
+    last = what.iters[-1].var
+    found = [0]
+    for expr in walk_all_exprs(what.body):
+        if isinstance(expr, ir.Bin) and expr.op == "floordiv" and expr.a == last:
+            found.append(ir.int_value(expr.b) or 0)
+    return max(found)
+
+
+def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
+    """Unroll the innermost of ``loops`` (around ``block``) while the product of their extents stays within the limit."""
     total = 1
-    for name, extent in reversed(list(zip(schedule.loops_of(block), schedule.extents_of(block), strict=True))):
-        total *= extent
-        if name not in reduce_loops(schedule, block) or total > limit:
+    for name in reversed(loops):
+        total *= loop_extent(schedule.func, name)
+        if total > limit:
             break
         schedule = schedule.unroll(name)
     return schedule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import inline_elementwise
+from microc.schedule.rules.generic import copy_words, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -83,7 +83,7 @@ def schedule_matrix(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.tensorize(f"{k}_2", tile.intrin)
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(store.buffer.name, "register")
     if schedule.has("patch"):
-        schedule = schedule.compute_at("patch", f"{p}_0")
+        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
     for block in ("acc_init", "out"):
         for loop in schedule.loops_of(block)[-2:]:
             schedule = schedule.unroll(loop)

@@ -1,6 +1,6 @@
 """From a scheduled function to plain loops that print as C, one small pass per file.
 
-blocks -> compact -> partition -> unroll -> simplify -> share -> workspaces become parameters.
+blocks -> compact -> partition -> unswitch -> vectorize -> unroll -> simplify -> share -> workspaces become parameters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
+from microc.tir.lower.unswitch import unswitch_loops
+from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_stmt
 
 
@@ -21,6 +23,8 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = simplify_stmt(body)
     body = compact_buffers(body)
     body = partition_loops(body)
+    body = unswitch_loops(body)
+    body = lower_vectorized(body)
     body = unroll_loops(body)
     body = simplify_stmt(body)
     workspaces: list[ir.Buffer] = []

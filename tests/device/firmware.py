@@ -1,0 +1,19 @@
+"""Builds the C runtime's test programs."""
+
+from __future__ import annotations
+
+import subprocess
+
+from microc import paths
+
+
+def make(*arguments: str) -> str:
+    """Run make in runtime_c and return what it printed; a failure is the test's failure."""
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-C", str(paths.runtime_c()), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

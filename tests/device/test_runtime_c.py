@@ -1,0 +1,133 @@
+"""The C runtime: its own tests, its size, and its frames against those of Python."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from microc import paths
+from microc.device import client, framing
+from microc.device.framing import Decoder, Frame, Operation, Status, encode
+from tests.device.firmware import make
+
+
+@pytest.mark.parametrize(
+    ("compiler", "options"),
+    [("gcc", ["SANITIZE=1"]), ("gcc", ["SANITIZE=1", "PAYLOAD=32"]), ("clang", [])],
+    ids=["gcc", "gcc-small", "clang"],
+)
+def test_the_c_tests_pass(compiler: str, options: list[str], tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    assert make("test", f"CC={compiler}", f"BUILD={tmp_path}", *options).count(": ok") == 2
+
+
+def test_frames_agree_with_python(tmp_path: Path) -> None:
+    make(f"{tmp_path}/echo", f"BUILD={tmp_path}", "SANITIZE=1")
+    chance = Random(1)
+    sent = [_frame(chance) for _ in range(5000)]
+    line = b"".join(map(encode, sent))
+    echo = subprocess.run([tmp_path / "echo"], input=line, capture_output=True, check=False, timeout=60)
+    assert echo.returncode == 0, echo.stderr
+    assert echo.stdout == line
+    assert Decoder().feed(echo.stdout) == sent
+
+
+def _frame(chance: Random) -> Frame:
+    size = chance.choice([0, 1, 8, 242, 243, 244, 256, 500, chance.randrange(600)])
+    alphabet = chance.choice([bytes(256), bytes(range(256)), bytes(range(1, 256)), b"\0\0\0\1"])
+    payload = bytes(chance.choices(alphabet, k=size))
+    operation, sequence, argument, version = chance.randbytes(4)
+    return Frame(operation, chance.randrange(65536), sequence, argument, payload, version)
+
+
+@pytest.mark.cross
+def test_code_and_state_fit_small_boards(tmp_path: Path) -> None:
+    if shutil.which("arm-none-eabi-gcc") is None:
+        pytest.skip("arm-none-eabi-gcc is not installed")
+    table = make("size", f"BUILD={tmp_path}", "PAYLOAD=64")
+    rows = [tuple(map(int, line.split()[:3])) for line in table.splitlines() if line.split()[0].isdecimal()]
+    (frame_text, *_), (rpc_text, *_), (_, _, state) = rows
+    assert frame_text + rpc_text <= 2048
+    assert all(data == bss == 0 for _, data, bss in rows[:2])
+    assert state <= 512 - 200  # the rest is for the stack of the dispatcher
+
+
+def _enum(name: str, prefix: str = "") -> dict[str, int]:
+    header = (paths.runtime_c() / "include" / "microc_rpc.h").read_text()
+    match = re.search(rf"enum {name} {{(.*?)}};", header, re.DOTALL)
+    assert match is not None
+    return {key: int(value, 0) for key, value in re.findall(r"MICROC_(\w+) = (-?\w+)", match[1])}
+
+
+def test_numbers_agree_with_the_header() -> None:
+    assert _enum("microc_operation") == {op.name: op.value for op in Operation} | {"REPLY": framing.REPLY}
+    assert _enum("microc_status") == {status.name: status.value for status in Status}
+    assert _enum("microc_dtype") == {name.upper(): number for number, name in enumerate(client.DTYPES)}
+    assert _enum("microc_kind") == {name.upper(): number for number, name in enumerate(client.KINDS)}
+    header = (paths.runtime_c() / "include" / "microc_rpc.h").read_text()
+    assert f"#define MICROC_RPC_VERSION {framing.VERSION}\n" in header
+
+
+def test_the_specification_lists_every_number() -> None:
+    text = (paths.runtime_c() / "SPEC.md").read_text()
+    for number, name in [*((op.value, op.name) for op in Operation), *((s.value, s.name) for s in Status)]:
+        assert re.search(rf"^\| {number} \| `{name}` \|", text, re.MULTILINE), name
+
+
+@pytest.mark.fuzz
+def test_twenty_thousand_random_frames(firmware: Path) -> None:
+    """Frames made by Python, right and wrong, into the sanitized firmware: it neither stops nor steps out of a tensor."""
+    chance = Random(7)
+    pieces = []
+    session, last = 0, 0  # as the board sees them
+    for _ in range(20000):
+        request = _hostile(chance, session or 5, last)
+        line = _damage(chance, encode(request))
+        pieces.append(line)
+        if Decoder().feed(line) != [request]:
+            continue
+        if request.operation == Operation.HELLO and request.session not in (0, session):
+            session, last = request.session, request.sequence
+        elif request.session == session and request.sequence == (last + 1) & 0xFF:
+            last = request.sequence
+    pieces.append(encode(Frame(Operation.HELLO, 6, 0)))
+    done = subprocess.run([firmware], input=b"".join(pieces), capture_output=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    replies = Decoder().feed(done.stdout)
+    assert len(replies) > 15000
+    counts = Counter(reply.status for reply in replies)
+    assert set(counts) == set(Status) - {Status.BAD_VERSION}
+    assert counts[Status.OK] > 3000, counts
+    assert (replies[-1].session, replies[-1].status) == (6, 0)
+
+
+def _hostile(chance: Random, session: int, last: int) -> Frame:
+    operation = chance.choice([*Operation, chance.randrange(256)])
+    payload = chance.randbytes(chance.choice([0, 2, 4, 8, 8, 20, 256, 257, 300]))
+    if operation in (Operation.WRITE, Operation.READ):
+        offset = chance.choice([0, 1, 500, 599, 600, 601, 2**32 - 1])
+        payload = struct.pack("<HIH", chance.randrange(9), offset, chance.choice([0, 1, 99, 100, 256, 257])) + payload
+        payload = payload[: 8 if operation == Operation.READ else chance.choice([6, 8, 9, 40, 250, 600])]
+    if operation in (Operation.RUN, Operation.PROFILE):
+        payload = struct.pack("<HHI", chance.randrange(4), chance.randrange(4), chance.randrange(3))
+        payload = payload[: 4 if operation == Operation.PROFILE else 8]
+    sequence = (last + chance.choice([1] * 18 + [0, 2])) & 0xFF
+    session = session if chance.random() < 0.95 else chance.choice([0, 4, 5])
+    return Frame(operation, session, sequence, chance.choice([0, 0, 0, 0, 0, 1]), payload)
+
+
+def _damage(chance: Random, line: bytes) -> bytes:
+    damaged = bytearray(line)
+    if chance.random() < 0.05:
+        damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+    if chance.random() < 0.05:
+        del damaged[chance.randrange(len(damaged)) :]
+    return bytes(damaged)
