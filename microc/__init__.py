@@ -1,3 +1,65 @@
-"""microc: trained networks to plain C for microcontrollers."""
+"""microc: trained networks to plain C for microcontrollers.
+
+    import microc
+
+    network = microc.compile("model.tflite")                       # a library in this process
+    y = network(x)
+    program = microc.compile("model.tflite", board="mps2-an386")   # a C project for a board
+    program.write("build")
+    with microc.connect("build") as device:                        # after `microc build build`
+        y = device.run(x)
+
+Every refusal is an exception of :mod:`microc.errors`. Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from microc import errors
+    from microc.driver.api import Program, compile
+    from microc.driver.export import load_library
+    from microc.driver.firmware import Device, build, connect, open_project
+    from microc.driver.library import Library
 
 __version__ = "0.1.0"
+__all__ = (
+    "Device",
+    "Library",
+    "Program",
+    "__version__",
+    "build",
+    "compile",
+    "connect",
+    "errors",
+    "load_library",
+    "open_project",
+)
+
+_HOMES = MappingProxyType(
+    {
+        "Device": "microc.driver.firmware",
+        "Library": "microc.driver.library",
+        "Program": "microc.driver.api",
+        "build": "microc.driver.firmware",
+        "compile": "microc.driver.api",
+        "connect": "microc.driver.firmware",
+        "load_library": "microc.driver.export",
+        "open_project": "microc.driver.firmware",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("microc.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'microc' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))

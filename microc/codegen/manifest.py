@@ -11,7 +11,11 @@ SCHEMA_VERSION = 1
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:
-    """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table."""
+    """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table.
+
+    A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
+    may keep elsewhere.
+    """
     assert module.plan is not None
     return {
         "schema_version": SCHEMA_VERSION,
@@ -57,16 +61,20 @@ def _written(module: Module, name: str) -> bool:
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:
     value: Value = module.values[name]
-    kind = value.storage
+    base, offset = module.base_of(name)
+    assert module.plan is not None
+    outside = module.values[base].storage in ("input", "output")
     return {
         "name": name,
         "label": value.label,
-        "kind": kind,
+        "kind": value.storage,
         "dtype": value.dtype,
         "shape": list(value.shape),
         "bytes": value.nbytes,
         "scale": value.scale,
         "zero_point": value.zero_point,
+        "buffer": base if outside else "arena",
+        "offset": offset if outside else offset + module.plan.offsets[base],
     }
 
 

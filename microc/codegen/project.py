@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,8 +94,8 @@ class SharedContext:
     upper: str
     prototypes: tuple[str, ...]
     manifest_lines: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
@@ -106,27 +107,27 @@ def network_files(module: Module, version: str) -> dict[str, str]:
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
     """The network with entry points for a desktop library."""
-    context = model_context(module, version, 0)
-    data = json.dumps(manifest(module, version), ensure_ascii=True)
-    shared = SharedContext(
-        name=module.name,
-        upper=module.name.upper(),
+    data = manifest(module, version)
+    return {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
+
+
+def shared_source(data: Mapping[str, Any]) -> str:
+    """``shared.c``: a manifest's network as a desktop library."""
+    name = data["model"]
+    context = SharedContext(
+        name=name,
+        upper=name.upper(),
         prototypes=(
             "extern const int8_t microc_manifest[];",
             "int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel);",
             "int microc_run(void *arena, const void *const *inputs, void *const *outputs);",
             "void microc_reset(void *arena);",
         ),
-        manifest_lines=tuple(definition(_text_value("microc_manifest", data))),
-        inputs=context.inputs,
-        outputs=context.outputs,
+        manifest_lines=tuple(definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))),
+        inputs=tuple(data["inputs"]),
+        outputs=tuple(data["outputs"]),
     )
-    files = network_files(module, version)
-    return {
-        **files,
-        "shared.c": render("project/shared.c.j2", shared),
-        "manifest.json": to_json(manifest(module, version)),
-    }
+    return render("project/shared.c.j2", context)
 
 
 def _text_value(name: str, text: str) -> Value:
@@ -149,6 +150,7 @@ def project_files(module: Module, board: Board, version: str) -> dict[str, str |
     runtime = paths.runtime_c()
     for name in (*RUNTIME, *RUNTIME_SOURCES, *board.raw["build"]["sources"], *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
+    files["board/board.json"] = to_json(dict(board.raw))
     files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
     return files
 
@@ -232,5 +234,3 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
         kind=f"MICROC_{_KINDS[value.storage]}",
         name=name,
     )
-
-

@@ -40,11 +40,25 @@ def load_board(name_or_path: str | Path) -> Board:
         raise UsageError("the board file is not UTF-8 text", where=str(path)) from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"the board file is not TOML: {error}", where=str(path)) from error
+    return _board(path.stem, path, text, data)
+
+
+def load_copy(path: Path, name: str) -> Board:
+    """The board ``name`` from the copy of its data that a generated project carries (JSON)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = {key: value for key, value in json.loads(text).items() if value not in _EMPTY.values()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot read the project's board: {error}", where=str(path), hint="compile again") from error
+    return _board(name, path, text, data)
+
+
+def _board(name: str, path: Path, text: str, data: Mapping[str, Any]) -> Board:
     _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     _check_meaning(path, text, data)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    return Board(path.stem, data["title"], target_for(data["cpu"]), regions, data)
+    return Board(name, data["title"], target_for(data["cpu"]), regions, data)
 
 
 def _find(name: str) -> Path:

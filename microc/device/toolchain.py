@@ -17,7 +17,7 @@ from microc.target import Board
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
-_PACKAGES: Mapping[str, str] = MappingProxyType(
+PACKAGES: Mapping[str, str] = MappingProxyType(
     {
         "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
         "cc": "gcc libc6-dev",
@@ -68,7 +68,7 @@ def require(program: str) -> str:
     """The path of a program. :class:`ToolError` with the way to install it when it is missing."""
     found = shutil.which(program)
     if found is None:
-        package = _PACKAGES.get(program)
+        package = PACKAGES.get(program)
         hint = (
             f"apt-get install -y --no-install-recommends {package}"
             if package

@@ -49,13 +49,17 @@ class Library:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
         if self.manifest.get("schema_version") != MANIFEST_VERSION:
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
-        tensors = {t["name"]: t for t in self.manifest["tensors"]}
-        self.inputs: tuple[dict[str, Any], ...] = tuple(tensors[n] for n in self.manifest["inputs"])
-        self.outputs: tuple[dict[str, Any], ...] = tuple(tensors[n] for n in self.manifest["outputs"])
+        self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
+        self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
+        self.outputs = tuple(self._tensors[n] for n in self.manifest["outputs"])
         self._arena = np.zeros(max(16, self.manifest["arena_size"]) + 64, dtype=np.uint8)
         self._start = -self._arena.ctypes.data % 64
         self._in = [_empty(t) for t in self.inputs]
         self._out = [_empty(t) for t in self.outputs]
+        self._buffers = {"arena": self._arena[self._start :]} | {
+            t["name"]: a.reshape(-1).view(np.uint8)
+            for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
+        }
         self._pointers()
         self.reset()
 
@@ -71,7 +75,7 @@ class Library:
     def set_input(self, key: int | str, value: Any) -> None:
         """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently."""
         index = _position(key, self.inputs, "input")
-        self._in[index][...] = _checked(value, self.inputs[index])
+        self._in[index][...] = checked(value, self.inputs[index])
 
     def run(self) -> None:
         """One inference on the inputs set before."""
@@ -105,9 +109,13 @@ class Library:
         results = tuple(self.get_output(i) for i in range(len(self.outputs)))
         return results[0] if len(results) == 1 else results
 
-    def arena_bytes(self, offset: int, size: int) -> bytes:
-        """Raw bytes of the arena, for verification."""
-        return self._arena[self._start + offset : self._start + offset + size].tobytes()
+    def tensor(self, name: str) -> Array:
+        """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
+        found = self._tensors.get(name)
+        if found is None:
+            raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
+        raw = self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
+        return np.frombuffer(raw.tobytes(), dtypes.to_numpy(found["dtype"])).reshape(found["shape"])
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
         """Time ``repeats`` x ``number`` runs on the inputs set before."""
@@ -150,7 +158,8 @@ def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -
     raise UsageError(f"there is no {what} {key!r}", hint=f"{what}s: " + ", ".join(names))
 
 
-def _checked(value: Any, tensor: Mapping[str, Any]) -> Array:
+def checked(value: Any, tensor: Mapping[str, Any]) -> Array:
+    """``value`` as an array, if it has the shape and dtype of an input in the manifest; UsageError otherwise."""
     array = np.asarray(value)
     shape, dtype = tuple(tensor["shape"]), dtypes.to_numpy(tensor["dtype"])
     if array.shape != shape:

@@ -16,7 +16,7 @@ from microc.module import Module
 from microc.plan.plan import plan_module
 from microc.target import Target
 from microc.transform import PASSES
-from microc.transform.context import DumpInstrument, PassContext, run_passes
+from microc.transform.context import PassContext, run_passes
 
 
 def identifier(text: str) -> str:
@@ -35,7 +35,7 @@ def read_model(path: Path, options: Options) -> Graph:
 
 def optimise(graph: Graph, options: Options) -> Graph:
     """All graph passes."""
-    instruments = (DumpInstrument(options.dump),) if options.dump else ()
+    instruments = (_dump(options.dump),) if options.dump else ()
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,

@@ -20,6 +20,7 @@ from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dt
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
 from microc.ops.registry import Case, OpDef
 from microc.ops.rescale import int16_rescaled
+from microc.ops.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.surface import split_activation, through_float
 from microc.ops.tables import emit_lookup, stored_bounds
 from microc.tir import ir
@@ -87,6 +88,8 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         return rewrite.legalized()
     if node.attr("rounding") != "even" and node.op in ("relu", "clip", "leaky_relu"):
         return int16_rescaled(node, graph)
+    if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
+        return legalize_sigmoid16(node, graph) or through_float(node, graph)
     return through_float(node, graph)
 
 
@@ -231,4 +234,5 @@ OPERATORS: tuple[OpDef, ...] = (
     *(_unary(function) for function in UNARY),
     *(_binary(function) for function in BINARY),
     OpDef("cast", infer=_infer_cast, reference=_cast_reference, scalar=_cast_scalar, cases=_cast_cases),
+    QSIGMOID16,
 )

@@ -61,7 +61,8 @@ class Case:
     name: str = ""
 
 
-Legalized = tuple[Graph, ...]
+Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
+"""What replaces a node: nodes in order, and the types and constants that they bring along."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class OpDef:
     compute: Callable[[OpCall], te.Tensor | tuple[te.Tensor, ...]] | None = None
     cases: Callable[[], Iterable[Case]] = tuple
     defaults: Mapping[str, Attr] = field(default_factory=dict)
-    legalize: Callable[[Node, Graph], Any] | None = None
+    legalize: Callable[[Node, Graph], Legalized | None] | None = None
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
     operand_names: tuple[str, ...] = ()

@@ -64,13 +64,15 @@ def units(module: Module, *, io_in_arena: bool) -> tuple[Unit, ...]:
         return name
 
     for time, call in enumerate(module.calls):
+        taken: set[str] = set()
         for written, read in call.inplace:
-            new, old = module.base_of(written), module.base_of(read)
-            if new[1] or old[1] or new[0] not in alive or old[0] not in alive or root(new[0]) == root(old[0]):
+            (new, new_offset), (old, old_offset) = module.base_of(written), module.base_of(read)
+            if new_offset or old_offset or new not in alive or old not in alive or new in taken:
                 continue
-            same = module.values[new[0]].nbytes == module.values[old[0]].nbytes
-            if same and alive[old[0]][1] == time and alive[new[0]][0] == time:
-                parent[root(new[0])] = root(old[0])
+            same = module.values[new].nbytes == module.values[old].nbytes
+            if same and alive[old][1] == time and alive[new][0] == time and root(new) != root(old):
+                parent[root(new)] = root(old)
+                taken.add(new)  # one result replaces one operand
     members: dict[str, list[str]] = {}
     for name in alive:
         members.setdefault(root(name), []).append(name)

@@ -55,7 +55,7 @@ def linear(expr: Expr) -> tuple[dict[Expr, int], int]:
         form = engine.tidy(engine.linear(expr))
     except Unprintable:
         return {expr: 1}, 0
-    return dict(form.terms), form.const
+    return {atom.expr: k for atom, k in form.terms.items()}, form.const
 
 
 def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:

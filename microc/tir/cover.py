@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from microc.tir import fold, ir
 from microc.tir.affine import tail_conditions
-from microc.tir.linear import Linear, Unprintable
+from microc.tir.linear import Atom, Linear, Unprintable
 from microc.tir.rewrite import walk_all_exprs
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
 
-_Base = frozenset[tuple[ir.Expr, int]]
+_Base = frozenset[tuple[Atom, int]]
 
 
 class _Digit(NamedTuple):
@@ -70,7 +70,7 @@ class _Cover:
 
     def check(self, block: ir.Block) -> str:
         forms = [self.engine.tidy(self.engine.linear(i.binding)) for i in block.iters]
-        digits: dict[ir.Expr, _Digit] = {}
+        digits: dict[Atom, _Digit] = {}
         for i, form in zip(block.iters, forms, strict=True):
             for atom in form.terms:
                 digit = self.digit(atom)
@@ -86,7 +86,7 @@ class _Cover:
                 return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"
         return ""
 
-    def digit(self, atom: ir.Expr) -> _Digit | None:
+    def digit(self, atom: Atom) -> _Digit | None:
         """``atom`` as a digit of loops, its base registered with its extent."""
         parts = self.engine.digit(atom)
         if parts is None:
@@ -101,19 +101,19 @@ class _Cover:
 
     def leading(self, form: Linear, lower: int) -> _Digit | None:
         """``form // lower`` where ``form`` runs through 0..extent of loops."""
-        if form.const or not all(isinstance(v, ir.Var) and v in self.bounds for v in form.terms):
+        if form.const or not all(isinstance(v.expr, ir.Var) and v.expr in self.bounds for v in form.terms):
             return None
-        extents: dict[ir.Expr, int] = {v: self.bounds[v][1] + 1 for v in form.terms if isinstance(v, ir.Var)}
+        extents = {v: self.bounds[v.expr][1] + 1 for v in form.terms if isinstance(v.expr, ir.Var)}
         base = frozenset(form.terms.items())
         self.extents[base] = _reach(form, extents)[1]
         return _Digit(base, lower, None)
 
-    def sizes(self, digits: dict[ir.Expr, _Digit]) -> dict[ir.Expr, int] | None:
+    def sizes(self, digits: dict[Atom, _Digit]) -> dict[Atom, int] | None:
         """How many values every digit takes independently of the others; None when some are not independent."""
         owners = [v for base in {d.base for d in digits.values()} for v, _ in base]
         if len(owners) != len(set(owners)):
             return None
-        found: dict[ir.Expr, int] = {}
+        found: dict[Atom, int] = {}
         for base, extent in self.extents.items():
             group = sorted(((d, atom) for atom, d in digits.items() if d.base == base), key=lambda x: x[0].lower)
             for k, (digit, atom) in enumerate(group):
@@ -129,7 +129,7 @@ class _Cover:
         return found
 
 
-def _reach(form: Linear, sizes: dict[ir.Expr, int], step: int = 1) -> tuple[int, int]:
+def _reach(form: Linear, sizes: dict[Atom, int], step: int = 1) -> tuple[int, int]:
     """(start, length) of the interval that a sum of independent digits runs through without a gap, from its least value.
 
     ``step`` values count from each one on: a tensorized block handles several at once.
@@ -143,6 +143,6 @@ def _reach(form: Linear, sizes: dict[ir.Expr, int], step: int = 1) -> tuple[int,
     return start, length
 
 
-def _runs_through(form: Linear, sizes: dict[ir.Expr, int], extent: int, step: int) -> bool:
+def _runs_through(form: Linear, sizes: dict[Atom, int], extent: int, step: int) -> bool:
     start, length = _reach(form, sizes, step)
     return start <= 0 and start + length >= extent

@@ -7,15 +7,15 @@ from math import gcd
 
 from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr
-from microc.tir.linear import INDEX_LIMIT, Emitter, Linear, index, split
+from microc.tir.linear import INDEX_LIMIT, Atom, Atoms, Emitter, Linear, index, split
 
 
 class Division(Emitter):
     """Quotients and remainders in a context that knows the ranges of forms."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._digits: dict[Expr, tuple[str, Linear, int] | None] = {}
+    def __init__(self, atoms: Atoms | None = None) -> None:
+        super().__init__(atoms)
+        self._digits: dict[Atom, tuple[str, Linear, int] | None] = {}
 
     @abstractmethod
     def linear(self, expr: Expr) -> Linear:
@@ -40,7 +40,7 @@ class Division(Emitter):
         nested = self._nested_divide(rest, c)
         if nested is not None:
             return quotient.plus(nested)
-        return quotient.plus(Linear({Bin("floordiv", self.emit(rest), index(c)): 1}))
+        return quotient.plus(self.form(Bin("floordiv", self.emit(rest), index(c))))
 
     def _nested_divide(self, rest: Linear, c: int) -> Linear | None:
         if len(rest.terms) != 1:
@@ -72,7 +72,7 @@ class Division(Emitter):
         if reduced is not None:
             inner, remainder, g = reduced
             return self.modulo(inner, c // g).times(g).plus(remainder)
-        return Linear({Bin("floormod", self.emit(rest), index(c)): 1})
+        return self.form(Bin("floormod", self.emit(rest), index(c)))
 
     def _common_factor(self, rest: Linear, c: int) -> tuple[Linear, Linear, int] | None:
         """``rest = g * inner + remainder`` with ``0 <= remainder < g`` and g a divisor of c greater than 1."""
@@ -85,10 +85,10 @@ class Division(Emitter):
                 return inner, outer.plus(Linear({}, -g * steps)), g
         return None
 
-    def digit(self, atom: Expr) -> tuple[str, Linear, int] | None:
+    def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
         """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
         if atom not in self._digits:
-            match atom:
+            match atom.expr:
                 case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
                     self._digits[atom] = (op, self.linear(a), c)
                 case _:
@@ -105,7 +105,7 @@ class Division(Emitter):
 
     def _join(self, form: Linear) -> Linear | None:
         for atom, k in form.terms.items():
-            digit = self.digit(atom) if type(atom) is Bin else None
+            digit = self.digit(atom) if type(atom.expr) is Bin else None
             if digit is None:
                 continue
             op, x, c = digit
@@ -118,7 +118,7 @@ class Division(Emitter):
                 return form.plus(Linear({atom: k}), -1).plus(x, -j).plus(self.modulo(x, c), j)
         return None
 
-    def _join_remainder(self, form: Linear, atom: Expr, k: int, x: Linear, c: int) -> Linear | None:
+    def _join_remainder(self, form: Linear, atom: Atom, k: int, x: Linear, c: int) -> Linear | None:
         quotient = self.divide(x, c)
         y = quotient.single
         if y is None:

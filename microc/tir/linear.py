@@ -14,12 +14,38 @@ class Unprintable(Exception):
     """A linear form whose numbers do not fit int32; the expression is then left as it was written."""
 
 
+class Atom:
+    """An expression that linear forms are made of. Equal expressions share one atom (of an :class:`Atoms` table), so that
+    atoms compare and hash by identity: hashing an expression costs as much as walking it."""
+
+    __slots__ = ("expr", "order")
+
+    def __init__(self, expr: Expr, order: int) -> None:
+        self.expr = expr
+        self.order = order
+
+
+class Atoms:
+    """One atom for every expression met, numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._by_identity: dict[int, tuple[Expr, Atom]] = {}
+        self._by_structure: dict[Expr, Atom] = {}
+
+    def of(self, expr: Expr) -> Atom:
+        found = self._by_identity.get(id(expr))
+        if found is None:
+            atom = self._by_structure.setdefault(expr, Atom(expr, len(self._by_structure)))
+            found = self._by_identity[id(expr)] = (expr, atom)
+        return found[1]
+
+
 class Linear:
     """``sum(terms[atom] * atom) + const``; coefficients are never zero. Treated as immutable once built."""
 
     __slots__ = ("const", "terms")
 
-    def __init__(self, terms: dict[Expr, int], const: int = 0) -> None:
+    def __init__(self, terms: dict[Atom, int], const: int = 0) -> None:
         self.terms = terms
         self.const = const
 
@@ -42,7 +68,7 @@ class Linear:
         return self.const == other.const and self.terms == other.terms
 
     @property
-    def single(self) -> Expr | None:
+    def single(self) -> Atom | None:
         """The atom, when the form is exactly that atom."""
         if self.const == 0 and len(self.terms) == 1:
             (atom, k), *_ = self.terms.items()
@@ -62,8 +88,8 @@ def index(value: int) -> Const:
 
 def split(form: Linear, c: int) -> tuple[Linear, Linear]:
     """``form = c * quotient + rest``: every coefficient of ``rest`` below c in size, its constant in 0..c-1."""
-    quotient: dict[Expr, int] = {}
-    rest: dict[Expr, int] = {}
+    quotient: dict[Atom, int] = {}
+    rest: dict[Atom, int] = {}
     for atom, k in form.terms.items():
         q = k // c if k > 0 else -(-k // c)
         if q:
@@ -101,37 +127,48 @@ def inequalities(op: str, form: Linear) -> Iterable[Fact]:
 class Emitter:
     """Writes linear forms as int32 expressions."""
 
-    def __init__(self) -> None:
-        self._keys: dict[Expr, str] = {}
+    def __init__(self, atoms: Atoms | None = None) -> None:
+        self.atoms = atoms or Atoms()
+        self._keys: dict[int, tuple[Expr, str]] = {}
 
-    def key(self, atom: Expr) -> str:
-        """A text that orders atoms the same way in every run."""
-        found = self._keys.get(atom)
+    def form(self, expr: Expr) -> Linear:
+        """The form that is just this expression."""
+        return Linear({self.atoms.of(expr): 1})
+
+    def key(self, expr: Expr) -> str:
+        """A text that orders expressions the same way in every run; of data, by order of appearance."""
+        found = self._keys.get(id(expr))
         if found is None:
-            match atom:
-                case Var(name):
-                    found = name
-                case Bin(op, a, b):
-                    found = f"({self.key(a)} {op} {self.key(b)})"
-                case Const(value):
-                    found = str(value)
-                case _:
-                    found = repr(atom)
-            self._keys[atom] = found
-        return found
+            found = self._keys[id(expr)] = (expr, self._key(expr))
+        return found[1]
+
+    def _key(self, expr: Expr) -> str:
+        match expr:
+            case Var(name):
+                return name
+            case Bin(op, a, b):
+                return f"({self.key(a)} {op} {self.key(b)})"
+            case Const(value):
+                return str(value)
+            case ir.Un(op, a):
+                return f"{op} {self.key(a)}"
+            case ir.Select(c, a, b):
+                return f"({self.key(c)} ? {self.key(a)} : {self.key(b)})"
+            case _:
+                return f"#{self.atoms.of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
         """The form as an expression: positive terms first, large strides before small ones, the constant last."""
-        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0])))
+        terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0].expr)))
         result: Expr | None = None
         rest = form.const
         for atom, k in terms:
             size = index(abs(k))
-            term = atom if abs(k) == 1 else Bin("mul", atom, size)
+            term = atom.expr if abs(k) == 1 else Bin("mul", atom.expr, size)
             if result is None and k < 0 and rest > 0:
                 result, rest = index(rest), 0
             if result is None:
-                result = term if k > 0 else ir.Un("neg", atom) if k == -1 else Bin("mul", atom, index(k))
+                result = term if k > 0 else ir.Un("neg", atom.expr) if k == -1 else Bin("mul", atom.expr, index(k))
             else:
                 result = Bin("add" if k > 0 else "sub", result, term)
         if result is None:

@@ -2,8 +2,7 @@
 
 A :class:`Linear` is ``sum(coefficient * atom) + constant``. Atoms are variables and whatever is not linear: ``floordiv``
 and ``floormod`` by constants, ``min``, ``max``, products, loads. A :class:`Simplifier` knows the bounds of variables and
-the facts (``linear form <= constant``) that enclosing conditions establish; results are memoised by object identity,
-for hashing a tree costs as much as walking it.
+the facts (``linear form <= constant``) that enclosing conditions establish; results are memoised by object identity.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from microc.tir import fold, interval, ir, rewrite
 from microc.tir.division import Division
 from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
-from microc.tir.linear import Fact, Linear, Unprintable, factors, index, inequalities
+from microc.tir.linear import Atoms, Fact, Linear, Unprintable, factors, index, inequalities
 
 _NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
 _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
@@ -51,15 +50,16 @@ class Simplifier(Division):
         opaque: frozenset[Var] = frozenset(),
         kept: frozenset[Var] = frozenset(),
         plain: Simplifier | None = None,
+        atoms: Atoms | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(atoms)
         self.bounds: Mapping[Var, Interval] = bounds or {}
         self.facts = facts
         self.opaque = opaque
         self.kept = kept
         self.plain: Simplifier = plain or self
         if facts and plain is None:
-            self.plain = Simplifier(bounds, (), opaque, kept)
+            self.plain = Simplifier(bounds, (), opaque, kept, None, self.atoms)
         self._visited: dict[int, tuple[Expr, Expr]] = {}
         self._linear: dict[int, tuple[Expr, Linear]] = {}
         self._pure: dict[int, tuple[Expr, bool]] = {}
@@ -75,12 +75,16 @@ class Simplifier(Division):
             self.facts,
             self.opaque | {var} if opaque else self.opaque,
             self.kept | {var} if kept else self.kept,
+            None,
+            self.atoms,
         )
 
     def assuming(self, condition: Expr, holds: bool = True) -> Simplifier:
         """The context in which ``condition`` is known to hold (or not to)."""
         facts = tuple(self._facts(condition, holds))
-        return Simplifier(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain) if facts else self
+        if not facts:
+            return self
+        return Simplifier(self.bounds, self.facts + facts, self.opaque, self.kept, self.plain, self.atoms)
 
     def _facts(self, condition: Expr, holds: bool) -> Iterable[Fact]:
         match condition:
@@ -151,7 +155,7 @@ class Simplifier(Division):
                 low, high = self.bounds.get(expr, interval.UNKNOWN)
                 if low == high and expr not in self.kept:
                     return Linear({}, int(low))
-                return Linear({expr: 1})
+                return self.form(expr)
             case ir.Un("neg", a):
                 return self.linear(a).times(-1)
             case Bin("add", a, b):
@@ -163,7 +167,7 @@ class Simplifier(Division):
             case ir.Select(c, a, b):
                 return self._select(c, a, b)
             case _:
-                return Linear({self._structural(expr): 1})
+                return self.form(self._structural(expr))
 
     def _atom_of(self, op: str, a: Linear, b: Linear) -> Linear:
         if op == "mul":
@@ -172,14 +176,14 @@ class Simplifier(Division):
             if not b.terms:
                 return a.times(b.const)
             left, right = sorted((self.emit(self.tidy(a)), self.emit(self.tidy(b))), key=self.key)
-            return Linear({Bin("mul", left, right): 1})
+            return self.form(Bin("mul", left, right))
         if op in ("min", "max"):
             return self._min_max(op, self.tidy(a), self.tidy(b))
         if not b.terms and b.const > 0:
             nonnegative = op.startswith("floor") or self.span(a)[0] >= 0
             if nonnegative:
                 return self.divide(a, b.const) if op.endswith("div") else self.modulo(a, b.const)
-        return Linear({Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))): 1})
+        return self.form(Bin(op, self.emit(self.tidy(a)), self.emit(self.tidy(b))))
 
     def _min_max(self, op: str, a: Linear, b: Linear) -> Linear:
         low, high = self.span(self.tidy(a.plus(b, -1)))
@@ -190,11 +194,11 @@ class Simplifier(Division):
         left, right = self.emit(a), self.emit(b)
         if isinstance(left, Const) or (not isinstance(right, Const) and self.key(right) < self.key(left)):
             left, right = right, left
-        return Linear({Bin(op, left, right): 1})
+        return self.form(Bin(op, left, right))
 
     def _select(self, condition: Expr, a: Expr, b: Expr) -> Linear:
         result = self.select(condition, a, b)
-        return Linear({result: 1}) if isinstance(result, ir.Select) else self.linear(result)
+        return self.form(result) if isinstance(result, ir.Select) else self.linear(result)
 
     # ------------------------------------------------------------ ranges
 
@@ -209,7 +213,7 @@ class Simplifier(Division):
         ranges = self if depth == _FACTS_COMBINED else self.plain
         high: interval.Bound = form.const
         for atom, k in form.terms.items():
-            ends = ranges.range(atom)
+            ends = ranges.range(atom.expr)
             end = ends[1] if k > 0 else ends[0]
             high = high + (k * end if end else 0)
         if depth:
@@ -364,7 +368,7 @@ class Simplifier(Division):
         if form.const % divisor:
             return fold.boolean(op == "ne")
         form = Linear({t: k // divisor for t, k in form.terms.items()}, form.const // divisor)
-        if form.terms[min(form.terms, key=self.key)] < 0:
+        if form.terms[min(form.terms, key=lambda atom: self.key(atom.expr))] < 0:
             form = form.times(-1)
         left = Linear({t: k for t, k in form.terms.items() if k > 0})
         right = Linear({t: -k for t, k in form.terms.items() if k < 0}, -form.const)

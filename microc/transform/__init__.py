@@ -1,2 +1,27 @@
-"""Floor 4: graph passes."""
-PASSES=()
+"""Floor 4: graph passes. ``PASSES`` is the order in which they run."""
+
+from microc.transform import (
+    canonicalise,
+    common_subexpressions,
+    dead_code,
+    fold_constants,
+    fuse,
+    layout,
+    legalize,
+    qdq,
+)
+
+PASSES = (
+    qdq.PASS,
+    fold_constants.PASS,
+    canonicalise.PASS,
+    layout.PASS,
+    canonicalise.PASS,
+    legalize.PASS,
+    fold_constants.PASS,
+    canonicalise.PASS,
+    common_subexpressions.PASS,
+    dead_code.PASS,
+    fuse.PASS,
+)
+"""Names may repeat: switching a pass off switches off every run of it."""

@@ -1,37 +1,88 @@
-"""PassContext (provisional)."""
+"""Passes and the context that steers them: optimisation level, passes switched off or on, instruments that watch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
-from microc.graph.ir import Graph
+from microc.errors import UsageError
+from microc.graph.ir import Graph, TensorType
+from microc.graph.verify import verify
+from microc.ops import registry
 
 
-@dataclass(frozen=True)
+class Instrument(Protocol):
+    """Watches passes; gets the graph before and after each."""
+
+    def before(self, name: str, graph: Graph) -> None:
+        """Called before pass ``name`` runs."""
+
+    def after(self, name: str, graph: Graph) -> None:
+        """Called after pass ``name`` ran and its result was verified."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassContext:
+    """``opt_level``: passes of a higher level are left out; ``disabled`` never run, ``required`` always.
+
+    ``options`` are settings that a pass reads by name: ``requantize`` (``float`` or ``fixed``), ``fuse_add`` (bool).
+    """
+
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
-    instruments: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    instruments: tuple[Instrument, ...] = ()
+    options: Mapping[str, str | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    def runs(self, what: Pass) -> bool:
+        """Whether a pass is due."""
+        return what.name in self.required or (what.name not in self.disabled and what.opt_level <= self.opt_level)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pass:
+    """A named function Graph -> Graph that runs from ``opt_level`` on."""
+
     name: str
     function: Callable[[Graph, PassContext], Graph]
-    opt_level: int = 0
+    opt_level: int = 1
 
 
-@dataclass(frozen=True)
-class DumpInstrument:
-    folder: Path
+def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
+    """Refuse pass names that do not exist."""
+    known = list(dict.fromkeys(p.name for p in passes))
+    for name in sorted(names):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "passes: " + ", ".join(known)
+            raise UsageError(f"there is no pass {name!r}", hint=hint)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Graph:
-    for p in passes:
-        graph = p.function(graph, context)
+    """Run the passes that are due in order, verifying the graph after each."""
+    check_names(context.disabled | context.required, passes)
+    mandatory = {p.name for p in passes if p.opt_level == 0} & context.disabled
+    if mandatory:
+        raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
+    verify(graph, _infer, "the frontend")
+    for what in passes:
+        if not context.runs(what):
+            continue
+        for instrument in context.instruments:
+            instrument.before(what.name, graph)
+        graph = what.function(graph, context)
+        verify(graph, _infer, f"pass {what.name}")
+        for instrument in context.instruments:
+            instrument.after(what.name, graph)
     return graph
+
+
+def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output types by the operator's own inference."""
+    return registry.get(op).infer(attrs, types)

@@ -8,15 +8,16 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from microc.device.client import Client, TensorInfo
+from microc.device.client import Client
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
+from microc.device.info import TensorInfo
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import DeviceError, UsageError
 
@@ -109,7 +110,7 @@ def test_stats_count_frames(firmware: Path) -> None:
         board.hello()
         before = board.stats()
         assert before.stack_bytes is None
-        board._transport.write(b"\0damaged\0")
+        board._link.transport.write(b"\0damaged\0")
         after = board.stats()
         assert (after.frames - before.frames, after.bad_frames - before.bad_frames) == (1, 1)
         assert (after.repeats, after.refusals) == (0, 0)
@@ -195,8 +196,8 @@ def test_an_earlier_session_cannot_answer(firmware: Path) -> None:
     line = pipe(firmware)
     old = Client(line)
     old.write_tensor(A, ints(1))
-    old._transport.write(
-        encode(Frame(Operation.READ, old._session, old._sequence + 1, 0, struct.pack("<HIH", A, 0, 4)))
+    old._link.transport.write(
+        encode(Frame(Operation.READ, old._link.session, old._link.sequence + 1, 0, struct.pack("<HIH", A, 0, 4)))
     )
     with Client(line) as new:
         new.write_tensor(A, ints(2))
@@ -311,8 +312,10 @@ def test_addresses_that_cannot_be_opened(address: str, error: type[Exception]) -
         open_transport(address)
 
 
-def bridge(program: Transport, receive: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
-    """Carry bytes between a program and the far end of a line, until either ends."""
+@contextlib.contextmanager
+def bridge(program: Transport, receive: Callable[[], bytes], send: Callable[[bytes], object]) -> Iterator[None]:
+    """Carry bytes between a program and the far end of a line, which must be closed before the end of the block."""
+    ended = threading.Event()
 
     def forward() -> None:
         with contextlib.suppress(OSError, DeviceError):
@@ -321,41 +324,43 @@ def bridge(program: Transport, receive: Callable[[], bytes], send: Callable[[byt
 
     def back() -> None:
         with contextlib.suppress(OSError, DeviceError):
-            while True:
-                if data := program.read(0.05):
-                    send(data)
+            while not ended.is_set():
+                send(program.read(0.05))
 
-    for work in (forward, back):
-        threading.Thread(target=work, daemon=True).start()
+    threads = [threading.Thread(target=work, daemon=True) for work in (forward, back)]
+    for thread in threads:
+        thread.start()
+    yield
+    ended.set()
+    for thread in threads:
+        thread.join(5)
+    program.close()
 
 
 def test_over_a_socket(firmware: Path) -> None:
-    program = pipe(firmware)
     with socket.create_server(("127.0.0.1", 0)) as server:
         board = Client(open_transport(f"socket://127.0.0.1:{server.getsockname()[1]}"))
-        connection, _ = server.accept()
-        bridge(program, lambda: connection.recv(4096), connection.sendall)
-        with board:
+        far, _ = server.accept()
+        with board, bridge(pipe(firmware), lambda: far.recv(4096), far.sendall):
             board.write_tensor(A, ints(21))
             board.run()
             assert board.read_tensor(OUT) == ints(42)
-            connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
+            far.shutdown(socket.SHUT_RDWR)
             with pytest.raises(DeviceError, match="connection is gone"):
                 board.run()
-    program.close()
+        far.close()
 
 
 def test_over_a_pty(firmware: Path) -> None:
-    program = pipe(firmware)
-    controller, terminal = os.openpty()
-    with Client(open_transport(os.ttyname(terminal))) as board:
+    far, terminal = os.openpty()
+    with (
+        Client(open_transport(os.ttyname(terminal))) as board,
+        bridge(pipe(firmware), lambda: os.read(far, 4096), lambda data: os.write(far, data)),
+    ):
         os.close(terminal)
-        bridge(program, lambda: os.read(controller, 4096), lambda data: os.write(controller, data))
         board.write_tensor(A, ints(21))
         board.run()
         assert board.read_tensor(OUT) == ints(42)
-        os.close(controller)
+        os.close(far)
         with pytest.raises(DeviceError, match="port is gone"):
             board.run()
-    program.close()

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from microc import paths
-from microc.device import client, framing
+from microc.device import framing, info
 from microc.device.framing import Decoder, Frame, Operation, Status, encode
 from tests.device.firmware import make
 
@@ -70,8 +70,8 @@ def _enum(name: str, prefix: str = "") -> dict[str, int]:
 def test_numbers_agree_with_the_header() -> None:
     assert _enum("microc_operation") == {op.name: op.value for op in Operation} | {"REPLY": framing.REPLY}
     assert _enum("microc_status") == {status.name: status.value for status in Status}
-    assert _enum("microc_dtype") == {name.upper(): number for number, name in enumerate(client.DTYPES)}
-    assert _enum("microc_kind") == {name.upper(): number for number, name in enumerate(client.KINDS)}
+    assert _enum("microc_dtype") == {name.upper(): number for number, name in enumerate(info.DTYPES)}
+    assert _enum("microc_kind") == {name.upper(): number for number, name in enumerate(info.KINDS)}
     header = (paths.runtime_c() / "include" / "microc_rpc.h").read_text()
     assert f"#define MICROC_RPC_VERSION {framing.VERSION}\n" in header
 
@@ -104,7 +104,7 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     replies = Decoder().feed(done.stdout)
     assert len(replies) > 15000
     counts = Counter(reply.status for reply in replies)
-    assert set(counts) == set(Status) - {Status.BAD_VERSION}
+    assert set(counts) == set(Status) - {Status.BAD_VERSION, Status.RUN_FAILED}
     assert counts[Status.OK] > 3000, counts
     assert (replies[-1].session, replies[-1].status) == (6, 0)
 

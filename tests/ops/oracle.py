@@ -44,7 +44,7 @@ def check(data: bytes, inputs: Sequence[Array]) -> None:
     """TFLite Micro and our references agree bit for bit on a model."""
     from tflite_micro import runtime
 
-    interpreter = runtime.Interpreter.from_bytes(data)
+    interpreter = runtime.Interpreter.from_bytes(data, arena_size=1<<20)
     for position, array in enumerate(inputs):
         interpreter.set_input(array, position)
     interpreter.invoke()

@@ -250,6 +250,47 @@ def _inside(h: Expr, w: Expr) -> Expr:
     return condition
 
 
+@st.composite
+def programs(draw: st.DrawFn, depth: int = 4) -> ir.Stmt:
+    """Statements over the index variables that run without faults, when the variables are bound around them."""
+    if depth == 0:
+        index, value = draw(index_exprs), draw(index_exprs)
+        return ir.Store(OUT, (index % 64,), OUT[index % 64] + value % 8)
+
+    def below() -> ir.Stmt:
+        return draw(programs(depth - 1))
+
+    op = draw(st.sampled_from(sorted(ir.COMPARISONS)))
+    match draw(st.sampled_from(["if", "seq", "for", "let", "block"])):
+        case "if":
+            return ir.If(
+                Bin(op, draw(index_exprs), draw(index_exprs)), below(), below() if draw(st.booleans()) else None
+            )
+        case "seq":
+            return ir.seq(below(), below())
+        case "for":
+            extent = draw(
+                st.one_of(st.integers(0, 3).map(lambda n: const(n, "int32")), index_exprs.map(lambda e: e % 3))
+            )
+            return ir.For(Var(f"n{depth}"), extent, ir.Let(Var(f"v{depth}"), Var(f"n{depth}") * 2, below()))
+        case "let":
+            return ir.Let(Var(f"v{depth}"), draw(index_exprs), below())
+        case _:
+            binding = ir.IterVar(Var(f"w{depth}"), 5, "reduce", draw(index_exprs) % 5)
+            predicate = Bin(op, draw(index_exprs), draw(index_exprs)) if draw(st.booleans()) else None
+            return ir.Block("b", (binding,), below(), below(), predicate)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(), st.lists(st.integers(1, 5), min_size=4, max_size=4))
+def test_statements_keep_their_effect(stmt: ir.Stmt, extents: list[int]) -> None:
+    body = ir.loops(list(zip(INDEX_VARS, extents, strict=True)), stmt)
+    func = ir.PrimFunc("f", (OUT,), body)
+    simple = ir.PrimFunc("f", (OUT,), simplify_stmt(body))
+    start = [np.arange(64, dtype=np.int32)]
+    assert np.array_equal(execute(func, start)[0], execute(simple, start)[0])
+
+
 def test_speed_of_a_large_kernel() -> None:
     """A thousand stores of eight fused indices each stay well below a second (measured 0.15 s)."""
     index: Expr = const(0, "int32")

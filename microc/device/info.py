@@ -1,0 +1,77 @@
+"""What a board tells of itself, its models and its runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+)
+"""dtypes by their number on the line (``enum microc_dtype``)."""
+
+KINDS = ("input", "output", "intermediate", "state")
+"""Kinds of tensors by their number on the line (``enum microc_kind``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor on the board. ``kernel`` is the index of the kernel after which it is complete; None if none writes it."""
+
+    index: int
+    nbytes: int
+    dtype: str
+    kind: str
+    kernel: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model in the firmware. ``fingerprint`` is that of the project it was generated in, 32 hexadecimal digits."""
+
+    name: str
+    fingerprint: str
+    arena_bytes: int
+    kernel_count: int
+    tensors: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a board says of itself. ``max_payload`` in bytes; ``tick_hz`` is the rate of all its timings."""
+
+    version: int
+    max_payload: int
+    tick_hz: int
+    models: tuple[ModelInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Ticks of ``count`` runs; seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
+
+    min: int
+    mean: float
+    max: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Health of the board. ``stack_bytes``: deepest stack since the start, None if unknown. The rest counts frames:
+    received whole, damaged, repeated by the host, refused."""
+
+    stack_bytes: int | None
+    frames: int
+    bad_frames: int
+    repeats: int
+    refusals: int

@@ -1,0 +1,120 @@
+"""Requests and replies over a line that may lose them: each request happens exactly once, or is an error.
+
+One request is under way at a time. A request without an answer is repeated with its sequence number, and the board then sends
+the answer that it kept instead of executing again. ``runtime_c/SPEC.md``, "Session and sequence", has the rules.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from microc.device.framing import REPLY, VERSION, Decoder, Frame, Operation, Status, encode
+from microc.device.transport import Transport
+from microc.errors import DeviceError
+
+_GROWTH, _LARGEST_GROWTH = 1.5, 4.0
+
+_REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
+    {
+        Status.BAD_VERSION: ("the firmware speaks another protocol version", "build and flash the project again"),
+        Status.BAD_SESSION: ("the board has restarted", "connect again and repeat; did the firmware crash?"),
+        Status.BAD_SEQUENCE: ("the board has lost count of the requests", "does another program use this line?"),
+        Status.BAD_OPERATION: ("the firmware does not know this operation", "build and flash the project again"),
+        Status.BAD_MODEL: ("the firmware holds no such model", ""),
+        Status.BAD_TENSOR: ("the model has no such tensor", ""),
+        Status.BAD_RANGE: ("bytes or kernels out of range", ""),
+        Status.UNBOUND: ("the tensor has no memory on the board", "bind it in the firmware before the host uses it"),
+        Status.RUN_FAILED: ("the model's run function has failed", ""),
+    }
+)
+
+
+class Link:
+    """A session over ``transport``.
+
+    ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
+    repetitions, up to four times as long.
+    """
+
+    def __init__(self, transport: Transport, timeout: float, retries: int) -> None:
+        self.transport = transport
+        self.session = 0
+        self.sequence = 0
+        self._timeout = timeout
+        self._retries = retries
+        self._decoder = Decoder()
+
+    @property
+    def where(self) -> str:
+        """The line, for error messages."""
+        return self.transport.description
+
+    def begin(self) -> None:
+        """Take a new random session; the next request must be HELLO."""
+        others = 0xFFFF - (self.session != 0)
+        self.session = (self.session + secrets.randbelow(others)) % 0xFFFF + 1
+
+    def request(
+        self,
+        operation: Operation,
+        payload: bytes = b"",
+        *,
+        model: int = 0,
+        size: int | None = None,
+        patience: float = 0.0,
+    ) -> bytes:
+        """Have the board do one thing and return its answer, of ``size`` bytes if given.
+
+        Gives up when ``retries`` repetitions went unanswered and ``patience`` seconds have passed. Raises DeviceError
+        then, and when the board refuses.
+        """
+        self.sequence = (self.sequence + 1) & 0xFF
+        reply = self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
+        if reply.version != VERSION:
+            raise DeviceError(
+                f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
+                where=self.where,
+                hint="build and flash the project again with this microc",
+            )
+        if reply.status != Status.OK:
+            what, hint = _REASONS.get(reply.status, (f"status {reply.status}", ""))
+            raise DeviceError(f"the board refuses {operation.name}: {what}", where=self.where, hint=hint)
+        if size is not None and len(reply.payload) != size:
+            raise self.nonsense(operation)
+        return reply.payload
+
+    def nonsense(self, operation: Operation) -> DeviceError:
+        """The error for an answer that contradicts the protocol."""
+        what = f"the board's answer to {operation.name} makes no sense"
+        return DeviceError(what, where=self.where, hint="flash the firmware again")
+
+    def _exchange(self, request: Frame, patience: float) -> Frame:
+        data = encode(request)
+        begin = time.monotonic()
+        wait, attempt, elapsed = self._timeout, 0, 0.0
+        longest = max(self._timeout * _LARGEST_GROWTH, patience / 8)
+        while attempt <= self._retries or elapsed < patience:
+            self.transport.write(data)
+            reply = self._await(request, time.monotonic() + wait)
+            if reply is not None:
+                return reply
+            attempt += 1
+            elapsed = time.monotonic() - begin
+            wait = min(wait * _GROWTH, longest)
+        hint = "did the firmware crash? reset the board, or allow more time"
+        if request.operation == Operation.HELLO:
+            hint = "is the firmware running, and built with the RPC protocol and this baud rate?"
+        what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
+        raise DeviceError(what, where=self.where, hint=hint)
+
+    def _await(self, request: Frame, deadline: float) -> Frame | None:
+        """The reply to ``request``, or None at the deadline; late replies to other requests are dropped."""
+        expected = (request.operation | REPLY, request.session, request.sequence)
+        while (left := deadline - time.monotonic()) > 0:
+            for frame in self._decoder.feed(self.transport.read(left)):
+                if (frame.operation, frame.session, frame.sequence) == expected:
+                    return frame
+        return None

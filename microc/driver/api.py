@@ -1,0 +1,165 @@
+"""What Python programs call: :func:`compile` for this computer or for a board, and :class:`Program`, its result for a board."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, overload
+
+from microc import __version__
+from microc.codegen.files import write_tree
+from microc.codegen.project import project_files, shared_files
+from microc.codegen.stack import stack_bound
+from microc.device.boards import load_board
+from microc.driver.export import build_library
+from microc.driver.fit import capacity, check_module, footprint
+from microc.driver.library import Library
+from microc.driver.lower import Progress
+from microc.driver.options import Options
+from microc.driver.pipeline import compile_model
+from microc.errors import UsageError
+from microc.module import Module
+from microc.target import Board, target_for
+
+REQUANTIZE = ("float", "fixed")
+OPT_LEVELS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A network compiled for a board, in memory."""
+
+    module: Module
+    board: Board
+
+    def report(self) -> dict[str, Any]:
+        """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
+
+        ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
+        is, 0 where the board does not bound it.
+        """
+        module, plan = self.module, self.module.plan
+        assert plan is not None
+        need = footprint(module, self.board)
+        return {
+            "model": module.name,
+            "source": module.source,
+            "fingerprint": module.fingerprint,
+            "board": self.board.name,
+            "cpu": self.board.target.cpu,
+            "kernels": len(module.calls),
+            "functions": len(module.kernels),
+            "macs": module.macs,
+            "weight_bytes": module.const_bytes,
+            "arena": plan.size,
+            "arena_lower_bound": plan.lower_bound,
+            "planner": plan.planner,
+            "io_in_arena": plan.io_in_arena,
+            "stack_bound": stack_bound(module),
+            "flash": need.flash,
+            "ram": need.ram,
+            "board_flash": capacity(self.board, "flash"),
+            "board_ram": capacity(self.board, "ram"),
+            "inputs": [_tensor(module, name) for name in module.inputs],
+            "outputs": [_tensor(module, name) for name in module.outputs],
+            "layers": [
+                {"kernel": k, "function": c.kernel, "layer": c.layer, "op": c.op, "macs": c.macs, "schedule": c.schedule}
+                for k, c in enumerate(module.calls)
+            ],
+        }
+
+    def files(self) -> dict[str, str | bytes]:
+        """The C project: contents by file name."""
+        return project_files(self.module, self.board, __version__)
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
+        check_module(self.module, self.board)
+        target = Path(folder)
+        write_tree(target, self.files())
+        return target
+
+    def library(self) -> Library:
+        """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
+        return build_library(shared_files(self.module, __version__))
+
+
+def _tensor(module: Module, name: str) -> dict[str, Any]:
+    value = module.values[name]
+    return {
+        "name": name,
+        "label": value.label,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "scale": value.scale,
+        "zero_point": value.zero_point,
+    }
+
+
+@overload
+def compile(
+    path: str | Path,
+    target: str = "host",
+    *,
+    board: None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Library: ...
+@overload
+def compile(
+    path: str | Path,
+    target: str = "host",
+    *,
+    board: str | Path | Board,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Program: ...
+def compile(
+    path: str | Path,
+    target: str = "host",
+    *,
+    board: str | Path | Board | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Library | Program:
+    """Compile a TFLite or ONNX file.
+
+    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
+    (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
+    a board file, it becomes a :class:`Program`, which writes the C project of a firmware.
+
+    ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
+    :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
+    """
+    chosen = make_options(input_shapes=input_shapes or {}, **options)
+    if board is None:
+        module = compile_model(Path(path), target_for(target), chosen, progress)
+        return build_library(shared_files(module, __version__))
+    found = board if isinstance(board, Board) else load_board(board)
+    program = Program(compile_model(Path(path), found.target, chosen, progress), found)
+    check_module(program.module, found)
+    return program
+
+
+def make_options(**values: Any) -> Options:
+    """Options from keywords; UsageError for one that does not exist or has no such value."""
+    known = {field.name for field in fields(Options)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
+    for name in ("disabled", "required"):
+        if isinstance(values.get(name), str):
+            values[name] = (values[name],)
+        values[name] = frozenset(values.get(name, ()))
+    if values.get("dump") is not None:
+        values["dump"] = Path(values["dump"])
+    chosen = Options(**values)
+    if chosen.opt_level not in OPT_LEVELS:
+        raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
+    if chosen.requantize not in REQUANTIZE:
+        raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    return chosen

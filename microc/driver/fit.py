@@ -1,0 +1,104 @@
+"""Does a network fit a board? Memory is added up before anything is written; the linker has the last word."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from microc.errors import FitError, ToolError
+from microc.module import Module
+from microc.target import Board
+from microc.tir.rewrite import walk_stmt
+
+RUNTIME_FLASH = 3 * 1024
+"""Bytes of code around the network: start, console, RPC, the C library's share."""
+BYTES_PER_STATEMENT = 14
+"""Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
+RUNTIME_RAM = 768
+"""Bytes of the console's ring and of small variables, beside the two frames of the RPC."""
+FRAME_OVERHEAD = 12
+PAYLOAD = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact."""
+
+    weights: int
+    code: int
+    arena: int
+    buffers: int
+    stack: int
+    runtime: int
+
+    @property
+    def flash(self) -> int:
+        return self.weights + self.code
+
+    @property
+    def ram(self) -> int:
+        return self.arena + self.buffers + self.stack + self.runtime
+
+
+def footprint(module: Module, board: Board) -> Footprint:
+    """Add up what ``module``, planned, will take on ``board``."""
+    assert module.plan is not None
+    outside = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
+    statements = sum(sum(1 for _ in walk_stmt(kernel.func.body)) for kernel in module.kernels)
+    return Footprint(
+        weights=module.const_bytes,
+        code=RUNTIME_FLASH + BYTES_PER_STATEMENT * statements,
+        arena=module.plan.size,
+        buffers=sum(module.values[n].nbytes for n in outside),
+        stack=board.raw.get("link", {}).get("stack_bytes", 0),
+        runtime=RUNTIME_RAM + 2 * (PAYLOAD + FRAME_OVERHEAD),
+    )
+
+
+def capacity(board: Board, kind: str) -> int:
+    """Bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0 when the board does not bound it."""
+    return next((region.size for region in board.regions if region.kind == kind), 0)
+
+
+def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:
+    """FitError with the numbers when a board has less flash or RAM than needed; a board without bounds holds anything."""
+    reasons = []
+    for kind, need in (("flash", flash), ("ram", ram)):
+        room = capacity(board, kind)
+        if room and need > room:
+            name = "RAM" if kind == "ram" else kind
+            reasons.append(f"needs {need} bytes of {name}, the board has {room} ({need - room} too many)")
+    if reasons:
+        raise FitError(
+            f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
+            where=details,
+            hint="choose a larger board, a smaller or quantised network, or --io caller if inputs can live elsewhere",
+        )
+
+
+def check_module(module: Module, board: Board) -> Footprint:
+    """The footprint of a module that fits; FitError otherwise."""
+    need = footprint(module, board)
+    details = (
+        f"flash: weights {need.weights} + code about {need.code}; "
+        f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
+    )
+    check_fit(board, need.flash, need.ram, module.source or module.name, details)
+    return need
+
+
+def link_overflow(error: ToolError, board: Board, folder: str) -> FitError | None:
+    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason."""
+    sizes = {region.name: region.size for region in board.regions}
+    found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)
+    if not found:
+        return None
+    parts = [
+        f"{name} needs {sizes.get(name, 0) + int(over)} bytes, the board has {sizes.get(name, 0)} ({over} too many)"
+        for name, over in dict(found).items()
+    ]
+    return FitError(
+        f"the firmware does not fit {board.name}: " + "; ".join(parts),
+        where=folder,
+        hint="choose a larger board or a smaller network",
+    )
