@@ -20,7 +20,10 @@ from microc.errors import InternalError
 from microc.module import Module, Value
 from microc.target import Board
 
-OPTIMISATION = "-O2"
+OPTIMISATION = {"host": "-O2", "arm": "-O2 -fno-schedule-insns"}
+"""Compiler options by instruction set. gcc's first scheduling pass moves all loads of a register tile to its front, where
+they spill: without it kernels take up to a fifth fewer instructions on Armv7-M."""
+
 RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
 RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
 SMALL_RAM = 32 * 1024
@@ -183,7 +186,7 @@ def _project_context(module: Module, board: Board, version: str) -> ProjectConte
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
-        optimisation=OPTIMISATION,
+        optimisation=OPTIMISATION[board.target.isa],
         has_linker_script=bool(board.regions),
         kernel_count=len(module.calls),
         macs=module.macs,

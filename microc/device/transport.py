@@ -13,12 +13,14 @@ import shlex
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from microc.errors import DeviceError, UsageError
 
 _CHUNK = 4096
+_POLL = 0.02  # seconds; changing a port's time-out for every read would set the port up anew each time
 _GONE_HINT = "check the cable and the power, then try again"
 
 
@@ -46,27 +48,23 @@ class SerialTransport:
         import serial
 
         self.description = port
-        self._lost = (
-            serial.SerialException,
-            OSError,
-            TypeError,
-        )  # pyserial raises TypeError on a port closed meanwhile
+        self._lost = _port_errors()
         try:
-            self._serial: Any = serial.serial_for_url(port, baudrate=baud, write_timeout=10)
+            self._serial: Any = serial.serial_for_url(port, baudrate=baud, timeout=_POLL, write_timeout=10)
         except self._lost as error:
             raise DeviceError(f"cannot open the port: {error}", where=port, hint=_open_hint(error)) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
 
     def read(self, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
         try:
-            if self._serial.timeout != timeout:  # setting it talks to the driver
-                self._serial.timeout = timeout
-            first: bytes = self._serial.read(1)
-            rest: bytes = self._serial.read(self._serial.in_waiting) if first else b""
+            data: bytes = self._serial.read(1)
+            while not data and time.monotonic() < deadline:
+                data = self._serial.read(1)
+            return data + self._serial.read(self._serial.in_waiting) if data else b""
         except self._lost as error:
             raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
-        return first + rest
 
     def write(self, data: bytes) -> None:
         try:

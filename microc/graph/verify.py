@@ -1,11 +1,131 @@
-"""Graph verification."""
+"""Graph verification: every pass leaves a graph for which :func:`verify` holds."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
-from microc.graph.ir import Graph
+from microc import dtypes
+from microc.errors import InternalError, MicrocError
+from microc.graph.ir import Graph, Node, TensorType
+
+Infer = Callable[[str, Mapping[str, Any], Sequence[TensorType]], Sequence[TensorType]]
 
 
-def verify(graph: Graph, infer: Any = None, where: str = "") -> None:
-    """Provisional."""
+def verify(graph: Graph, infer: Infer | None = None, where: str = "") -> None:
+    """Raise :class:`InternalError` unless ``graph`` is whole; ``where`` (the pass that made it) goes into the message.
+
+    Checked: names are defined once and before use (so there are no cycles); everything named has a type and constants
+    match theirs; inputs are not computed, outputs and state updates exist; every group of nodes can run as one kernel.
+    ``infer(op, attributes, types of the inputs that are present)`` gives output types to compare in shape and dtype.
+    """
+    _Verifier(graph, infer, where).run()
+
+
+class _Verifier:
+    """One verification; ``defined`` grows as the graph is walked."""
+
+    def __init__(self, graph: Graph, infer: Infer | None, where: str) -> None:
+        self.graph, self.infer, self.where = graph, infer, where
+        self.defined: set[str] = set()
+
+    def run(self) -> None:
+        self.sources()
+        for name, kind in self.graph.types.items():
+            self.type(name, kind)
+        for node in self.graph.nodes:
+            self.node(node)
+        self.results()
+        self.groups()
+
+    def fail(self, what: str, node: Node | None = None) -> NoReturn:
+        place = f"{node.op} at {node.loc}" if node is not None else f"graph {self.graph.name}"
+        raise InternalError(what, where=f"{place}, after {self.where}" if self.where else place)
+
+    def define(self, names: Iterable[str], what: str, node: Node | None = None) -> None:
+        for name in names:
+            if not name:
+                self.fail(f"{what} has an empty name", node)
+            if name in self.defined:
+                self.fail(f"{what} {name!r} is defined twice", node)
+            if name not in self.graph.types:
+                self.fail(f"{what} {name!r} has no type", node)
+            self.defined.add(name)
+
+    def sources(self) -> None:
+        """Inputs, constants and state; their data match their types."""
+        graph = self.graph
+        self.define(graph.inputs, "input")
+        self.define(graph.consts, "constant")
+        self.define(graph.state, "state")
+        for name, array in (*graph.consts.items(), *graph.state.items()):
+            kind = graph.types[name]
+            if (array.shape, str(array.dtype)) != (kind.shape, kind.dtype):
+                self.fail(f"{name!r} is {_spell(kind)}, its data are {array.dtype}{list(array.shape)}")
+
+    def type(self, name: str, kind: TensorType) -> None:
+        if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
+            self.fail(f"{name!r} has the impossible type {_spell(kind)}")
+        quant = kind.quant
+        if quant is not None and quant.axis is not None:
+            if not 0 <= quant.axis < len(kind.shape) or kind.shape[quant.axis] != len(quant.scale):
+                self.fail(f"{name!r}, {_spell(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")
+
+    def node(self, node: Node) -> None:
+        for name in node.inputs:
+            if name and name not in self.defined:
+                self.fail(f"operand {name!r} is not defined before its use", node)
+        self.define([name for name in node.outputs if name], "result", node)
+        if self.infer is not None:
+            self.inferred(node, self.infer)
+
+    def inferred(self, node: Node, infer: Infer) -> None:
+        """The types of the results are those that inference gives."""
+        try:
+            wanted = infer(node.op, node.attrs, [self.graph.types[name] for name in node.inputs if name])
+        except MicrocError as error:
+            self.fail(f"inference refuses: {error.what}", node)
+        if len(wanted) != len(node.outputs):
+            self.fail(f"{len(node.outputs)} results, {len(wanted)} expected", node)
+        for name, kind in zip(node.outputs, wanted, strict=True):
+            mine = self.graph.types[name] if name else kind
+            if (mine.shape, mine.dtype) != (kind.shape, kind.dtype):
+                self.fail(f"result {name!r} is {_spell(mine)}, {_spell(kind)} expected", node)
+
+    def results(self) -> None:
+        """Outputs exist and are distinct; every state has an update of its shape and dtype."""
+        graph = self.graph
+        for name in graph.outputs:
+            if name not in self.defined:
+                self.fail(f"output {name!r} is not defined")
+        if len(set(graph.outputs)) != len(graph.outputs):
+            self.fail("an output is listed twice")
+        if set(graph.updates) != set(graph.state):
+            self.fail(f"state {sorted(graph.state)} and updates {sorted(graph.updates)} differ")
+        for name, value in graph.updates.items():
+            if value not in self.defined:
+                self.fail(f"{value!r}, the update of state {name!r}, is not defined")
+            old, new = graph.types[name], graph.types[value]
+            if (old.shape, old.dtype) != (new.shape, new.dtype):
+                self.fail(f"state {name!r} is {_spell(old)}, its update {_spell(new)}")
+
+    def groups(self) -> None:
+        """A group runs where its last node stands: what it reads exists by then, and who reads it comes later."""
+        graph = self.graph
+        last = {node.group: position for position, node in enumerate(graph.nodes) if node.group}
+        ready = {*graph.inputs, *graph.consts, *graph.state}
+        waiting: dict[str, list[Node]] = {}
+        for position, node in enumerate(graph.nodes):
+            waiting.setdefault(node.group, []).append(node)
+            if node.group and last[node.group] != position:
+                continue
+            for member in waiting.pop(node.group):
+                missing = [name for name in member.inputs if name and name not in ready]
+                if missing:
+                    of = f"group {node.group!r} runs" if member.group else "the node runs"
+                    self.fail(f"{of} before {missing[0]!r} exists: a group around it is not convex", member)
+                ready.update(member.outputs)
+
+
+def _spell(kind: TensorType) -> str:
+    return f"{kind.dtype}{list(kind.shape)}"

@@ -175,7 +175,11 @@ def _binary_cases(function: Binary) -> Iterable[Case]:
         yield Case(attrs, (TensorType(a.shape, dtype), TensorType(b.shape, dtype)), arrays=(a, b), name=dtype)
 
 
-_EXACT: Mapping[str, Callable[[Node, Graph], Any]] = {"add": legalize_add, "sub": legalize_sub, "mul": legalize_mul}
+_EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
+    "add": legalize_add,
+    "sub": legalize_sub,
+    "mul": legalize_mul,
+}
 
 
 def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:

@@ -111,7 +111,7 @@ def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
 
 
-_ERF = np.frompyfunc(math.erf, 1, 1)
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 UNARY: tuple[Unary, ...] = (
     Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
@@ -140,7 +140,7 @@ UNARY: tuple[Unary, ...] = (
     Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
     Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
     Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
-    Unary("erf", lambda _, x: _ERF(x).astype(np.float64), _call("erf")),
+    Unary("erf", lambda _, x: np.asarray(_ERF(x)), _call("erf")),
     Unary("hard_swish", lambda _, x: x * np.clip(x + 3, 0, 6) / 6, _hard_swish),
 )
 

@@ -18,16 +18,14 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
-from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.graph.ir import Attr, TensorType
 from microc.ops.functions import compute_dtype
+from microc.ops.pool_quantised import legalize_avg, legalize_max
 from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.surface import ACTIVATIONS, split_activation, through_float
-from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-DEFAULTS: Mapping[str, Any] = {"padding": (0, 0, 0, 0), "layout": "NHWC", "activation": "", "rounding": "double"}
+DEFAULTS: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "layout": "NHWC", "activation": "", "rounding": "double"}
 
 
 def _spatial(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
@@ -119,20 +117,21 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
         raise InternalError("a pool is lowered in layout NHWC only")
     batch, height, width, channels = data.type.shape
     dtype = compute_dtype(data.type.dtype)
-    reduce = {"max": te.max_reduce, "add": te.sum_reduce}[combine]
+    start = ir.const(init, dtype)
     if call.attrs["kernel"] == (height, width) and not any(call.attrs["padding"]):
-        x = data.tensor((batch, height * width, channels))
-        k = te.reduce_axis(height * width, "k")
-        return te.compute(
-            (batch, channels), lambda n, c: reduce(ir.cast(dtype, x[n, k.var, c]), k, init=init), "acc", ("n", "c")
-        )
+        image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
+
+        def whole(n: Expr, c: Expr) -> Expr:
+            return te.Reduce(combine, ir.cast(dtype, image[n, k.var, c]), (k,), start)
+
+        return te.compute((batch, channels), whole, "acc", ("n", "c"))
     x = _padded(call, data.tensor(), pad)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
 
     def element(n: Expr, y: Expr, column: Expr, c: Expr) -> Expr:
         value = x[n, y * down + ky.var, column * right + kx.var, c]
-        return reduce(ir.cast(dtype, value), ky, kx, init=init)
+        return te.Reduce(combine, ir.cast(dtype, value), (ky, kx), start)
 
     return te.compute(call.out_types[0].shape, element, "acc", ("n", "y", "x", "c"))
 
@@ -213,83 +212,6 @@ def _sum_compute(call: OpCall) -> te.Tensor:
     return _reduced(call, "add", call.attrs["pad_value"], call.attrs["offset"])
 
 
-# ---------------------------------------------------------------- quantised
-
-
-def _legalize_max(node: Node, graph: Graph) -> Legalized | None:
-    if not is_quantised(node, graph):
-        return split_activation(node, graph)
-    return _with_epilogue(node, graph) if _alike(node, graph) else _requantised_max(node, graph)
-
-
-def _legalize_avg(node: Node, graph: Graph) -> Legalized | None:
-    if not is_quantised(node, graph):
-        return split_activation(node, graph)
-    if node.attr("rounding") != "even":
-        if not _alike(node, graph) or node.attr("count_include_pad"):
-            return through_float(node, graph)
-        return _with_epilogue(node, graph)
-    if any(node.attr("padding")) and not node.attr("count_include_pad"):
-        return through_float(node, graph)
-    return _summed(node, graph)
-
-
-def _alike(node: Node, graph: Graph) -> bool:
-    """Whether data and result are quantised alike; TFLite takes scales within 1e-6 for equal."""
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    close = scale_in == scale_out if node.attr("rounding") == "even" else abs(scale_in - scale_out) <= 1e-6
-    return close and zero_in == zero_out
-
-
-def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
-    """The pool of the stored integers, clamped where an activation asks."""
-    activation = str(node.attr("activation"))
-    if not activation:
-        return None
-    rewrite = Rewrite(node, graph)
-    result = graph.types[node.outputs[0]]
-    assert result.quant is not None
-    low, high = activation_range(activation, result.quant, result.dtype, str(node.attr("rounding")))
-    plain = rewrite.value("pooled", result.shape, result.dtype)
-    rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
-    rewrite.emit("clip", (plain,), node.outputs[0], {"minimum": low, "maximum": high, "rounding": ""})
-    return rewrite.legalized()
-
-
-def _requantised_max(node: Node, graph: Graph) -> Legalized:
-    """The maximum of the stored integers, taken to the result's scale by a table (with the activation in it)."""
-    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    activation = str(node.attr("activation"))
-    if dtypes.nbytes(source.dtype) != 1:
-        return through_float(node, graph)
-    rewrite = Rewrite(node, graph)
-    plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
-    rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
-    op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
-    emit_lookup(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
-    return rewrite.legalized()
-
-
-def _summed(node: Node, graph: Graph) -> Legalized:
-    """round_even(sum(x - zero point) * scale / (result scale * count)) + zero point, scales in float32 as ONNX Runtime's."""
-    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
-    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
-    assert result.quant is not None
-    rewrite = Rewrite(node, graph)
-    shared = {key: node.attr(key) for key in ("kernel", "strides", "padding", "layout")}
-    total = rewrite.value("sum", result.shape, "int32")
-    offset = {"pad_value": zero_in, "offset": -zero_in * count, "out_dtype": "int32"}
-    rewrite.emit("sum_pool2d", node.inputs, total, {**shared, **offset})
-    scale = np.float32(scale_in) / (np.float32(scale_out) * np.float32(count))
-    low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, "even")
-    attrs = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
-    operands = (total, rewrite.constant("scale", np.array([scale], np.float32)))
-    rewrite.emit("requantize_float", operands, node.outputs[0], attrs)
-    return rewrite.legalized()
-
-
 # ---------------------------------------------------------------- registry
 
 
@@ -315,15 +237,15 @@ def _avg_cases() -> Iterable[Case]:
 
 
 def _sum_cases() -> Iterable[Case]:
-    base = {"strides": (2, 2), "padding": (1, 0, 0, 1), "layout": "NHWC", "out_dtype": "int32"}
+    base: dict[str, Attr] = {"strides": (2, 2), "padding": (1, 0, 0, 1), "layout": "NHWC", "out_dtype": "int32"}
     for dtype in ("int8", "uint8", "int16"):
-        attrs = {**base, "kernel": (2, 3), "pad_value": 3, "offset": -18}
+        attrs: dict[str, Attr] = {**base, "kernel": (2, 3), "pad_value": 3, "offset": -18}
         yield Case(attrs, (TensorType((2, 5, 6, 3), dtype),))
         yield Case({**attrs, "kernel": (5, 6), "padding": (0, 0, 0, 0)}, (TensorType((2, 5, 6, 3), dtype),))
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return out_types[0].size * prod(attrs["kernel"])
+    return out_types[0].size * int(prod(attrs["kernel"]))
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -334,7 +256,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_max_compute,
         cases=_geometries,
         defaults=DEFAULTS,
-        legalize=_legalize_max,
+        legalize=legalize_max,
         operand_names=("data",),
     ),
     OpDef(
@@ -344,7 +266,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_avg_compute,
         cases=_avg_cases,
         defaults={**DEFAULTS, "count_include_pad": False},
-        legalize=_legalize_avg,
+        legalize=legalize_avg,
         macs=_macs,
         operand_names=("data",),
     ),

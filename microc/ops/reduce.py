@@ -1,7 +1,7 @@
 """Reductions over axes: sum, mean, max, min, prod. Axes that are neighbours are walked as one.
 
-Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers rounds
-to zero; nothing may overflow. Quantised sums and means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``,
+Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
+rounds to zero; nothing may overflow. Quantised sums and means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``,
 QuantizedMeanOrSum), with rounding ``even`` ``requantize_float``.
 """
 
@@ -18,7 +18,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.fixed import quantize_multiplier
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Legalized, Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
@@ -43,7 +43,8 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     axes = _axes(attrs, kind.shape, name)
     if kind.dtype == "bool":
         raise ModelError(f"{name} of bool")
-    kept = [1 if axis in axes else extent for axis, extent in enumerate(kind.shape) if attrs["keepdims"] or axis not in axes]
+    ones = [1 if axis in axes else extent for axis, extent in enumerate(kind.shape)]
+    kept = ones if attrs["keepdims"] else [extent for axis, extent in enumerate(ones) if axis not in axes]
     return (TensorType(tuple(kept), attrs.get("out_dtype") or kind.dtype),)
 
 
@@ -119,8 +120,10 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
 
     acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, "acc")
     out_dtype = call.out_types[0].dtype
+    if reduction.name != "mean" and acc.dtype == out_dtype:
+        return acc
     if reduction.name != "mean":
-        return acc if acc.dtype == out_dtype else te.compute(acc.shape, lambda *i: ir.cast(out_dtype, acc[i]), "narrowed")
+        return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
     count = _count(attrs, kind.shape)
 
     def average(*index: Expr) -> Expr:
@@ -184,16 +187,10 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     mantissa, shift = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
     if node.op == "mean":
         mantissa, shift = mean_multiplier(mantissa, shift, count)
-    rewrite.emit(
-        "requantize",
-        (total,),
-        node.outputs[0],
-        {
-            **{"multiplier": mantissa, "shift": shift, "right_range": (-shift, -shift), "input_zero_point": 0},
-            **{"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype},
-            **{"rounding": "single" if rounding == "single" else "double", "bound": bound},
-        },
-    )
+    scaling: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "right_range": (-shift, -shift)}
+    scaling |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double", "bound": bound}
+    target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rewrite.emit("requantize", (total,), node.outputs[0], {**scaling, **target})
     return rewrite.legalized()
 
 
@@ -207,7 +204,7 @@ def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
 
 
 def _cases(reduction: Reduction) -> Iterable[Case]:
-    base: dict[str, Any] = {"rounding": "double"}
+    base: dict[str, Attr] = {"rounding": "double"}
     if reduction.name == "sum":
         base |= {"offset": 0, "out_dtype": ""}
     for shape, axes, keepdims in (
@@ -234,7 +231,7 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
 
 
 def _definition(reduction: Reduction) -> OpDef:
-    more = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
+    more: dict[str, Attr] = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
     return OpDef(
         reduction.name,
         infer=lambda attrs, types: _infer(reduction.name, attrs, types),

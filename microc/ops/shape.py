@@ -1,7 +1,4 @@
-"""Operators that move elements and compute nothing: reshape, transpose, concat, slice, pad. Any dtype.
-
-Axes that stay neighbours are walked as one. Quantised operands of ``concat`` that differ from the result are requantised.
-"""
+"""Operators that move elements and compute nothing: reshape, transpose, slice, pad (concat and gather are in ``concat.py``)."""
 
 from __future__ import annotations
 
@@ -11,23 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, te
+from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite
+from microc.graph.ir import TensorType
+from microc.ops.concat import CONCAT, GATHER, first_operand
 from microc.ops.registry import Case, OpCall, OpDef
-from microc.ops.surface import dequantized, quantize_attrs
-from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir
 from microc.tir.ir import Expr
-
-
-def _data(call: OpCall, position: int = 0) -> Any:
-    operand = call.operands[position]
-    assert operand is not None
-    return operand
-
 
 # ---------------------------------------------------------------- reshape
 
@@ -45,7 +33,7 @@ def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
 
 def _compute_reshape(call: OpCall) -> te.Tensor:
     """A copy, for where the result cannot be a view."""
-    data = _data(call)
+    data = first_operand(call)
     x = data.tensor((data.type.size,))
     return te.compute((data.type.size,), lambda i: x[i], "copy", ("i",))
 
@@ -89,9 +77,9 @@ def merged_axes(shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, .
 
 
 def _compute_transpose(call: OpCall) -> te.Tensor:
-    data = _data(call)
+    data = first_operand(call)
     shape, axes = merged_axes(data.type.shape, call.attrs["axes"])
-    x = data.tensor(shape)
+    x: te.Tensor = data.tensor(shape)
 
     def element(*index: Expr) -> Expr:
         return x[tuple(index[axes.index(axis)] for axis in range(len(shape)))]
@@ -114,85 +102,6 @@ def _cases_transpose() -> Iterable[Case]:
     yield Case({"axes": (1, 0)}, (TensorType((2, 3), "bool"),))
 
 
-# ---------------------------------------------------------------- concat
-
-
-def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    shape, axis = types[0].shape, attrs["axis"]
-    if not -len(shape) <= axis < len(shape):
-        raise ModelError(f"concat along axis {axis} of shape {shape}")
-    axis %= len(shape)
-    for kind in types[1:]:
-        others = kind.shape[:axis] + kind.shape[axis + 1 :]
-        if len(kind.shape) != len(shape) or others != shape[:axis] + shape[axis + 1 :] or kind.dtype != types[0].dtype:
-            shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
-            raise ModelError(f"concat along axis {axis} of {shapes}")
-    total = sum(kind.shape[axis] for kind in types)
-    return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
-
-
-def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
-
-
-def _compute_concat(call: OpCall) -> te.Tensor:
-    """Rows made of one row of every operand."""
-    shape = call.out_types[0].shape
-    axis = call.attrs["axis"] % len(shape)
-    outer = prod(shape[:axis])
-    tensors = [_data(call, k).tensor((outer, _data(call, k).type.size // outer)) for k in range(len(call.operands))]
-
-    def element(n: Expr, i: Expr) -> Expr:
-        end = sum(tensor.shape[1] for tensor in tensors)
-        value: Expr | None = None
-        for tensor in reversed(tensors):
-            start = end - tensor.shape[1]
-            mine = tensor[n, i - start]
-            value = mine if value is None else ir.select(i < end, mine, value)
-            end = start
-        assert value is not None
-        return value
-
-    return te.compute((outer, prod(shape[axis:])), element, "joined", ("n", "i"))
-
-
-def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
-    """A quantised value with the scale, zero point and dtype of ``like``: through a table, or (16 bits) through floats."""
-    kind = rewrite.type(name)
-    scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
-    if dtypes.nbytes(kind.dtype) == 1:
-        op, attrs = IDENTITY
-        return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
-    return rewrite.emit("quantize", (dequantized(rewrite, name),), scaled, quantize_attrs(like, rounding))
-
-
-def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
-    """Operands with another scale or zero point than the result's are requantised first."""
-    result = graph.types[node.outputs[0]]
-    if result.quant is None or not dtypes.is_integer(result.dtype):
-        return None
-    differing = [name for name in node.inputs if graph.types[name].quant not in (None, result.quant)]
-    if not differing:
-        return None
-    rewrite = Rewrite(node, graph)
-    rounding = str(node.attr("rounding"))
-    operands = [rescaled(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
-    rewrite.emit("concat", operands, node.outputs[0], node.attrs)
-    return rewrite.legalized()
-
-
-def _cases_concat() -> Iterable[Case]:
-    for shapes, axis in (
-        (((2, 3), (2, 5)), 1),
-        (((2, 3), (1, 3), (4, 3)), 0),
-        (((1, 2, 2, 3), (1, 2, 2, 1)), -1),
-        (((3,), (1,)), -1),
-        (((2, 3),), 0),
-    ):
-        yield Case({"axis": axis, "rounding": "double"}, tuple(TensorType(s, "int8") for s in shapes))
-    yield Case({"axis": 0, "rounding": "double"}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
-
-
 # ---------------------------------------------------------------- slice
 
 
@@ -213,7 +122,7 @@ def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _compute_slice(call: OpCall) -> te.Tensor:
-    data, begin, strides = _data(call), call.attrs["begin"], call.attrs["strides"]
+    data, begin, strides = first_operand(call), call.attrs["begin"], call.attrs["strides"]
     shape = data.type.shape
     x = data.tensor()
 
@@ -254,7 +163,7 @@ def _reference_pad(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
 
 
 def _compute_pad(call: OpCall) -> te.Tensor:
-    data, padding = _data(call), call.attrs["padding"]
+    data, padding = first_operand(call), call.attrs["padding"]
     shape = data.type.shape
     x, value = data.tensor(), ir.const(call.attrs["value"], data.type.dtype)
 
@@ -299,15 +208,8 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_transpose,
         operand_names=("data",),
     ),
-    OpDef(
-        "concat",
-        infer=_infer_concat,
-        reference=_reference_concat,
-        compute=_compute_concat,
-        cases=_cases_concat,
-        defaults={"rounding": "double"},
-        legalize=_legalize_concat,
-    ),
+    CONCAT,
+    GATHER,
     OpDef(
         "slice",
         infer=_infer_slice,

@@ -103,7 +103,7 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
         return None
     rewrite = Rewrite(node, graph)
     operands = (node.inputs[0], rewrite.constant("table", sigmoid_table()))
-    attrs = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
+    attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}
     rewrite.emit("qsigmoid16", operands, node.outputs[0], attrs)
     return rewrite.legalized()
 

@@ -11,7 +11,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Legalized, Rewrite, is_quantised, scalar_quant
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
@@ -73,7 +73,7 @@ def _compute(call: OpCall) -> te.Tensor:
 def _cases() -> Iterable[Case]:
     for shape, axis in (((1, 10), 1), ((3, 5), 0), ((2, 3, 4), -2), ((1, 1), 1), ((7,), -1)):
         yield Case({"axis": axis, "beta": 1.0, "rounding": "double"}, (TensorType(shape, "float32"),), tolerance=2e-6)
-    attrs = {"axis": -1, "beta": 0.5, "rounding": "double"}
+    attrs: dict[str, Attr] = {"axis": -1, "beta": 0.5, "rounding": "double"}
     x = np.array([[1e30, -1e30, 0.0], [-100.0, -100.0, -1000.0]], np.float32)
     yield Case(attrs, (TensorType(x.shape, "float32"),), arrays=(x,), tolerance=2e-6, name="large")
 

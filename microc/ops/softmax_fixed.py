@@ -94,9 +94,7 @@ def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array
 
 def _largest(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tensor:
     k = te.reduce_axis(classes, "k")
-    return te.compute(
-        (rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",)
-    )
+    return te.compute((rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",))
 
 
 def _compute_q(call: OpCall) -> te.Tensor:
@@ -158,7 +156,8 @@ def interpolation_table(function: Callable[[Any], Any], scale: Any, zero_point: 
     error = fixed.round_half_away((following + value) / one(2)) - middle
     points = value - fixed.round_half_away(error / one(2))
     last = fixed.round_half_away(function(np.asarray(high)) * inverse)
-    return np.clip(np.append(points, last), -32768, 32767).astype(np.int16)
+    clipped: Array = np.clip(np.append(points, last), -32768, 32767)
+    return clipped.astype(np.int16)
 
 
 def interpolated(table: Callable[[Any], Any], x: Any) -> Any:
@@ -169,7 +168,7 @@ def interpolated(table: Callable[[Any], Any], x: Any) -> Any:
 
 
 def tables16(scale: float, beta: float, rounding: str) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
-    """Attributes of ``qsoftmax16`` for data of ``scale``; tables of exp over -10 .. 0 and of 1 / (1 + x) over 0 .. 1, in Q0.15."""
+    """Attributes of ``qsoftmax16`` for data of ``scale``; tables of exp on -10 .. 0 and of 1 / (1 + x) on 0 .. 1, in Q0.15."""
     mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
     if shift > 14:
         raise UnsupportedError(f"a 16-bit softmax with scale {scale} and beta {beta}, too large for fixed point")

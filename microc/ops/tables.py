@@ -52,7 +52,8 @@ class TableCall:
         """Integers relative to the output's zero point, shifted there and clamped."""
         least, most = dtypes.int_range(self.out_dtype)
         shifted = values + self.result.zero_point[0]
-        return np.clip(shifted, max(low, least), min(high, most)).astype(dtypes.to_numpy(self.out_dtype))
+        clipped: Array = np.clip(shifted, max(low, least), min(high, most))
+        return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
     def multiplied(self, x: Array, real: float) -> Array:
         """x times a positive real, rounded as the call asks."""
@@ -99,10 +100,8 @@ def _float_table(call: TableCall, even: bool = False) -> Array:
     """Through floats: TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
     scale_in, scale_out = (np.float32(scale) for scale in call.scales)
     real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
-    if even:
-        rounded = fixed.round_half_even(real / scale_out)
-    else:
-        rounded = fixed.round_half_away(real * (np.float32(1) / scale_out))
+    inverse = np.float32(1) / scale_out
+    rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
     return call.finished(np.nan_to_num(rounded.astype(np.float64), nan=0.0, posinf=1e9, neginf=-1e9).astype(np.int64))
 
 

@@ -22,6 +22,7 @@ _NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "l
 _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
 _PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
 _ZERO: Interval = (0, 0)
+_ZERO_INDEX = Const(0, "int32")
 _FACTS_COMBINED = 2
 
 
@@ -97,13 +98,11 @@ class Simplifier(Division):
             case ir.Un("not", a):
                 yield from self._facts(a, not holds)
             case Bin(op, a, b) if op in ir.COMPARISONS and a.dtype == "int32":
-                try:
-                    difference = self.tidy(self.linear(a).plus(self.linear(b), -1))
-                except Unprintable:
-                    return
-                for fact in inequalities(op if holds else _NEGATED[op], difference):
-                    yield fact
-                    yield from self._of_dividends(fact)
+                difference = self.difference(a, b)
+                if difference is not None:
+                    for fact in inequalities(op if holds else _NEGATED[op], difference):
+                        yield fact
+                        yield from self._of_dividends(fact)
 
     def _of_dividends(self, fact: Fact) -> Iterable[Fact]:
         """What a fact about ``x // c`` says of ``x``: ``c * (x // c)`` lies in ``x - c + 1 .. x``."""
@@ -146,6 +145,13 @@ class Simplifier(Division):
             found = (expr, self._make_linear(expr))
             self._linear[id(expr)] = found
         return found[1]
+
+    def difference(self, a: Expr, b: Expr) -> Linear | None:
+        """``a - b`` in its shortest form; None when its numbers are too large."""
+        try:
+            return self.tidy(self.linear(a).plus(self.linear(b), -1))
+        except Unprintable:
+            return None
 
     def _make_linear(self, expr: Expr) -> Linear:
         match expr:
@@ -228,7 +234,8 @@ class Simplifier(Division):
             return self.range(expr)
         found = self._reaches.get(id(expr))
         if found is None:
-            found = (expr, self.span(self.tidy(self.linear(expr))))
+            form = self.difference(expr, _ZERO_INDEX)
+            found = (expr, interval.UNKNOWN if form is None else self.span(form))
             self._reaches[id(expr)] = found
         return found[1]
 
@@ -409,11 +416,8 @@ class Simplifier(Division):
         return None
 
     def _decide(self, op: str, a: Expr, b: Expr) -> Expr | None:
-        if a.dtype == "int32":
-            form = self.tidy(self.linear(a).plus(self.linear(b), -1))
-            left, right = self.span(form), _ZERO
-        else:
-            left, right = self.range(a), self.range(b)
+        form = self.difference(a, b) if a.dtype == "int32" else None
+        left, right = (self.reach(a), self.reach(b)) if form is None else (self.span(form), _ZERO)
         if op in ir.COMPARISONS:
             known = interval.compare(op, left, right)
             return None if known is None else fold.boolean(known)

@@ -9,7 +9,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.frontend import tflite
-from microc.graph.ir import Graph
+from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.harness import run_graph
@@ -23,7 +23,7 @@ def run(graph: Graph, inputs: Sequence[Array], state: dict[str, Array] | None = 
     for node in graph.nodes:
         legalize = registry.get(node.op).legalize
         found = legalize(node, graph) if legalize is not None else None
-        nodes = (node,)
+        nodes: tuple[Node, ...] = (node,)
         if found is not None:
             nodes, new_types, consts = found
             types.update(new_types)
@@ -44,7 +44,7 @@ def check(data: bytes, inputs: Sequence[Array]) -> None:
     """TFLite Micro and our references agree bit for bit on a model."""
     from tflite_micro import runtime
 
-    interpreter = runtime.Interpreter.from_bytes(data, arena_size=1<<20)
+    interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 20)
     for position, array in enumerate(inputs):
         interpreter.set_input(array, position)
     interpreter.invoke()

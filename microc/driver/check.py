@@ -1,0 +1,139 @@
+"""A look at a model without compiling it: operators, work, memory, and whether a board could hold it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microc.driver.fit import capacity
+from microc.driver.lower import groups_of
+from microc.driver.options import Options
+from microc.driver.pipeline import optimise, read_model
+from microc.graph.ir import Graph
+from microc.ops import registry
+from microc.target import Board
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values."""
+
+    model: str
+    source: str
+    inputs: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+    operators: Mapping[str, int]
+    kernels: int
+    macs: int
+    weight_bytes: int
+    arena: int
+    board: str
+    reasons: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        return not self.reasons
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "model": self.model,
+            "source": self.source,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "operators": dict(self.operators),
+            "kernels": self.kernels,
+            "macs": self.macs,
+            "weight_bytes": self.weight_bytes,
+            "arena_lower_bound": self.arena,
+            "board": self.board or None,
+            "fits": self.fits if self.board else None,
+            "reasons": list(self.reasons),
+        }
+
+
+def check_model(path: Path, options: Options, board: Board | None = None) -> Check:
+    """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once."""
+    graph = read_model(path, options)
+    fused = optimise(graph, options)
+    weights = sum(array.nbytes for array in fused.consts.values())
+    arena = arena_bound(fused)
+    return Check(
+        model=graph.name,
+        source=path.name,
+        inputs=tuple(_tensor(graph, name) for name in graph.inputs),
+        outputs=tuple(_tensor(graph, name) for name in graph.outputs),
+        operators=dict(sorted(Counter(node.op for node in graph.nodes).items())),
+        kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
+        macs=count_macs(graph),
+        weight_bytes=weights,
+        arena=arena,
+        board=board.name if board else "",
+        reasons=_reasons(board, weights, arena) if board else (),
+    )
+
+
+def _reasons(board: Board, weights: int, arena: int) -> tuple[str, ...]:
+    """Why a network cannot fit, whatever the compiler does; none proves nothing."""
+    stack = board.raw.get("link", {}).get("stack_bytes", 0)
+    needs = (("flash", "weights take", weights), ("ram", f"arena and stack ({stack}) take at least", arena + stack))
+    return tuple(
+        f"{text} {need} bytes, the board has {capacity(board, kind)} of {'RAM' if kind == 'ram' else kind}"
+        for kind, text, need in needs
+        if capacity(board, kind) and need > capacity(board, kind)
+    )
+
+
+def _tensor(graph: Graph, name: str) -> dict[str, Any]:
+    kind = graph.types[name]
+    quant = kind.quant if kind.quant is not None and kind.quant.axis is None else None
+    return {
+        "name": name,
+        "dtype": kind.dtype,
+        "shape": list(kind.shape),
+        "scale": quant.scale[0] if quant else None,
+        "zero_point": quant.zero_point[0] if quant else None,
+    }
+
+
+def count_macs(graph: Graph) -> int:
+    """Multiply-accumulates of one inference."""
+    total = 0
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        if definition.macs is not None:
+            ins = [graph.types[name] for name in node.inputs if name]
+            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
+    return total
+
+
+def arena_bound(graph: Graph) -> int:
+    """The largest sum of bytes alive at one kernel of a fused graph: no arena is smaller, except where kernels work in place."""
+    groups = groups_of(graph)
+    base: dict[str, str] = {}
+    for nodes in groups:
+        if registry.get(nodes[0].op).view:
+            base[nodes[0].outputs[0]] = base.get(nodes[0].inputs[0], nodes[0].inputs[0])
+    live: dict[str, tuple[int, int]] = {}
+
+    def use(name: str, time: int) -> None:
+        name = base.get(name, name)
+        if name and name not in graph.consts:
+            first, last = live.get(name, (time, time))
+            live[name] = min(first, time), max(last, time)
+
+    for name in (*graph.inputs, *graph.state):
+        use(name, -1)
+    for time, nodes in enumerate(groups):
+        made = {name for node in nodes for name in node.outputs}
+        outside = {i for node in groups[time] for i in node.inputs} - made
+        kept = {name for name in made if any(name in n.inputs for g in groups[time + 1 :] for n in g) or name in graph.outputs}
+        for name in outside | kept:
+            use(name, time)
+    for name in (*graph.outputs, *graph.state):
+        use(name, len(groups))
+    times = {first for first, _ in live.values()}
+    return max((sum(graph.types[n].nbytes for n, (a, b) in live.items() if a <= t <= b) for t in times), default=0)

@@ -1,0 +1,56 @@
+"""Running a graph on numpy arrays, operator by operator: what a compiled network must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from microc.dtypes import Array
+from microc.errors import InternalError, UsageError
+from microc.graph.ir import Graph, Node, TensorType
+
+Apply = Callable[[Node, Sequence[Array]], Sequence[Array]]
+
+
+def run(
+    graph: Graph, inputs: Mapping[str, Array], apply: Apply, state: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Every value of the graph by name, constants and state included.
+
+    ``apply(node, arrays)`` computes one node; ``arrays`` are the operands that are present, in order. ``state`` holds the
+    contents before this call (the initial ones unless given); those after it are the values named by ``graph.updates``.
+
+    Raises UsageError where inputs or state do not fit the graph, InternalError where a result does not fit its type.
+    """
+    state = graph.state if state is None else state
+    _fits("input", graph, graph.inputs, inputs)
+    _fits("state", graph, tuple(graph.state), state)
+    values: dict[str, Array] = {**graph.consts, **inputs, **state}
+    for node in graph.nodes:
+        results = apply(node, [values[name] for name in node.inputs if name])
+        if len(results) != len(node.outputs):
+            raise InternalError(f"{node.op} gave {len(results)} of {len(node.outputs)} results", where=str(node.loc))
+        for name, array in zip(node.outputs, results, strict=True):
+            if not name:
+                continue
+            if not _same(graph.types[name], array):
+                raise InternalError(f"{node.op} gave {_spell(array)} for {name!r}", where=str(node.loc))
+            values[name] = array
+    return values
+
+
+def _fits(what: str, graph: Graph, names: tuple[str, ...], given: Mapping[str, Array]) -> None:
+    """Refuse arrays that are missing, superfluous, or of another shape or dtype."""
+    if set(given) != set(names):
+        raise UsageError(f"{what}s {sorted(names)} expected, {sorted(given)} given")
+    for name in names:
+        kind = graph.types[name]
+        if not _same(kind, given[name]):
+            raise UsageError(f"{what} {name!r} is {kind.dtype}{list(kind.shape)}, {_spell(given[name])} given")
+
+
+def _same(kind: TensorType, array: Array) -> bool:
+    return (array.shape, str(array.dtype)) == (kind.shape, kind.dtype)
+
+
+def _spell(array: Array) -> str:
+    return f"{array.dtype}{list(array.shape)}"

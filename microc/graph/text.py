@@ -1,0 +1,141 @@
+"""Graphs as text, one node a line, and back.
+
+::
+
+    graph net
+    input %x: int8[1,25,5,64] q(0.1, -3)
+    const @w: int8[64,1,1,64] q((0.25, 0.5), (0, 0), axis=0) layout="OHWI"
+    state @s: int8[1,4]
+    %y: int8[1,25,5,64] q(0.2, 4) = conv2d(%x, @w, _) {groups=1, strides=(1, 1)} group="g0" loc("kws.tflite" #3 "y")
+    update @s = %t
+    output %y
+
+``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
+identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text (``.npz``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ModelError, OutputError
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
+from microc.graph.text_parse import from_text
+
+__all__ = ["from_text", "load", "save", "to_text"]
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def to_text(graph: Graph) -> str:
+    """The text of a graph; ``from_text(to_text(g), g.consts, g.state) == g``."""
+    made = {name for node in graph.nodes for name in node.outputs}
+    declared = {*graph.inputs, *graph.consts, *graph.state, *made}
+    lines = [f"graph {_word(graph.name)}"]
+    lines += [f"input {_typed(graph, name)}" for name in graph.inputs]
+    lines += [f"const {_typed(graph, name)}" for name in graph.consts]
+    lines += [f"state {_typed(graph, name)}" for name in graph.state]
+    lines += [f"value {_typed(graph, name)}" for name in graph.types if name not in declared]
+    lines += [_node(graph, node) for node in graph.nodes]
+    lines += [f"update {_value(graph, name)} = {_value(graph, value)}" for name, value in graph.updates.items()]
+    lines += [f"output {_value(graph, name)}" for name in graph.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _word(name: str) -> str:
+    return name if _IDENTIFIER.fullmatch(name) else json.dumps(name)
+
+
+def _value(graph: Graph, name: str) -> str:
+    if not name:
+        return "_"
+    return ("@" if name in graph.consts or name in graph.state else "%") + _word(name)
+
+
+def _typed(graph: Graph, name: str) -> str:
+    """A value with its type, where it has one: a graph that fails verification still prints."""
+    kind = graph.types.get(name)
+    return _value(graph, name) + (f": {_type(kind)}" if kind is not None else "")
+
+
+def _type(kind: TensorType) -> str:
+    text = f"{kind.dtype}[{','.join(map(str, kind.shape))}]"
+    if kind.quant is not None:
+        text += f" q({_quant(kind.quant)})"
+    return text + (f" layout={json.dumps(kind.layout)}" if kind.layout else "")
+
+
+def _quant(quant: Quant) -> str:
+    if quant.axis is None:
+        return f"{_attr(quant.scale[0])}, {quant.zero_point[0]}"
+    return f"{_attr(quant.scale)}, {_attr(quant.zero_point)}, axis={quant.axis}"
+
+
+def _attr(value: Attr) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(int(value))
+        case float():
+            return float.__repr__(value) if math.isfinite(value) else str(float(value))
+        case str():
+            return json.dumps(value)
+        case _:
+            items = [_attr(item) for item in value]
+            return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _node(graph: Graph, node: Node) -> str:
+    results = ", ".join(_typed(graph, name) for name in node.outputs)
+    operands = ", ".join(_value(graph, name) for name in node.inputs)
+    text = f"{results} = {_word(node.op)}({operands})"
+    if node.attrs:
+        text += " {" + ", ".join(f"{_word(name)}={_attr(value)}" for name, value in node.attrs.items()) + "}"
+    if node.group:
+        text += f" group={json.dumps(node.group)}"
+    if node.loc != Loc():
+        text += f" loc({json.dumps(node.loc.file)} #{node.loc.index} {json.dumps(node.loc.name)})"
+    return text
+
+
+# ---------------------------------------------------------------- files
+
+
+def save(graph: Graph, stem: Path) -> None:
+    """Write ``<stem>.txt`` and ``<stem>.npz`` (arrays ``const0``, ``const1`` ... and ``state0`` ... in the text's order)."""
+    arrays = {f"const{k}": array for k, array in enumerate(graph.consts.values())}
+    arrays |= {f"state{k}": array for k, array in enumerate(graph.state.values())}
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        _beside(stem, ".txt").write_text(to_text(graph), encoding="ascii")
+        with _beside(stem, ".npz").open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(stem)) from error
+
+
+def load(stem: Path) -> Graph:
+    """What :func:`save` wrote. OutputError where a file cannot be read, ModelError where one is damaged."""
+    try:
+        text = _beside(stem, ".txt").read_text(encoding="ascii")
+        with np.load(_beside(stem, ".npz"), allow_pickle=False) as data:
+            arrays: dict[str, Array] = {name: data[name] for name in data.files}
+    except OSError as error:
+        raise OutputError(f"cannot read {stem}: {error.strerror or error}", where=str(stem)) from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ModelError(f"{stem.name} is damaged: {error}", where=str(stem)) from error
+    return from_text(text, arrays, arrays, numbered=True)
+
+
+def _beside(stem: Path, suffix: str) -> Path:
+    return stem.with_name(stem.name + suffix)

@@ -1,0 +1,176 @@
+"""``concat`` and ``gather``: elements of several tensors, or of chosen places of one. Any dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import Legalized, Rewrite
+from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.surface import dequantized, quantize_attrs
+from microc.ops.tables import IDENTITY, emit_lookup
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def first_operand(call: OpCall) -> Operand:
+    """The tensor that is moved."""
+    operand = call.operands[0]
+    assert operand is not None
+    return operand
+
+
+# ---------------------------------------------------------------- concat
+
+
+def _infer_concat(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape, axis = types[0].shape, attrs["axis"]
+    if not -len(shape) <= axis < len(shape):
+        raise ModelError(f"concat along axis {axis} of shape {shape}")
+    axis %= len(shape)
+    for kind in types[1:]:
+        others = kind.shape[:axis] + kind.shape[axis + 1 :]
+        if len(kind.shape) != len(shape) or others != shape[:axis] + shape[axis + 1 :] or kind.dtype != types[0].dtype:
+            shapes = ", ".join(f"{t.dtype} {t.shape}" for t in types)
+            raise ModelError(f"concat along axis {axis} of {shapes}")
+    total = sum(kind.shape[axis] for kind in types)
+    return (TensorType((*shape[:axis], total, *shape[axis + 1 :]), types[0].dtype),)
+
+
+def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
+
+
+def _compute_concat(call: OpCall) -> te.Tensor:
+    """Rows made of one row of every operand."""
+    shape = call.out_types[0].shape
+    axis = call.attrs["axis"] % len(shape)
+    outer = prod(shape[:axis])
+    operands = [operand for operand in call.operands if operand is not None]
+    tensors = [operand.tensor((outer, operand.type.size // outer)) for operand in operands]
+
+    def element(n: Expr, i: Expr) -> Expr:
+        end = sum(tensor.shape[1] for tensor in tensors)
+        value: Expr | None = None
+        for tensor in reversed(tensors):
+            start = end - tensor.shape[1]
+            mine = tensor[n, i - start]
+            value = mine if value is None else ir.select(i < end, mine, value)
+            end = start
+        assert value is not None
+        return value
+
+    return te.compute((outer, prod(shape[axis:])), element, "joined", ("n", "i"))
+
+
+def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:
+    """A quantised value with the scale, zero point and dtype of ``like``: through a table, or (16 bits) through floats."""
+    kind = rewrite.type(name)
+    scaled = rewrite.value("scaled", kind.shape, like.dtype, like.quant)
+    if dtypes.nbytes(kind.dtype) == 1:
+        op, attrs = IDENTITY
+        return emit_lookup(rewrite, op, attrs, name, scaled, rounding)
+    return rewrite.emit("quantize", (dequantized(rewrite, name),), scaled, quantize_attrs(like, rounding))
+
+
+def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
+    """Operands with another scale or zero point than the result's are requantised first."""
+    result = graph.types[node.outputs[0]]
+    if result.quant is None or not dtypes.is_integer(result.dtype):
+        return None
+    differing = [name for name in node.inputs if graph.types[name].quant not in (None, result.quant)]
+    if not differing:
+        return None
+    rewrite = Rewrite(node, graph)
+    rounding = str(node.attr("rounding"))
+    operands = [rescaled(rewrite, name, result, rounding) if name in differing else name for name in node.inputs]
+    rewrite.emit("concat", operands, node.outputs[0], node.attrs)
+    return rewrite.legalized()
+
+
+def _cases_concat() -> Iterable[Case]:
+    for shapes, axis in (
+        (((2, 3), (2, 5)), 1),
+        (((2, 3), (1, 3), (4, 3)), 0),
+        (((1, 2, 2, 3), (1, 2, 2, 1)), -1),
+        (((3,), (1,)), -1),
+        (((2, 3),), 0),
+    ):
+        yield Case({"axis": axis, "rounding": "double"}, tuple(TensorType(s, "int8") for s in shapes))
+    yield Case({"axis": 0, "rounding": "double"}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
+
+
+# ---------------------------------------------------------------- gather
+
+
+def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, indices = types
+    axis, rank = attrs["axis"], len(data.shape)
+    if not -rank <= axis < rank or 0 in data.shape:
+        raise ModelError(f"gather along axis {axis} of shape {data.shape}")
+    if indices.dtype not in ("int32", "int64"):
+        raise ModelError(f"gather with {indices.dtype} indices", hint="indices are int32 or int64")
+    axis %= rank
+    return (TensorType((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype),)
+
+
+def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, indices = arrays
+    extent = data.shape[attrs["axis"]]
+    places = np.where(indices < 0, indices + extent, indices)
+    return (np.take(data, np.clip(places, 0, extent - 1), axis=attrs["axis"]),)
+
+
+def _compute_gather(call: OpCall) -> te.Tensor:
+    data, indices = (operand for operand in call.operands if operand is not None)
+    shape = data.type.shape
+    axis = call.attrs["axis"] % len(shape)
+    extent, outer, inner = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])
+    x, places = data.tensor((outer, extent, inner)), indices.tensor((indices.type.size,))
+
+    def element(n: Expr, i: Expr, c: Expr) -> Expr:
+        place = places[i]
+        wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
+        return x[n, ir.cast("int32", wrapped), c]
+
+    return te.compute((outer, indices.type.size, inner), element, "gathered", ("n", "i", "c"))
+
+
+def _cases_gather() -> Iterable[Case]:
+    for dtype, shape, axis, places in (
+        ("float32", (5, 3), 0, [[0, 4], [-1, -5]]),
+        ("int8", (2, 4, 3), 1, [3, 0, 3]),
+        ("int8", (2, 4), -1, 2),
+        ("float32", (3, 2), 0, [7, -9, 1]),
+    ):
+        indices = np.array(places, np.int64 if dtype == "int8" else np.int32)
+        types = (TensorType(shape, dtype), TensorType(indices.shape, indices.dtype.name))
+        yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{dtype} {places}")
+
+
+CONCAT = OpDef(
+    "concat",
+    infer=_infer_concat,
+    reference=_reference_concat,
+    compute=_compute_concat,
+    cases=_cases_concat,
+    defaults={"rounding": "double"},
+    legalize=_legalize_concat,
+)
+GATHER = OpDef(
+    "gather",
+    infer=_infer_gather,
+    reference=_reference_gather,
+    compute=_compute_gather,
+    cases=_cases_gather,
+    defaults={"axis": 0},
+    operand_names=("data", "indices"),
+)
+"""``gather``: data at indices along an axis. Negative indices count from the end; beyond the ends the nearest element is read."""
