@@ -75,9 +75,7 @@ class Client:
 
         Raises DeviceError when nothing answers or the firmware speaks another version.
         """
-        self._link.begin()
-        answer = self._link.request(Operation.HELLO, size=8)
-        max_payload, count, _, tick_hz = struct.unpack("<HBBI", answer)
+        max_payload, count, _, tick_hz = struct.unpack("<HBBI", self._link.begin())
         if max_payload < 32 or tick_hz == 0:
             raise self._link.nonsense(Operation.HELLO)
         models = tuple(self._ask_model(index) for index in range(count))

@@ -52,10 +52,17 @@ class Link:
         """The line, for error messages."""
         return self.transport.description
 
-    def begin(self) -> None:
-        """Take a new random session; the next request must be HELLO."""
+    def begin(self) -> bytes:
+        """Begin a new session; returns the board's answer to HELLO."""
+        reply = self._hello()
+        if reply.status == Status.BAD_SEQUENCE:  # chance picked the session that the board was in
+            reply = self._hello()
+        return self._accept(Operation.HELLO, reply, 8)
+
+    def _hello(self) -> Frame:
         others = 0xFFFF - (self.session != 0)
-        self.session = (self.session + secrets.randbelow(others)) % 0xFFFF + 1
+        self.session = (self.session + secrets.randbelow(others)) % 0xFFFF + 1  # never the same, never 0
+        return self._send(Operation.HELLO, b"", 0, 0.0)
 
     def request(
         self,
@@ -71,8 +78,14 @@ class Link:
         Gives up when ``retries`` repetitions went unanswered and ``patience`` seconds have passed. Raises DeviceError
         then, and when the board refuses.
         """
-        self.sequence = (self.sequence + 1) & 0xFF
-        reply = self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
+        return self._accept(operation, self._send(operation, payload, model, patience), size)
+
+    def nonsense(self, operation: Operation) -> DeviceError:
+        """The error for an answer that contradicts the protocol."""
+        what = f"the board's answer to {operation.name} makes no sense"
+        return DeviceError(what, where=self.where, hint="flash the firmware again")
+
+    def _accept(self, operation: Operation, reply: Frame, size: int | None) -> bytes:
         if reply.version != VERSION:
             raise DeviceError(
                 f"the firmware speaks protocol version {reply.version}, this host {VERSION}",
@@ -86,10 +99,9 @@ class Link:
             raise self.nonsense(operation)
         return reply.payload
 
-    def nonsense(self, operation: Operation) -> DeviceError:
-        """The error for an answer that contradicts the protocol."""
-        what = f"the board's answer to {operation.name} makes no sense"
-        return DeviceError(what, where=self.where, hint="flash the firmware again")
+    def _send(self, operation: Operation, payload: bytes, model: int, patience: float) -> Frame:
+        self.sequence = (self.sequence + 1) & 0xFF
+        return self._exchange(Frame(operation, self.session, self.sequence, model, payload), patience)
 
     def _exchange(self, request: Frame, patience: float) -> Frame:
         data = encode(request)

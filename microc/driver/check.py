@@ -111,28 +111,34 @@ def count_macs(graph: Graph) -> int:
 
 
 def arena_bound(graph: Graph) -> int:
-    """The largest sum of bytes alive at one kernel of a fused graph: no arena is smaller, except where kernels work in place."""
+    """The largest sum of bytes alive at one kernel of a fused graph: no arena is smaller.
+
+    An operand of an elementwise node counts as dead while its kernel runs, since the result may take its place.
+    """
     groups = groups_of(graph)
+    last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}
     base: dict[str, str] = {}
-    for nodes in groups:
-        if registry.get(nodes[0].op).view:
-            base[nodes[0].outputs[0]] = base.get(nodes[0].inputs[0], nodes[0].inputs[0])
     live: dict[str, tuple[int, int]] = {}
 
     def use(name: str, time: int) -> None:
         name = base.get(name, name)
         if name and name not in graph.consts:
-            first, last = live.get(name, (time, time))
-            live[name] = min(first, time), max(last, time)
+            first, end = live.get(name, (time, time))
+            live[name] = min(first, time), max(end, time)
 
     for name in (*graph.inputs, *graph.state):
         use(name, -1)
     for time, nodes in enumerate(groups):
+        if registry.get(nodes[0].op).view:
+            base[nodes[0].outputs[0]] = base.get(nodes[0].inputs[0], nodes[0].inputs[0])
+            continue
         made = {name for node in nodes for name in node.outputs}
-        outside = {i for node in groups[time] for i in node.inputs} - made
-        kept = {name for name in made if any(name in n.inputs for g in groups[time + 1 :] for n in g) or name in graph.outputs}
-        for name in outside | kept:
-            use(name, time)
+        for node in nodes:
+            for name in set(node.inputs) - made:
+                use(name, time - 1 if registry.get(node.op).elementwise else time)
+        for name in made:
+            if last.get(name, -1) > time or name in graph.outputs:
+                use(name, time)
     for name in (*graph.outputs, *graph.state):
         use(name, len(groups))
     times = {first for first, _ in live.values()}

@@ -17,6 +17,7 @@ from microc.plan.plan import plan_module
 from microc.target import Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
+from microc.transform.instruments import DumpInstrument
 
 
 def identifier(text: str) -> str:
@@ -35,7 +36,7 @@ def read_model(path: Path, options: Options) -> Graph:
 
 def optimise(graph: Graph, options: Options) -> Graph:
     """All graph passes."""
-    instruments = (_dump(options.dump),) if options.dump else ()
+    instruments = (DumpInstrument(options.dump),) if options.dump else ()
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,

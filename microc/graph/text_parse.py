@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NoReturn, TypeVar
 
 from microc import dtypes
@@ -17,14 +19,16 @@ T = TypeVar("T")
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\\x00-\x1f]|\\.)*")"""
-    r"""|(?P<number>-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf\b|nan\b))"""
+    r"""|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|-inf\b)"""
     r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"""
     r"""|(?P<sign>[%@#:=,(){}\[\]]))""",
     re.ASCII,
 )
 _NOTHING = ("end", "")
 _DEPTH = 32
-_CONSTANTS: Mapping[str, Attr] = {"none": None, "true": True, "false": False}
+_CONSTANTS: Mapping[str, Attr] = MappingProxyType(
+    {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
+)
 _DIGITS = 400
 """Numbers are no longer than this: Python refuses to convert much longer ones."""
 

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from microc.errors import InternalError
 from microc.tir import interval, ir, rewrite
 from microc.tir.ir import Expr, Stmt, Var
-from microc.tir.linear import Unprintable
 from microc.tir.simplifier import Simplifier, negate
 
 Bounds = Mapping[Var, tuple[int, int]]
@@ -34,10 +33,7 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have their dtype's range. Signed results are mathematical: they may exceed the
     dtype, which is how a caller sees that an overflow cannot be excluded.
     """
-    try:
-        low, high = Simplifier(bounds).reach(expr)
-    except Unprintable:
-        return None
+    low, high = Simplifier(bounds).reach(expr)
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
@@ -50,10 +46,8 @@ def linear(expr: Expr) -> tuple[dict[Expr, int], int]:
     """``(coefficients, constant)`` of an int32 expression; whatever is not linear is a key of its own."""
     if expr.dtype != "int32":
         raise InternalError(f"a linear form of {expr.dtype}")
-    engine = Simplifier()
-    try:
-        form = engine.tidy(engine.linear(expr))
-    except Unprintable:
+    form = Simplifier().difference(expr, ir.const(0, "int32"))
+    if form is None:
         return {expr: 1}, 0
     return {atom.expr: k for atom, k in form.terms.items()}, form.const
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from math import gcd
 
 from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr
-from microc.tir.linear import INDEX_LIMIT, Atom, Atoms, Emitter, Linear, index, split
+from microc.tir.linear import INDEX_LIMIT, Atom, Atoms, Emitter, Linear, Unprintable, index, split
 
 
 class Division(Emitter):
@@ -88,11 +89,11 @@ class Division(Emitter):
     def digit(self, atom: Atom) -> tuple[str, Linear, int] | None:
         """(``floordiv`` or ``floormod``, dividend, divisor) of an atom that is a division by a positive constant."""
         if atom not in self._digits:
+            self._digits[atom] = None
             match atom.expr:
                 case Bin(("floordiv" | "floormod") as op, a, Const(int(c))) if c > 0:
-                    self._digits[atom] = (op, self.linear(a), c)
-                case _:
-                    self._digits[atom] = None
+                    with suppress(Unprintable):
+                        self._digits[atom] = (op, self.linear(a), c)
         return self._digits[atom]
 
     def tidy(self, form: Linear) -> Linear:

@@ -81,7 +81,7 @@ Fact = Linear  # a fact says that the form is at most zero
 
 def index(value: int) -> Const:
     """An int32 literal; what does not fit is unprintable."""
-    if abs(value) > INDEX_LIMIT:
+    if not -INDEX_LIMIT - 1 <= value <= INDEX_LIMIT:
         raise Unprintable
     return Const(value, "int32")
 

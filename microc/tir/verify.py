@@ -19,7 +19,6 @@ from microc.errors import InternalError
 from microc.tir import fold, interval, ir, rewrite
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
-from microc.tir.linear import Unprintable
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
@@ -287,10 +286,7 @@ class _Verifier:
 
     def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> interval.Interval:
         """``0 <= index < extent``, proven; the range of the index."""
-        try:
-            reach = place.known.reach(index)
-        except Unprintable:
-            reach = interval.UNKNOWN
+        reach = place.known.reach(index)
         allowed = (0, extent - 1)
         if not interval.within(reach, allowed):
             if self.trust_data and any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(index)):

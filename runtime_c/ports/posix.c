@@ -8,25 +8,41 @@
 #include <time.h>
 #include <unistd.h>
 
+static uint8_t pending[1024]; /* written but not sent: system calls for single bytes are slow */
+static size_t pending_size;
+
+static int flush(void)
+{
+    size_t sent = 0;
+    while (sent != pending_size) {
+        ssize_t count = write(STDOUT_FILENO, pending + sent, pending_size - sent);
+        if (count < 0) {
+            return -1;
+        }
+        sent += (size_t)count;
+    }
+    pending_size = 0;
+    return 0;
+}
+
 void microc_port_init(void)
 {
 }
 
 int microc_port_read(uint8_t *data, size_t size)
 {
-    ssize_t count = read(STDIN_FILENO, data, size);
+    ssize_t count = flush() < 0 ? -1 : read(STDIN_FILENO, data, size);
     return count > 0 ? (int)count : -1;
 }
 
 int microc_port_write(const uint8_t *data, size_t size)
 {
-    while (size != 0) {
-        ssize_t count = write(STDOUT_FILENO, data, size);
-        if (count < 0) {
+    size_t i;
+    for (i = 0; i < size; i++) {
+        if (pending_size == sizeof pending && flush() < 0) {
             return -1;
         }
-        data += count;
-        size -= (size_t)count;
+        pending[pending_size++] = data[i];
     }
     return 0;
 }

@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from microc import paths
 from microc.codegen.render import render
 from microc.target import Board
+
+SMOKE = Path(__file__).with_name("smoke_firmware.c")
 
 EMULATED = ("mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "netduinoplus2", "microbit")
 
@@ -26,8 +29,8 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on PATH")
 
 
-def build(board: Board, folder: Path, *flags: str) -> Path:
-    """Compile and link the smoke firmware with the board's port, as a project does."""
+def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SMOKE,)) -> Path:
+    """Compile and link the smoke firmware, or another program, with the board's port, as a project does."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "microc_board.h").write_text(render("board/microc_board.h.j2", board))
     (folder / "linker.ld").write_text(render("board/linker.ld.j2", board))
@@ -46,7 +49,7 @@ def build(board: Board, folder: Path, *flags: str) -> Path:
         str(runtime / "ports"),
     ]
     argv += [str(runtime / source) for source in options["sources"]]
-    argv += [str(Path(__file__).with_name("smoke_firmware.c")), *options["ld_flags"], "-Wl,--fatal-warnings"]
+    argv += [*map(str, program), *options["ld_flags"], "-Wl,--fatal-warnings"]
     argv += ["-T", str(folder / "linker.ld"), *flags, "-lm", "-o", str(elf)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microc.device import link
 from microc.device.client import Client
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
@@ -205,6 +206,19 @@ def test_an_earlier_session_cannot_answer(firmware: Path) -> None:
         with pytest.raises(DeviceError, match="restarted"):
             old.read_tensor(A)
         assert new.read_tensor(A) == ints(2)
+
+
+def test_a_session_that_the_board_is_in_is_not_taken_for_a_new_one(
+    firmware: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chances = iter([4, 4, 4])
+    monkeypatch.setattr(link.secrets, "randbelow", lambda bound: next(chances))
+    line = pipe(firmware)
+    first = Client(line)
+    first.write_tensor(A, ints(1))
+    with Client(line) as second:
+        assert second.read_tensor(A) == ints(1)
+        assert (first._link.session, second._link.session) == (5, 10)
 
 
 class Puppet:

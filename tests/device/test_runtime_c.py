@@ -105,7 +105,7 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     assert len(replies) > 15000
     counts = Counter(reply.status for reply in replies)
     assert set(counts) == set(Status) - {Status.BAD_VERSION, Status.RUN_FAILED}
-    assert counts[Status.OK] > 3000, counts
+    assert counts[Status.OK] > 2000, counts
     assert (replies[-1].session, replies[-1].status) == (6, 0)
 
 

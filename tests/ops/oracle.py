@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from microc.dtypes import Array
 from microc.frontend import tflite
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.harness import run_graph
@@ -40,19 +41,46 @@ def single(op: Op, tensors: Sequence[Tensor]) -> bytes:
     return model(tensors, (op,), inputs, op.outputs)
 
 
-def check(data: bytes, inputs: Sequence[Array]) -> None:
-    """TFLite Micro and our references agree bit for bit on a model."""
-    from tflite_micro import runtime
-
+def tflm(data: bytes, *inputs: Array) -> Array:
+    """The first output of a model run by TFLite Micro; the test is skipped where that is not installed."""
+    runtime = pytest.importorskip("tflite_micro").runtime
     interpreter = runtime.Interpreter.from_bytes(data, arena_size=1 << 20)
     for position, array in enumerate(inputs):
         interpreter.set_input(array, position)
     interpreter.invoke()
+    return np.asarray(interpreter.get_output(0))
+
+
+def check(data: bytes, *inputs: Array) -> None:
+    """TFLite Micro and our references agree bit for bit on a model."""
     (ours,) = run(tflite.read(data, "one.tflite"), inputs)
-    np.testing.assert_array_equal(ours, interpreter.get_output(0))
+    np.testing.assert_array_equal(ours, tflm(data, *inputs))
 
 
-def every(dtype: str, shape: tuple[int, ...]) -> Array:
-    """All 256 values of an 8-bit dtype, or values over the whole range of int16, in a shape."""
+def every(dtype: str) -> Array:
+    """All values of an 8- or 16-bit dtype."""
     info = np.iinfo(dtype)
-    return np.linspace(info.min, info.max, int(np.prod(shape))).round().astype(dtype).reshape(shape)
+    return np.arange(info.min, info.max + 1).astype(dtype)
+
+
+def scale(rng: np.random.Generator, low: float = -10, high: float = -1) -> float:
+    """A random float32 scale, 2**low to 2**high."""
+    return float(np.float32(2.0 ** rng.uniform(low, high)))
+
+
+def quantised_graph(
+    op: str,
+    shapes: Sequence[tuple[int, ...]],
+    out_shape: tuple[int, ...],
+    quants: Sequence[Quant],
+    dtype: str,
+    **attrs: Attr,
+) -> tuple[Node, Graph]:
+    """One quantised application: operands ``a``, ``b`` ..., result ``y``, whose quantisations are given in that order."""
+    names = tuple("abcd"[: len(shapes)])
+    types = {
+        name: TensorType(shape, dtype, quant)
+        for name, shape, quant in zip((*names, "y"), (*shapes, out_shape), quants, strict=True)
+    }
+    node = Node(op, names, ("y",), {**registry.get(op).defaults, **attrs})
+    return node, Graph("g", names, ("y",), (node,), types)

@@ -1,0 +1,91 @@
+"""Floor 8: the command line. Results go to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from microc.cli.arguments import Arguments, make_parser
+from microc.errors import InternalError, MicrocError, UsageError
+
+SCHEMA_VERSION = 1
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code that :mod:`microc.errors` documents."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _guarded(words)
+    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say, nor a place to say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _guarded(words: list[str]) -> int:
+    as_json = "--json" in words
+    try:
+        return _command(words)
+    except UsageError as error:
+        return _report(error, as_json)
+    except InternalError as error:
+        return _report(_crash(error), as_json)
+    except MicrocError as error:
+        return _report(error, as_json)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the one place where a defect turns into a message
+        return _report(_crash(error), as_json)
+
+
+def _command(words: list[str]) -> int:
+    try:
+        arguments = make_parser().parse_args(words, Arguments())
+    except SystemExit as end:  # --help and --version
+        sys.stdout.flush()
+        return end.code if isinstance(end.code, int) else 0
+    from microc.cli import commands
+
+    begin = time.monotonic()
+    answer = commands.COMMANDS[arguments.command](arguments)
+    if arguments.json:
+        _write_json({"command": arguments.command, **answer.data})
+    elif not arguments.quiet and answer.text:
+        sys.stdout.write(answer.text.rstrip() + "\n")
+    sys.stdout.flush()
+    if arguments.verbose:
+        sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")
+    return answer.exit_code
+
+
+def _write_json(data: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2) + "\n")
+
+
+def _report(error: MicrocError, as_json: bool) -> int:
+    sys.stderr.write(f"{error}\n")
+    if as_json:
+        fields = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
+        _write_json({"error": fields})
+        sys.stdout.flush()
+    return error.exit_code
+
+
+def _crash(error: Exception) -> InternalError:
+    """A defect, in one line; the traceback goes to a file."""
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="microc-", suffix=".txt", delete=False, encoding="utf-8") as file:
+        file.write("".join(traceback.format_exception(error)))
+    what = error.what if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+    return InternalError(
+        f"this is a defect of microc: {' '.join(what.split())}", hint=f"please report it with {file.name}"
+    )

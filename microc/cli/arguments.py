@@ -1,0 +1,238 @@
+"""The arguments of every command. Nothing heavy is imported here, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from microc import __version__
+from microc.errors import UsageError
+
+EXIT_CODES = """exit codes:
+  0 success                      4 the model does not fit the board
+  1 board and host differ        5 a tool is missing, or a build failed
+  2 wrong argument or file       6 the board, its line or a time-out
+  3 broken or unsupported model  70 a defect of microc (a file holds the traceback)
+  130 interrupted                141 the reader of the output went away"""
+
+
+class Arguments(argparse.Namespace):
+    """What the parser fills in; each command reads its own."""
+
+    command: str
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    model: Path
+    folder: Path
+    source: Path
+    output: Path | None
+    outputs: list[Path]
+    inputs: list[Path]
+    board: str
+    name: str
+    input_shape: list[tuple[str, tuple[int, ...]]]
+    opt_level: int
+    disable_pass: list[str]
+    io: str
+    requantize: str
+    dump: Path | None
+    runner: str
+    dry_run: bool
+    port: str
+    timeout: float
+    repeat: int
+    trace: Path | None
+    samples: int
+    seed: int
+    action: str
+    subject: str
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes become the one kind of error message that microc has."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    shared = _global_options(argparse.SUPPRESS)
+    parser = _Parser(
+        prog="microc",
+        description="Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and "
+        "measure the result.",
+        epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
+        "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[_global_options(False)],
+    )
+    parser.add_argument("--version", action="version", version=f"microc {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    def add(name: str, summary: str, *examples: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog="examples:\n" + "\n".join(f"  microc {name} {example}".rstrip() for example in examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[shared],
+        )
+
+    _model_commands(add)
+    _project_commands(add)
+    _board_commands(add)
+    return parser
+
+
+Adder = Callable[..., argparse.ArgumentParser]
+
+
+def _global_options(default: object) -> argparse.ArgumentParser:
+    """Options that stand before or after the command; after it they must not undo what stood before."""
+    options = argparse.ArgumentParser(add_help=False)
+    group = options.add_argument_group("everywhere")
+    group.add_argument("--json", action="store_true", default=default, help="print one JSON object, errors too")
+    group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
+    group.add_argument("-v", "--verbose", action="store_true", default=default, help="say on stderr what goes on")
+    return options
+
+
+def _model_commands(add: Adder) -> None:
+    command = add(
+        "compile",
+        "compile a model into a C project",
+        "model.tflite -o firmware",
+        "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
+    _compile_options(command)
+    command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
+    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("--board", default="", help="say whether it can fit this board (exit code 4 if not)")
+    _shape_option(command)
+
+
+def _shape_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--input-shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="NAME=1,3,8",
+        help="shape of an input with symbolic dimensions; repeatable",
+    )
+
+
+def _compile_options(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("compilation")
+    group.add_argument("--board", default="host", help="a name (microc boards) or a board file (default: host)")
+    group.add_argument("--name", default="", help="prefix of all C names (default: the model file's name)")
+    _shape_option(command)
+    group.add_argument("--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)")
+    group.add_argument("--disable-pass", action="append", default=[], metavar="PASS", help="leave out a graph pass; repeatable")
+    group.add_argument(
+        "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
+    )
+    group.add_argument(
+        "--requantize", choices=("float", "fixed"), default="float",
+        help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
+    )  # fmt: skip
+    group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
+
+
+def _source(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly")
+    _device_options(command)
+    _compile_options(command)
+
+
+def _device_options(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("the board's line")
+    group.add_argument("--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)")
+    group.add_argument(
+        "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="silence after which to give up (default: 10)"
+    )
+
+
+def _project_commands(add: Adder) -> None:
+    command = add("build", "build a project's firmware and show its memory", "firmware")
+    command.add_argument("folder", type=Path, metavar="DIR", help="a project")
+    command = add("flash", "bring the firmware onto its board", "firmware", "firmware --runner openocd --dry-run")
+    command.add_argument("folder", type=Path, metavar="DIR", help="a built project")
+    command.add_argument("--runner", default="", help="how (default: the first of the board file whose program is here)")
+    command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
+    _device_options(command)
+    command = add(
+        "run",
+        "run a network on its board",
+        "firmware --input x.npy --output y.npy",
+        "model.tflite --board mps2-an386 --input x.npy",
+        "firmware --input x.npy --port /dev/ttyACM0",
+    )
+    _source(command)
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="an input array; once for each input, in the graph's order",
+    )  # fmt: skip
+    command.add_argument(
+        "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
+        help="where to save an output; once for each output",
+    )  # fmt: skip
+    command = add(
+        "profile",
+        "time every kernel on the board",
+        "firmware",
+        "model.tflite --board mps2-an386 --trace trace.json",
+    )
+    _source(command)
+    command.add_argument("--trace", type=Path, metavar="T.json", help="write a Chrome trace, which Perfetto opens")
+    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    command = add(
+        "verify",
+        "compare board and host after every kernel, bit by bit",
+        "firmware",
+        "model.tflite --board mps2-an386 --samples 10",
+        "firmware --input x.npy --port /dev/ttyACM0",
+    )
+    _source(command)
+    command.add_argument("--samples", type=int, default=3, metavar="N", help="sets of random inputs (default: 3)")
+    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+
+
+def _board_commands(add: Adder) -> None:
+    command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
+    command.add_argument("action", nargs="?", choices=("list", "show", "validate"), default="list")
+    command.add_argument("subject", nargs="?", default="", metavar="NAME|FILE")
+    add("ports", "list the serial ports of this machine", "")
+    add("doctor", "look for the tools that microc works with", "")
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, dimensions = text.rpartition("=")
+    try:
+        shape = tuple(int(part) for part in dimensions.split(","))
+    except ValueError:
+        shape = ()
+    if not equals or not name or not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write NAME=1,3,8")
+    return name, shape
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+    return seconds

@@ -1,0 +1,208 @@
+"""What every command does: call the driver, and put the result into data (``--json``) and text."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.driver.api import Program
+    from microc.driver.firmware import Project
+    from microc.dtypes import Array
+    from microc.target import Board
+
+_SHOWN_SYMBOLS = 12
+_SHOWN_VALUES = 16
+
+
+def compile_(arguments: Arguments) -> show.Answer:
+    """``microc compile``."""
+    assert arguments.output is not None
+    program = compile_model(arguments.model, arguments)
+    folder = program.write(arguments.output)
+    report = program.report()
+    rows = [
+        ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
+        *_tensor_rows(report),
+        ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
+        ("multiply-accumulates", show.count(report["macs"])),
+        ("weights", f"{show.count(report['weight_bytes'])} bytes"),
+        (
+            "arena",
+            f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
+        ),
+        ("flash, estimated", show.of(report["flash"], report["board_flash"])),
+        ("RAM", show.of(report["ram"], report["board_ram"])),
+    ]
+    return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [
+        (kind, f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}{_scale(t)}")
+        for kind in ("input", "output")
+        for t in data[f"{kind}s"]
+    ]
+
+
+def _scale(tensor: Mapping[str, Any]) -> str:
+    if tensor["scale"] is None:
+        return ""
+    return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
+
+
+def check(arguments: Arguments) -> show.Answer:
+    """``microc check``."""
+    from microc.device.boards import load_board
+    from microc.driver.api import make_options
+    from microc.driver.check import check_model
+
+    board = load_board(arguments.board) if arguments.board else None
+    found = check_model(arguments.model, make_options(input_shapes=dict(arguments.input_shape)), board)
+    data = found.to_data()
+    rows = [
+        ("model", found.source),
+        *_tensor_rows(data),
+        ("operators", ", ".join(f"{n} {op}" for op, n in sorted(found.operators.items(), key=lambda x: (-x[1], x[0])))),
+        ("kernels", found.kernels),
+        ("multiply-accumulates", show.count(found.macs)),
+        ("weights", f"{show.count(found.weight_bytes)} bytes"),
+        ("arena", f"{show.count(found.arena)} bytes at least"),
+    ]
+    if board is not None:
+        rows.append((board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons)))
+    return show.Answer(data, show.facts(rows), 0 if found.fits else 4)
+
+
+def build(arguments: Arguments) -> show.Answer:
+    """``microc build``."""
+    from microc.driver import firmware
+    from microc.driver.fit import capacity
+
+    project = firmware.open_project(arguments.folder)
+    result = firmware.build(project)
+    sizes = result.sizes
+    rows = [
+        ("firmware", result.elf),
+        ("flash", show.of(sizes.flash, capacity(project.board, "flash"))),
+        ("RAM", show.of(sizes.ram + sizes.stack, capacity(project.board, "ram"))),
+        ("  static and arena", f"{show.count(sizes.ram)} bytes"),
+        ("  stack", f"{show.count(sizes.stack)} bytes"),
+    ]
+    symbols = [(s.name, s.section, show.count(s.size)) for s in sizes.symbols[:_SHOWN_SYMBOLS]]
+    text = show.facts(rows) + "\n\n" + show.table(("largest symbols", "section", "bytes"), symbols, 2)
+    return show.Answer({"elf": str(result.elf), "sizes": asdict(sizes)}, text)
+
+
+def flash(arguments: Arguments) -> show.Answer:
+    """``microc flash``."""
+    import shlex
+
+    from microc.driver import firmware
+
+    project = firmware.open_project(arguments.folder)
+    command, answered = firmware.flash_project(
+        project, arguments.runner, port=arguments.port, dry_run=arguments.dry_run, patience=arguments.timeout
+    )
+    line = shlex.join(command)
+    text = line + ("\nthe board answers: it runs this build" if answered else "")
+    return show.Answer({"runner": list(command), "dry_run": arguments.dry_run, "answered": answered}, text)
+
+
+def boards(arguments: Arguments) -> show.Answer:
+    """``microc boards``."""
+    from microc.device.boards import list_boards, load_board
+
+    if arguments.action == "list":
+        if arguments.subject:
+            raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=f"microc boards show {arguments.subject}")
+        found = [_board(load_board(name)) for name in list_boards()]
+        rows = [
+            (b["name"], b["cpu"], "emulated" if b["emulated"] else "", b["title"], show.count(b["flash"]), show.count(b["ram"]))
+            for b in found
+        ]
+        return show.Answer({"boards": found}, show.table(("board", "core", "", "title", "flash", "RAM"), rows, 4))
+    if not arguments.subject:
+        raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
+    board = load_board(arguments.subject)
+    data = _board(board)
+    if arguments.action == "validate":
+        return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
+    rows = [
+        ("board", board.name),
+        ("title", board.title),
+        ("core", f"{board.target.cpu} ({', '.join(sorted(board.target.features)) or 'no extensions'})"),
+        *((r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}") for r in board.regions),
+        ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
+        ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
+        ("ticks", f"{board.raw['timer']['hz']:,} a second"),
+    ]
+    return show.Answer({"board": data}, show.facts(rows))
+
+
+def _board(board: Board) -> dict[str, Any]:
+    from microc.device.flash import runners
+
+    return {
+        "name": board.name,
+        "title": board.title,
+        "cpu": board.target.cpu,
+        "features": sorted(board.target.features),
+        "flash": board.flash_bytes,
+        "ram": board.ram_bytes,
+        "emulated": "emulator" in board.raw,
+        "runners": [runner.name for runner in runners(board)],
+    }
+
+
+def ports(arguments: Arguments) -> show.Answer:
+    """``microc ports``."""
+    from serial.tools import list_ports
+
+    found = [{"port": p.device, "description": p.description or ""} for p in sorted(list_ports.comports())]
+    if not found:
+        return show.Answer({"ports": []}, "this machine has no serial port")
+    return show.Answer({"ports": found}, show.table(("port", "description"), [tuple(p.values()) for p in found], 2))
+
+
+def doctor(arguments: Arguments) -> show.Answer:
+    """``microc doctor``."""
+    from microc.driver.doctor import examine, remedy
+
+    findings = examine()
+    bad = any(f.missing and f.essential for f in findings)
+    rows = [
+        ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
+        for f in findings
+    ]
+    text = show.table(("", "tool", "for", "version"), rows, 4)
+    lines = remedy(findings)
+    if lines:
+        text += "\n\nto install what is missing:\n" + "\n".join(f"  {line}" for line in lines.splitlines())
+    data = {"tools": [asdict(f) for f in findings], "install": lines.splitlines(), "complete": not bad}
+    return show.Answer(data, text, 5 if bad else 0)
+
+
+COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
+    {
+        "compile": compile_,
+        "check": check,
+        "build": build,
+        "flash": flash,
+        "run": run,
+        "profile": profile,
+        "verify": verify,
+        "boards": boards,
+        "ports": ports,
+        "doctor": doctor,
+    }
+)

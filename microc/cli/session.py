@@ -1,0 +1,188 @@
+"""The commands that talk to a board: run, profile, verify."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.driver.api import Program
+    from microc.driver.firmware import Project
+    from microc.dtypes import Array
+
+
+def run(arguments: Arguments) -> show.Answer:
+    """``microc run``."""
+    from microc.driver.firmware import connect
+
+    with _project(arguments) as project:
+        arrays = _load_inputs(arguments.inputs, project)
+        _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
+        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+            result = device.run(*arrays)
+            ticks = device.last.max if device.last else 0
+            instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
+    results = result if isinstance(result, tuple) else (result,)
+    for path, array in zip(arguments.outputs, results, strict=False):
+        _save(path, array)
+    data = {
+        "board": project.board.name,
+        "ticks": ticks,
+        "tick_hz": hz,
+        "instructions": instructions,
+        "outputs": [
+            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": a.tolist()}
+            for t, a in zip(outputs, results, strict=True)
+        ],
+    }
+    lines = [f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}" for t, a in zip(outputs, results, strict=True)]
+    return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
+
+
+def profile(arguments: Arguments) -> show.Answer:
+    """``microc profile``."""
+    import json
+
+    import numpy as np
+
+    from microc.codegen.files import replacing
+    from microc.driver.firmware import connect
+    from microc.driver.profile import profile as measure
+    from microc.driver.verify import random_inputs
+
+    with (
+        _project(arguments) as project,
+        connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device,
+    ):
+        device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
+        result = measure(device)
+    if arguments.trace is not None:
+        with replacing(arguments.trace) as temporary:
+            temporary.write_text(json.dumps(result.to_trace(), indent=1) + "\n", encoding="utf-8")
+    unit = "instructions" if result.emulated else "ticks"
+    times = [(k, k.instructions if k.instructions is not None else k.ticks) for k in result.kernels]
+    total = sum(t for _, t in times)
+    rows = [
+        (k.kernel, show.layer(k.layer), k.op, show.count(t), f"{100 * k.share:.1f}", show.count(k.macs), f"{t / k.macs:.2f}" if k.macs else "")
+        for k, t in times
+    ]
+    rows.append(
+        ("", "total", "", show.count(total), "100.0", show.count(result.macs), f"{total / result.macs:.2f}" if result.macs else "")
+    )
+    per_mac = f"{unit}/MAC"
+    text = show.table(("kernel", "layer", "operators", unit, "%", "MACs", per_mac), rows, 3)
+    note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
+    return show.Answer(result.to_data(), f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz, None)}; {note}")
+
+
+def verify(arguments: Arguments) -> show.Answer:
+    """``microc verify``."""
+    from microc.driver import firmware
+    from microc.driver.verify import samples
+    from microc.driver.verify import verify as compare
+
+    with _project(arguments) as project:
+        given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
+        library = firmware.host_library(project)
+        with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
+            inputs = given or samples(device, arguments.samples, arguments.seed)
+            layers, difference = compare(device, library, inputs, progress(arguments))
+    if difference is not None:
+        raise difference.error(f"board {project.board.name}")
+    rows = [(c.kernel, show.layer(c.layer), c.op, ", ".join(c.tensors), show.count(c.elements), "identical") for c in layers]
+    text = show.table(("kernel", "layer", "operators", "tensors", "elements", "bits"), rows, 4)
+    total = sum(c.elements for c in layers)
+    data = {
+        "board": project.board.name,
+        "samples": len(inputs),
+        "elements": total,
+        "identical": True,
+        "layers": [asdict(c) for c in layers],
+    }
+    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(total)} elements"
+    return show.Answer(data, f"{text}\n\n{end}, every bit")
+
+
+def progress(arguments: Arguments) -> show.Progress | None:
+    return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+
+
+def compile_model(model: Path, arguments: Arguments) -> Program:
+    from microc.driver import api
+
+    return api.compile(
+        model,
+        board=arguments.board,
+        input_shapes=dict(arguments.input_shape),
+        progress=progress(arguments),
+        name=arguments.name,
+        opt_level=arguments.opt_level,
+        disabled=frozenset(arguments.disable_pass),
+        io_in_arena=arguments.io == "arena",
+        requantize=arguments.requantize,
+        dump=arguments.dump,
+    )
+
+
+@contextmanager
+def _project(arguments: Arguments) -> Iterator[Project]:
+    """The built project in a folder, or that of a model, compiled into a temporary folder."""
+    from microc.driver import firmware
+
+    if arguments.source.is_dir():
+        project = firmware.open_project(arguments.source)
+        firmware.build(project)
+        yield project
+        return
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        program = compile_model(arguments.source, arguments)
+        project = firmware.open_project(program.write(Path(folder) / program.module.name))
+        firmware.build(project)
+        yield project
+
+
+def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
+    """The arrays of .npy files, checked against the network's inputs before anything runs."""
+    from microc.driver.library import checked
+
+    tensors = [project.tensors[name] for name in project.manifest["inputs"]]
+    if len(paths) != len(tensors):
+        wanted = "; ".join(f"{t['name']}: {t['dtype']} {show.shape(t['shape'])}" for t in tensors)
+        raise UsageError(f"the network takes {len(tensors)} inputs, {len(paths)} were given", hint=f"--input for each of {wanted}")
+    return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+
+
+def _load(path: Path) -> Array:
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path} is no .npy file", where=str(path), hint="write it with numpy.save") from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{path} holds several arrays", where=str(path), hint="save each with numpy.save")
+    return array
+
+
+def _check_outputs(paths: list[Path], number: int) -> None:
+    if len(paths) > number:
+        raise UsageError(f"the network has {number} outputs, {len(paths)} --output were given")
+
+
+def _save(path: Path, array: Array) -> None:
+    import numpy as np
+
+    from microc.codegen.files import replacing
+
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array)

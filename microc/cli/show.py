@@ -1,0 +1,100 @@
+"""Text for people: tables, sizes, progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Progress = Callable[[str, int, int], None]
+_EVERY = 0.1
+_WIDTH = 79
+_SHOWN_VALUES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A command's result: plain data, the same as text, and the exit code."""
+
+    data: dict[str, Any]
+    text: str
+    exit_code: int = 0
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
+    """Columns in line; the first ``left`` are flush left, the others, numbers, flush right."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
+    lines = [
+        "  ".join(c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in cells
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def facts(rows: Sequence[tuple[str, object]]) -> str:
+    """Names and values, one a line."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in rows)
+
+
+def count(number: int) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,}"
+
+
+def of(number: int, room: int) -> str:
+    """Bytes, and how many there are."""
+    return f"{number:,} of {room:,} bytes ({100 * number / room:.1f} %)" if room else f"{number:,} bytes"
+
+
+def shape(dimensions: Sequence[int]) -> str:
+    return "x".join(map(str, dimensions)) or "scalar"
+
+
+def progress(quiet: bool, verbose: bool) -> Progress | None:
+    """A line on standard error that is written over and over, on a terminal; every step, with ``verbose``; None otherwise."""
+    if quiet:
+        return None
+    if verbose:
+        return lambda what, done, total: _say(f"[{done + 1}/{total}] {what}\n")
+    return _Line() if sys.stderr.isatty() else None
+
+
+class _Line:
+    """The line under way; not more often than ten times a second, and wiped when its work is done."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if done + 1 >= total:
+            _say("\r" + " " * _WIDTH + "\r")
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY
+            _say("\r" + f"[{done + 1}/{total}] {what}"[:_WIDTH].ljust(_WIDTH))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def values(numbers: Sequence[bool | int | float]) -> str:
+    """The first elements of an array."""
+    words = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
+    return " ".join(words) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
+
+
+def duration(ticks: int, hz: int, instructions: int | None = None) -> str:
+    """Ticks, milliseconds, and instructions where they are known."""
+    text = f"{count(ticks)} ticks, {1000 * ticks / hz:.3f} ms"
+    return f"{text}, {count(instructions)} instructions (emulated)" if instructions is not None else text
+
+
+def layer(name: str) -> str:
+    """A layer without the name of the model file."""
+    start = name.find("#")
+    return name[start:] if start > 0 else name

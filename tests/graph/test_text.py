@@ -1,0 +1,162 @@
+"""Graph text carries everything, and damaged text is refused with the number of the line."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from microc.errors import ModelError, OutputError
+from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
+from microc.graph.text import from_text, load, save, to_text
+from tests.graph.graphs import diamond, graphs
+
+
+def kinds(value: object) -> object:
+    """Values with their Python types, which equality overlooks."""
+    return tuple(kinds(v) for v in value) if isinstance(value, tuple) else (type(value), value)
+
+
+@given(graphs())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_round_trip(graph: Graph) -> None:
+    text = to_text(graph)
+    again = from_text(text, graph.consts, graph.state)
+    assert again == graph
+    assert to_text(again) == text and text.isascii()
+    assert list(again.consts) == list(graph.consts)
+    for one, other in zip(graph.nodes, again.nodes, strict=True):
+        assert kinds(tuple(one.attrs.values())) == kinds(tuple(other.attrs.values()))
+
+
+def test_text_reads_well() -> None:
+    quant = Quant((0.1,), (-3,))
+    attrs = {"strides": (1, 1), "padding": (), "pad": 0.5, "wide": True, "axes": (2,), "value": None, "kind": "SAME"}
+    node = Node("conv2d", ("x:0", "w", ""), ("y",), attrs, Loc("kws.tflite", 3, "conv/y"), "g0")
+    graph = Graph(
+        "net",
+        ("x:0",),
+        ("y",),
+        (node,),
+        {
+            "x:0": TensorType((1, 4), "int8", quant, "NHWC"),
+            "w": TensorType((2,), "int8", Quant((0.1, 1e-9), (0, 1), 0)),
+            "y": TensorType((), "int32"),
+        },
+        {"w": np.zeros(2, np.int8)},
+    )
+    assert to_text(graph) == (
+        "graph net\n"
+        'input %"x:0": int8[1,4] q(0.1, -3) layout="NHWC"\n'
+        "const @w: int8[2] q((0.1, 1e-09), (0, 1), axis=0)\n"
+        '%y: int32[] = conv2d(%"x:0", @w, _) {axes=(2,), kind="SAME", pad=0.5, padding=(), strides=(1, 1), value=none, '
+        'wide=true} group="g0" loc("kws.tflite" #3 "conv/y")\n'
+        "output %y\n"
+    )
+
+
+def test_long_per_channel_quantisation_is_exact() -> None:
+    scale = tuple(float(s) for s in np.random.default_rng(0).random(512, np.float32))
+    kind = TensorType((512,), "int8", Quant(scale, (0,) * 512, 0))
+    graph = Graph("net", ("x",), ("x",), (), {"x": kind})
+    assert from_text(to_text(graph), {}, {}) == graph
+
+
+def test_a_broken_graph_still_prints() -> None:
+    graph = diamond(types={})
+    assert "%c = add(%b, @s)" in to_text(graph)
+
+
+def test_files(tmp_path: Path) -> None:
+    graph = diamond()
+    save(graph, tmp_path / "folder" / "01-pass.name")
+    again = load(tmp_path / "folder" / "01-pass.name")
+    assert to_text(again) == to_text(graph)
+    for name, array in (*graph.consts.items(), *graph.state.items()):
+        found = {**again.consts, **again.state}[name]
+        assert found.dtype == array.dtype and np.array_equal(found, array)
+
+
+def test_files_are_reproducible(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(diamond(), tmp_path / name)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(OutputError):
+        load(tmp_path / "nothing")
+    save(diamond(), tmp_path / "net")
+    data = (tmp_path / "net.npz").read_bytes()
+    for damage in (b"", data[: len(data) // 2], b"not a zip"):
+        (tmp_path / "net.npz").write_bytes(damage)
+        with pytest.raises(ModelError):
+            load(tmp_path / "net")
+    (tmp_path / "net.npz").write_bytes(data)
+    (tmp_path / "net.txt").write_bytes(b"graph \xff\n")
+    with pytest.raises(ModelError):
+        load(tmp_path / "net")
+
+
+def test_an_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError):
+        save(diamond(), tmp_path / "file" / "net")
+
+
+DAMAGE = {
+    "": ("line 1", "no graph"),
+    "input %x: int8[1]": ("line 1", "'graph' expected"),
+    "graph net\ninput %x: int8[1": ("line 2", "expected"),
+    "graph net\ninput %x: int9[1]": ("line 2", "no dtype"),
+    "graph net\ninput %x: int8[-1]": ("line 2", "negative"),
+    "graph net\ninput %x: int8[1.5]": ("line 2", "an integer expected"),
+    "graph net\ninput %x: int8[1]\ninput %x: int8[1]": ("line 3", "defined twice"),
+    "graph net\ninput %x: int8[1] q(0.1, 0.5)": ("line 2", "integers"),
+    "graph net\ninput %x: int8[1] q((0.1), (1, 2), axis=0)": ("line 2", "differ in number"),
+    "graph net\ninput %x: int8[1] q(1, 2)": ("line 2", "scales are floats"),
+    "graph net\n\noutput %y": ("line 3", "not defined"),
+    "graph net\n%y: int8[1] = relu(%x)": ("line 2", "'x' is not defined"),
+    "graph net\n%y: int8[1] = relu(_) {a=1, a=2}": ("line 2", "given twice"),
+    "graph net\n%y: int8[1] = relu(_) {a=__import__}": ("line 2", "'(' expected"),
+    "graph net\n%y: int8[1] = relu(_) {a=" + "(" * 99: ("line 2", "nest too deeply"),
+    "graph net\n%y: int8[1] = relu(_) {a=" + "9" * 9999 + "}": ("line 2", "too long"),
+    'graph net\n%"\\x": int8[1] = relu(_)': ("line 2", "bad escape"),
+    'graph net\n%"y: int8[1] = relu(_)': ("line 2", "nothing is spelled"),
+    "graph net\n%y: int8[1] = relu(_) boom": ("line 2", "too much"),
+    "graph net\nconst @w: int8[1]": ("line 2", "are missing"),
+    "graph net\nboom": ("line 2", "no lines that begin"),
+    "graph net\n=": ("line 2", "expected"),
+}
+
+
+@pytest.mark.parametrize("text", DAMAGE, ids=range(len(DAMAGE)))
+def test_damage_is_located(text: str) -> None:
+    where, what = DAMAGE[text]
+    with pytest.raises(ModelError) as caught:
+        from_text(text, {}, {})
+    assert caught.value.where == where and what in caught.value.what
+
+
+def test_data_must_fit() -> None:
+    graph = diamond()
+    with pytest.raises(ModelError, match="its data int8"):
+        from_text(to_text(graph), {"w": np.zeros(3, np.int8)}, graph.state)
+
+
+def test_random_damage_never_surprises() -> None:
+    """Whatever a byte turns into, the text parses or is refused."""
+    graph, dice = diamond(), random.Random(0)
+    text = to_text(graph)
+    for _ in range(1500):
+        at = dice.randrange(len(text))
+        piece = dice.choice(
+            ["", '"', "(", ")", "[", "%", "@", "#", "-", "9", "e", "\\", "\n", "é", text[at:] + text[:at]]
+        )
+        try:
+            from_text(text[:at] + piece + text[at + dice.randrange(3) :], graph.consts, graph.state)
+        except ModelError as error:
+            assert error.where.startswith("line ")

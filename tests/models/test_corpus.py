@@ -1,0 +1,103 @@
+"""Real models: compiled C against the references that trusted runtimes made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.codegen.project import shared_files
+from microc.driver.export import build_library
+from microc.driver.library import Library
+from microc.driver.options import Options
+from microc.driver.pipeline import compile_model
+from microc.target import target_for
+from tests.corpus import CORPUS, cases, models, needs_corpus
+
+EXACT = models(
+    "mlperf_*_int8.tflite",
+    "tflm_hello_world_int8*",
+    "tflm_person_detect_int8*",
+    "tflm_micro_speech_int8*",
+    "tflm_keyword_scrambled_int8*",
+    "seanet_conv__*",
+    "seanet_add__*",
+    "tfs_mobilenet_v1_025_224_uint8*",
+)
+FLOAT = models(
+    "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
+    "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
+)  # fmt: skip
+QDQ = models("ortq_dscnn_qdq*", "ortq_mlp_ae*", "ortq_mobilenetv2_qdq_s8_perch*", "ortq_resnet18lite_qdq*")
+
+pytestmark = [needs_corpus, pytest.mark.corpus]
+
+
+def library(path: Path, options: Options | None = None) -> Library:
+    """The model compiled for the host."""
+    module = compile_model(path, target_for("host"), options or Options())
+    return build_library(shared_files(module, "test"))
+
+
+def in_sequence(path: Path) -> bool:
+    """Whether the cases are one after the other from the reset state."""
+    assert CORPUS is not None
+    manifest = json.loads((CORPUS / "manifest.json").read_text())
+    entry = next(m for m in manifest["models"] if Path(m["file"]).name == path.name)
+    return bool(entry["reference"]["mode"] == "sequence")
+
+
+def results(path: Path, compiled: Library) -> list[tuple[np.ndarray, np.ndarray]]:  # type: ignore[type-arg]
+    """(got, expected) of every output of every case."""
+    pairs = []
+    sequence = in_sequence(path)
+    for inputs, outputs in cases(path):
+        if not sequence:
+            compiled.reset()
+        got = compiled(*inputs)
+        arrays = got if isinstance(got, tuple) else (got,)
+        pairs += list(zip(arrays, outputs, strict=True))
+    assert pairs
+    return pairs
+
+
+@pytest.mark.parametrize("path", EXACT, ids=lambda p: p.stem)
+def test_integers_are_bit_exact(path: Path) -> None:
+    for got, expected in results(path, library(path)):
+        assert got.dtype == expected.dtype
+        assert np.array_equal(got, expected)
+
+
+@pytest.mark.parametrize("path", FLOAT, ids=lambda p: p.stem)
+def test_floats_within_1e_5_of_the_largest(path: Path) -> None:
+    """Sums are taken in another order than the reference's; 1e-5 of the largest magnitude is the bar."""
+    for got, expected in results(path, library(path)):
+        assert np.max(np.abs(got - expected)) <= 1e-5 * np.max(np.abs(expected))
+
+
+@pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)
+def test_qdq_as_onnx_defines_it(path: Path) -> None:
+    """The outputs are dequantised: quanta are the smallest step between distinct values."""
+    differing = total = 0
+    for got, expected in results(path, library(path)):
+        quantum = _quantum(expected)
+        steps = np.round(np.abs(got - expected) / quantum)
+        differing, total = differing + np.count_nonzero(steps), total + steps.size
+        assert steps.max() <= 2
+    assert differing <= 0.005 * total
+
+
+@pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)
+def test_qdq_in_fixed_point_stays_close(path: Path) -> None:
+    """Fixed point differs by rounding only; the largest error stays within a few quanta of the output."""
+    for got, expected in results(path, library(path, Options(requantize="fixed"))):
+        assert np.max(np.abs(got - expected)) <= 8 * _quantum(expected)
+
+
+def _quantum(values: np.ndarray) -> float:  # type: ignore[type-arg]
+    """The step of quantised values that were dequantised; a fraction of the range where they are not."""
+    distinct = np.unique(values)
+    span = float(np.max(np.abs(values)))
+    return float(np.min(np.diff(distinct))) if len(distinct) > 1 else max(span, 1.0) / 255
