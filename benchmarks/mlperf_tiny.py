@@ -129,7 +129,8 @@ def table(rows: list[Row]) -> str:
         return f"{number:>12,} ({ratio:.2f})" if ratio is not None else f"{number:>12,}"
 
     lines = [
-        f"{'model':6} {'core':11} {'exact':5} {'instructions':>19} {'/MAC':>5} {'arena':>19} {'RAM':>19} {'code':>19} {'weights':>9}"
+        f"{'model':6} {'core':11} {'exact':5} {'instructions':>19} {'/MAC':>5} "
+        f"{'arena':>19} {'RAM':>19} {'code':>19} {'weights':>9}"
     ]
     for r in rows:
         lines.append(

@@ -43,7 +43,9 @@ def main() -> int:
 def choose_board() -> str:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
-        print(f"{' and '.join(missing)} not found: using this computer instead of the emulated board (`microc doctor` helps)")
+        print(
+            f"{' and '.join(missing)} not found: using this computer instead of the emulated board (`microc doctor` helps)"
+        )
         return "host"
     return BOARD
 

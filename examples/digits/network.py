@@ -65,9 +65,9 @@ def spread(gradient: Any, shape: Any, kernel: int, stride: int) -> Any:
     rows, columns = gradient.shape[1:3]
     for i in range(kernel):
         for j in range(kernel):
-            result[:, i : i + rows * stride : stride, j : j + columns * stride : stride][:, :rows, :columns] += gradient[
-                :, :, :, i, j
-            ]
+            result[:, i : i + rows * stride : stride, j : j + columns * stride : stride][:, :rows, :columns] += (
+                gradient[:, :, :, i, j]
+            )
     pad = kernel // 2
     return result[:, pad : shape[1] - pad, pad : shape[2] - pad]
 

@@ -23,7 +23,9 @@ def write_float(path: Path, params: Params) -> None:
             side = round((weight.shape[0] / channels) ** 0.5)
             weight = weight.reshape(side, side, channels, -1).transpose(2, 0, 1, 3).reshape(weight.shape)
             nodes.append(helper.make_node("Flatten", [value], ["flat"], name="flatten"))
-            nodes.append(helper.make_node("Gemm", ["flat", f"{layer.name}_w", f"{layer.name}_b"], ["logits"], name=layer.name))
+            nodes.append(
+                helper.make_node("Gemm", ["flat", f"{layer.name}_w", f"{layer.name}_b"], ["logits"], name=layer.name)
+            )
         else:
             if layer.kind == "conv":
                 weight, group = weight.transpose(3, 2, 0, 1), 1

@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help")
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> _Parser:
     """The parser of the whole command line."""
     shared = _global_options(argparse.SUPPRESS)
     parser = _Parser(
@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    def add(name: str, summary: str, *examples: str) -> argparse.ArgumentParser:
+    def add(name: str, summary: str, *examples: str) -> _Parser:
         return commands.add_parser(
             name,
             help=summary,
@@ -89,12 +89,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-Adder = Callable[..., argparse.ArgumentParser]
+Adder = Callable[..., _Parser]
 
 
-def _global_options(default: object) -> argparse.ArgumentParser:
+def _global_options(default: object) -> _Parser:
     """Options that stand before or after the command; after it they must not undo what stood before."""
-    options = argparse.ArgumentParser(add_help=False)
+    options = _Parser(add_help=False)
     group = options.add_argument_group("everywhere")
     group.add_argument("--json", action="store_true", default=default, help="print one JSON object, errors too")
     group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
@@ -118,7 +118,7 @@ def _model_commands(add: Adder) -> None:
     _shape_option(command)
 
 
-def _shape_option(command: argparse.ArgumentParser) -> None:
+def _shape_option(command: _Parser) -> None:
     command.add_argument(
         "--input-shape",
         type=_shape,
@@ -129,13 +129,17 @@ def _shape_option(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _compile_options(command: argparse.ArgumentParser) -> None:
+def _compile_options(command: _Parser) -> None:
     group = command.add_argument_group("compilation")
-    group.add_argument("--board", default="host", help="a name (microc boards) or a board file (default: host)")
+    group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
     group.add_argument("--name", default="", help="prefix of all C names (default: the model file's name)")
     _shape_option(command)
-    group.add_argument("--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)")
-    group.add_argument("--disable-pass", action="append", default=[], metavar="PASS", help="leave out a graph pass; repeatable")
+    group.add_argument(
+        "--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)"
+    )
+    group.add_argument(
+        "--disable-pass", action="append", default=[], metavar="PASS", help="leave out a graph pass; repeatable"
+    )
     group.add_argument(
         "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
     )
@@ -146,15 +150,19 @@ def _compile_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
 
 
-def _source(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly")
+def _source(command: _Parser) -> None:
+    command.add_argument(
+        "source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly"
+    )
     _device_options(command)
     _compile_options(command)
 
 
-def _device_options(command: argparse.ArgumentParser) -> None:
+def _device_options(command: _Parser) -> None:
     group = command.add_argument_group("the board's line")
-    group.add_argument("--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)")
+    group.add_argument(
+        "--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)"
+    )
     group.add_argument(
         "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="silence after which to give up (default: 10)"
     )
@@ -165,7 +173,9 @@ def _project_commands(add: Adder) -> None:
     command.add_argument("folder", type=Path, metavar="DIR", help="a project")
     command = add("flash", "bring the firmware onto its board", "firmware", "firmware --runner openocd --dry-run")
     command.add_argument("folder", type=Path, metavar="DIR", help="a built project")
-    command.add_argument("--runner", default="", help="how (default: the first of the board file whose program is here)")
+    command.add_argument(
+        "--runner", default="", help="how (default: the first of the board file whose program is here)"
+    )
     command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
     _device_options(command)
     command = add(

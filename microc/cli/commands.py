@@ -1,27 +1,21 @@
-"""What every command does: call the driver, and put the result into data (``--json``) and text."""
+"""What the commands do: call the driver, and put the result into data (``--json``) and text."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.session import compile_model, profile, run, verify
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
-    from microc.driver.api import Program
-    from microc.driver.firmware import Project
-    from microc.dtypes import Array
     from microc.target import Board
 
 _SHOWN_SYMBOLS = 12
-_SHOWN_VALUES = 16
 
 
 def compile_(arguments: Arguments) -> show.Answer:
@@ -79,7 +73,9 @@ def check(arguments: Arguments) -> show.Answer:
         ("arena", f"{show.count(found.arena)} bytes at least"),
     ]
     if board is not None:
-        rows.append((board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons)))
+        rows.append(
+            (board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons))
+        )
     return show.Answer(data, show.facts(rows), 0 if found.fits else 4)
 
 
@@ -124,10 +120,18 @@ def boards(arguments: Arguments) -> show.Answer:
 
     if arguments.action == "list":
         if arguments.subject:
-            raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=f"microc boards show {arguments.subject}")
+            hint = f"microc boards show {arguments.subject}"
+            raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=hint)
         found = [_board(load_board(name)) for name in list_boards()]
         rows = [
-            (b["name"], b["cpu"], "emulated" if b["emulated"] else "", b["title"], show.count(b["flash"]), show.count(b["ram"]))
+            (
+                b["name"],
+                b["cpu"],
+                "emulated" if b["emulated"] else "",
+                b["title"],
+                show.count(b["flash"]),
+                show.count(b["ram"]),
+            )
             for b in found
         ]
         return show.Answer({"boards": found}, show.table(("board", "core", "", "title", "flash", "RAM"), rows, 4))
@@ -137,16 +141,19 @@ def boards(arguments: Arguments) -> show.Answer:
     data = _board(board)
     if arguments.action == "validate":
         return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
-    rows = [
+    details: list[tuple[str, object]] = [
         ("board", board.name),
         ("title", board.title),
         ("core", f"{board.target.cpu} ({', '.join(sorted(board.target.features)) or 'no extensions'})"),
-        *((r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}") for r in board.regions),
+        *(
+            (r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}")
+            for r in board.regions
+        ),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
-    return show.Answer({"board": data}, show.facts(rows))
+    return show.Answer({"board": data}, show.facts(details))
 
 
 def _board(board: Board) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from microc.errors import UsageError
 if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
+    from microc.driver.profile import Profile
     from microc.dtypes import Array
 
 
@@ -43,7 +44,10 @@ def run(arguments: Arguments) -> show.Answer:
             for t, a in zip(outputs, results, strict=True)
         ],
     }
-    lines = [f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}" for t, a in zip(outputs, results, strict=True)]
+    lines = [
+        f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
+        for t, a in zip(outputs, results, strict=True)
+    ]
     return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
 
 
@@ -67,20 +71,26 @@ def profile(arguments: Arguments) -> show.Answer:
     if arguments.trace is not None:
         with replacing(arguments.trace) as temporary:
             temporary.write_text(json.dumps(result.to_trace(), indent=1) + "\n", encoding="utf-8")
+    return show.Answer(result.to_data(), _profile_text(result))
+
+
+def _profile_text(result: Profile) -> str:
+    """The table of kernels, its total, and what the numbers are."""
     unit = "instructions" if result.emulated else "ticks"
-    times = [(k, k.instructions if k.instructions is not None else k.ticks) for k in result.kernels]
-    total = sum(t for _, t in times)
-    rows = [
-        (k.kernel, show.layer(k.layer), k.op, show.count(t), f"{100 * k.share:.1f}", show.count(k.macs), f"{t / k.macs:.2f}" if k.macs else "")
-        for k, t in times
-    ]
-    rows.append(
-        ("", "total", "", show.count(total), "100.0", show.count(result.macs), f"{total / result.macs:.2f}" if result.macs else "")
-    )
-    per_mac = f"{unit}/MAC"
-    text = show.table(("kernel", "layer", "operators", unit, "%", "MACs", per_mac), rows, 3)
+    rows = []
+    total = 0
+    for k in result.kernels:
+        time = k.ticks if k.instructions is None else k.instructions
+        total += time
+        rows.append((str(k.kernel), show.layer(k.layer), k.op, *_costs(time, k.share, k.macs)))
+    rows.append(("", "total", "", *_costs(total, 1.0, result.macs)))
+    text = show.table(("kernel", "layer", "operators", unit, "%", "MACs", f"{unit}/MAC"), rows, 3)
     note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
-    return show.Answer(result.to_data(), f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz, None)}; {note}")
+    return f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz)}; {note}"
+
+
+def _costs(time: int, share: float, macs: int) -> tuple[str, str, str, str]:
+    return show.count(time), f"{100 * share:.1f}", show.count(macs), f"{time / macs:.2f}" if macs else ""
 
 
 def verify(arguments: Arguments) -> show.Answer:
@@ -97,7 +107,9 @@ def verify(arguments: Arguments) -> show.Answer:
             layers, difference = compare(device, library, inputs, progress(arguments))
     if difference is not None:
         raise difference.error(f"board {project.board.name}")
-    rows = [(c.kernel, show.layer(c.layer), c.op, ", ".join(c.tensors), show.count(c.elements), "identical") for c in layers]
+    rows = [
+        (c.kernel, show.layer(c.layer), c.op, ", ".join(c.tensors), show.count(c.elements), "identical") for c in layers
+    ]
     text = show.table(("kernel", "layer", "operators", "tensors", "elements", "bits"), rows, 4)
     total = sum(c.elements for c in layers)
     data = {
@@ -112,15 +124,17 @@ def verify(arguments: Arguments) -> show.Answer:
 
 
 def progress(arguments: Arguments) -> show.Progress | None:
+    """Where long work reports to."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
 
 
 def compile_model(model: Path, arguments: Arguments) -> Program:
+    """Compile under the options of the command line."""
     from microc.driver import api
 
     return api.compile(
         model,
-        board=arguments.board,
+        board=arguments.board or "host",
         input_shapes=dict(arguments.input_shape),
         progress=progress(arguments),
         name=arguments.name,
@@ -134,12 +148,22 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
 
 @contextmanager
 def _project(arguments: Arguments) -> Iterator[Project]:
-    """The built project in a folder, or that of a model, compiled into a temporary folder."""
+    """The built project in a folder, or that of a model, compiled into a temporary folder.
+
+    A project whose board is behind a port is not built again: the board has its firmware already.
+    """
     from microc.driver import firmware
 
     if arguments.source.is_dir():
         project = firmware.open_project(arguments.source)
-        firmware.build(project)
+        if arguments.board not in ("", project.board.name):
+            raise UsageError(
+                f"the project is for board {project.board.name!r}, not {arguments.board!r}",
+                where=str(arguments.source),
+                hint="compile the model again for the other board",
+            )
+        if not arguments.port:
+            firmware.build(project)
         yield project
         return
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
@@ -156,7 +180,10 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
     if len(paths) != len(tensors):
         wanted = "; ".join(f"{t['name']}: {t['dtype']} {show.shape(t['shape'])}" for t in tensors)
-        raise UsageError(f"the network takes {len(tensors)} inputs, {len(paths)} were given", hint=f"--input for each of {wanted}")
+        raise UsageError(
+            f"the network takes {len(tensors)} inputs, {len(paths)} were given",
+            hint=f"give --input for each of {wanted}",
+        )
     return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
 
 

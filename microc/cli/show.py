@@ -28,7 +28,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
     lines = [
-        "  ".join(c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        "  ".join(
+            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in cells
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])

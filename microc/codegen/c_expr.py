@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.affine import bounds_of
+from microc.tir.affine import bounds_of, simplify
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
@@ -24,10 +23,13 @@ _UNARY = {"neg": "-", "not": "!", "bitnot": "~"}
 _PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
 _MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
 
-MATH = frozenset(
-    "exp log log1p expm1 sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf floor ceil round rint "
-    "trunc fabs pow fmod fmin fmax exp2 log2 log10 hypot atan2 cbrt".split()
-)
+# fmt: off
+MATH = frozenset({
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1",
+    "fabs", "floor", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow", "rint", "round", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc",
+})
+# fmt: on
 """Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""
 
 
@@ -172,12 +174,7 @@ def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
 
 def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
     """The row-major element index."""
-    from microc.tir.affine import simplify
-
     total: ir.Expr = ir.const(0, "int32")
     for index, stride in zip(indices, buffer.strides, strict=True):
         total = total + index * stride
     return simplify(total)
-
-
-Printer = Callable[[ir.Expr], str]

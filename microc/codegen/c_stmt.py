@@ -6,7 +6,7 @@ from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter, register_name
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written, walk_stmt
+from microc.tir.rewrite import buffers_read, buffers_written, walk_stmt
 
 INDENT = "    "
 
@@ -76,7 +76,14 @@ class StmtPrinter:
         written = {b.name for b in buffers_written(func.body)}
         params = ", ".join(_parameter(p, written=p.name in written) for p in func.params)
         self.expr.bounds = {}
-        return [f"static void {func.name}({params or 'void'})", "{", *_indented(self.lines(func.body)), "}"]
+        unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
+        body = _indented([*unused, *self.lines(func.body)])
+        return [f"static void {func.name}({params or 'void'})", "{", *body, "}"]
+
+
+def _names_read(func: ir.PrimFunc) -> set[str]:
+    """Buffers that the body reads: where a result is proved constant, nothing reads the operands any more."""
+    return {b.name for b in buffers_read(func.body)}
 
 
 def _parameter(buffer: ir.Buffer, *, written: bool) -> str:

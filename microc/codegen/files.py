@@ -49,7 +49,9 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
         raise OutputError(f"{folder} is a file", where=str(folder), hint="choose another folder with -o")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
         raise OutputError(
-            f"{folder} holds other files", where=str(folder), hint="choose a new or empty folder with -o; nothing was written"
+            f"{folder} holds other files",
+            where=str(folder),
+            hint="choose a new or empty folder with -o; nothing was written",
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from microc import paths
 from microc.codegen.data import definition
 from microc.codegen.manifest import manifest, tensor_names, to_json
 from microc.codegen.render import render
-from microc.codegen.source import ModelContext, Tensor, model_context
+from microc.codegen.source import Tensor, model_context
 from microc.codegen.stack import stack_bound
 from microc.errors import InternalError
 from microc.module import Module, Value

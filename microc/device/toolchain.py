@@ -173,11 +173,23 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
 def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
     compiler = _host_compiler()
-    command = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", f"-I{folder}", *map(str, sources), "-o", str(target), "-lm"]
+    command = [
+        compiler,
+        "-std=c99",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        f"-I{folder}",
+        *map(str, sources),
+        "-o",
+        str(target),
+        "-lm",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"{compiler} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
     if done.returncode != 0:
-        raise ToolError("the generated C does not compile", where=str(folder), hint="\n".join(done.stderr.strip().splitlines()[:_SHOWN_LINES]))
+        said = "\n".join(done.stderr.strip().splitlines()[:_SHOWN_LINES])
+        raise ToolError("the generated C does not compile", where=str(folder), hint=said)
     return target

@@ -64,7 +64,14 @@ class Program:
             "inputs": [_tensor(module, name) for name in module.inputs],
             "outputs": [_tensor(module, name) for name in module.outputs],
             "layers": [
-                {"kernel": k, "function": c.kernel, "layer": c.layer, "op": c.op, "macs": c.macs, "schedule": c.schedule}
+                {
+                    "kernel": k,
+                    "function": c.kernel,
+                    "layer": c.layer,
+                    "op": c.op,
+                    "macs": c.macs,
+                    "schedule": c.schedule,
+                }
                 for k, c in enumerate(module.calls)
             ],
         }

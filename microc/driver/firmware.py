@@ -17,10 +17,11 @@ from microc.codegen.files import MARKER
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.project import shared_source
 from microc.device.boards import load_copy
-from microc.device.client import Client, Progress, Stats, Timing
+from microc.device.client import Client, Progress
 from microc.device.emulator import Emulator, instructions
 from microc.device.flash import flash, load, select_runner
-from microc.device.toolchain import Sizes, run_make, section_sizes
+from microc.device.info import Stats, Timing
+from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.device.transport import Transport, open_transport
 from microc.driver.export import build_library
 from microc.driver.fit import link_overflow
@@ -90,6 +91,9 @@ def open_project(folder: str | Path) -> Project:
 
 def build(project: Project) -> BuildResult:
     """Run make. FitError with the numbers when the linker runs out of memory, ToolError when anything else fails."""
+    compiler = project.board.raw["build"]["prefix"]
+    if compiler:
+        require(f"{compiler}gcc")
     try:
         run_make(project.folder)
     except ToolError as error:
@@ -146,7 +150,9 @@ class Device:
         """Send all inputs. Shapes and dtypes must match; nothing is converted silently."""
         if len(arrays) != len(self.inputs):
             raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
-        for tensor, array in zip(self.inputs, [checked(a, t) for a, t in zip(arrays, self.inputs, strict=True)], strict=True):
+        for tensor, array in zip(
+            self.inputs, [checked(a, t) for a, t in zip(arrays, self.inputs, strict=True)], strict=True
+        ):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
             self.client.write_tensor(self._index[tensor["name"]], data)
 

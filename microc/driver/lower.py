@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from microc import te
+from microc import dtypes, te
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Call, Kernel, Module, Value, View
@@ -67,9 +67,10 @@ class _Builder:
         """A constant array; equal arrays are stored once."""
         for name, value in self.values.items():
             data = value.data
-            if value.storage == "const" and data is not None and data.dtype == array.dtype:
-                if data.shape == array.shape and np.array_equal(data, array):
-                    return name
+            if value.storage != "const" or data is None or data.dtype != array.dtype or data.shape != array.shape:
+                continue
+            if np.array_equal(data, array):
+                return name
         name = self.unique(stem)
         self.values[name] = Value(name, array.shape, str(array.dtype), "const", np.ascontiguousarray(array), label=stem)
         return name
@@ -110,9 +111,7 @@ def build_module(graph: Graph, target: Target, source: str, progress: Progress |
     for k, nodes in enumerate(groups):
         if progress is not None:
             progress(nodes[0].op, k, len(groups))
-        if len(nodes) == 1 and registry.get(nodes[0].op).view:
-            _view(builder, nodes[0])
-        else:
+        if len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
     for state, value in sorted(graph.updates.items()):
@@ -151,18 +150,56 @@ def _forward_outputs(builder: _Builder) -> None:
             _copy(builder, name, value.name, "output", constant=graph.consts[name])
 
 
-def _view(builder: _Builder, node: Node) -> None:
-    """A reshape: the same memory under another name, or a copy between storages that cannot be one."""
+def _placed(builder: _Builder, node: Node) -> bool:
+    """Do a node by placing tensors, if its operator says how and the values' storages allow it."""
+    graph, definition = builder.graph, registry.get(node.op)
+    if definition.view:
+        _view(builder, node, 0)
+        return True
+    if definition.alias is None:
+        return False
+    kinds = [graph.types[name] for name in node.inputs]
+    alias = definition.alias(node.attrs, kinds, [graph.types[name] for name in node.outputs])
+    if alias is None:
+        return False
+    width = dtypes.nbytes(kinds[0].dtype)
+    if alias.source is not None:
+        movable = node.inputs[0] not in graph.consts and node.outputs[0] not in graph.outputs
+        if movable:
+            _view(builder, node, alias.source * width)
+        return movable
+    return _join_parts(builder, node, [start * width for start in alias.parts])
+
+
+def _join_parts(builder: _Builder, node: Node, offsets: list[int]) -> bool:
+    """Let the producers of a concatenation's operands write straight into its output."""
+    graph, views = builder.graph, {view.name for view in builder.views}
+    fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()}
+    names = [builder.name_of(name) for name in node.inputs]
+    bases = {view.base for view in builder.views}
+    if len(set(names)) != len(names) or any(name in views or name in bases for name in names):
+        return False
+    if any(name in fixed for name in node.inputs):
+        return False
+    whole = builder.declare(node.outputs[0], "intermediate")
+    builder.views += [View(name, whole, offset) for name, offset in zip(names, offsets, strict=True)]
+    return True
+
+
+def _view(builder: _Builder, node: Node, offset: int) -> None:
+    """The same memory under another name, or a copy between storages that cannot be one."""
     graph, source, result = builder.graph, node.inputs[0], node.outputs[0]
-    if source in graph.consts or _root(builder, builder.name_of(source))[1] in ("input", "state", "output"):
-        if result in graph.outputs or source in graph.consts:
-            _copy(builder, source, builder.declare(result, "output"), node.op, graph.consts.get(source), str(node.loc))
-            return
+    whole = source not in graph.consts and _root(builder, builder.name_of(source))
+    fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
+    if not whole or (fixed and result in graph.outputs):
+        constant = graph.consts.get(source)
+        _copy(builder, source, builder.declare(result, "output"), node.op, constant, str(node.loc))
+        return
     name, base = builder.declare(result, "intermediate"), builder.name_of(source)
     if result in graph.outputs:  # the producer writes straight into the output
         builder.views.append(View(_root(builder, base)[0], name, 0))
     else:
-        builder.views.append(View(name, base, 0))
+        builder.views.append(View(name, base, offset))
 
 
 def _root(builder: _Builder, name: str) -> tuple[str, str]:

@@ -95,7 +95,9 @@ def verify(
             library.set_input(position, array)
         for k, kernel in enumerate(kernels):
             if progress is not None:
-                progress(f"sample {sample + 1}: {kernel['layer']}", sample * len(kernels) + k, len(inputs) * len(kernels))
+                progress(
+                    f"sample {sample + 1}: {kernel['layer']}", sample * len(kernels) + k, len(inputs) * len(kernels)
+                )
             device.run_kernel(k)
             library.run_kernel(k)
             for name in kernel["outputs"]:

@@ -13,7 +13,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import Legalized, Rewrite
-from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.registry import Alias, Case, OpCall, OpDef, Operand
 from microc.ops.surface import dequantized, quantize_attrs
 from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir
@@ -95,6 +95,18 @@ def _legalize_concat(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
+def _alias_concat(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> Alias | None:
+    """The parts lie one after the other when nothing but ones stands before the axis."""
+    shape = out_types[0].shape
+    axis = attrs["axis"] % len(shape)
+    if prod(shape[:axis]) != 1:
+        return None
+    starts = [sum(t.size for t in types[:k]) for k in range(len(types))]
+    return Alias(parts=tuple(starts))
+
+
 def _cases_concat() -> Iterable[Case]:
     for shapes, axis in (
         (((2, 3), (2, 5)), 1),
@@ -160,6 +172,7 @@ CONCAT = OpDef(
     infer=_infer_concat,
     reference=_reference_concat,
     compute=_compute_concat,
+    alias=_alias_concat,
     cases=_cases_concat,
     defaults={"rounding": "double"},
     legalize=_legalize_concat,

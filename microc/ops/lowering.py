@@ -15,7 +15,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.registry import Operand, OpCall
+from microc.ops.registry import OpCall, Operand
 from microc.target import Target
 from microc.te.tensor import Reduce
 from microc.tir import ir

@@ -187,7 +187,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     mantissa, shift = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
     if node.op == "mean":
         mantissa, shift = mean_multiplier(mantissa, shift, count)
-    scaling: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "right_range": (-shift, -shift)}
+    scaling: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift)}
     scaling |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double", "bound": bound}
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite.emit("requantize", (total,), node.outputs[0], {**scaling, **target})

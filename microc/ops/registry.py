@@ -66,6 +66,18 @@ Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array
 
 
 @dataclass(frozen=True)
+class Alias:
+    """How an application can be done by placing tensors: nothing is computed.
+
+    ``source``: the output is the first input's memory from this element on. ``parts``: the inputs are parts of the output's
+    memory, each from its element on.
+    """
+
+    source: int | None = None
+    parts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class OpDef:
     """An operator.
 
@@ -78,7 +90,8 @@ class OpDef:
     - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
       ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
-    - ``view``: the output is the input's memory under another shape.
+    - ``view``: the output is always the input's memory under another shape.
+    - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     """
@@ -93,6 +106,7 @@ class OpDef:
     legalize: Callable[[Node, Graph], Legalized | None] | None = None
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
+    alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
 

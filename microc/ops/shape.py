@@ -13,7 +13,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.concat import CONCAT, GATHER, first_operand
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -134,6 +134,19 @@ def _compute_slice(call: OpCall) -> te.Tensor:
     return te.compute(call.out_types[0].shape, element, "part")
 
 
+def _alias_slice(
+    attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]
+) -> Alias | None:
+    """A slice is one run of memory when it is whole along every axis after the first that it cuts to more than one."""
+    if any(s != 1 for s in attrs["strides"]):
+        return None
+    shape, result = types[0].shape, out_types[0].shape
+    free = next((axis for axis, extent in enumerate(result) if extent != 1), len(result))
+    if any(result[axis] != shape[axis] for axis in range(free + 1, len(result))):
+        return None
+    return Alias(source=sum(b * prod(shape[axis + 1 :]) for axis, b in enumerate(attrs["begin"])))
+
+
 def _cases_slice() -> Iterable[Case]:
     for shape, begin, end, strides in (
         ((5,), (1,), (4,), (1,)),
@@ -215,6 +228,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_slice,
         reference=_reference_slice,
         compute=_compute_slice,
+        alias=_alias_slice,
         cases=_cases_slice,
         operand_names=("data",),
     ),

@@ -18,9 +18,9 @@ from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 class Intrin:
     """A scalar intrinsic.
 
-    ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer; ``guard`` the C preprocessor
-    condition under which ``body`` (statements of C, may use ``__asm__``) replaces the portable one; ``feature`` what a target
-    must have for the body to be used: schedules ask for it.
+    ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer. ``guard``
+    is the C preprocessor condition under which ``body`` (statements of C, may use ``__asm__``) replaces the portable one;
+    ``feature`` is what a target must have for that: schedules ask for it.
     """
 
     name: str

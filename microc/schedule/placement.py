@@ -11,7 +11,7 @@ from microc.tir import ir
 from microc.tir.affine import bounds_of, simplify
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.region import accesses, loop_bounds, split_index
-from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, substitute, walk_stmt
+from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
 
 Region = tuple[tuple[ir.Expr, int], ...]
 
@@ -39,7 +39,7 @@ def _nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
 def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, writes: bool) -> Region:
     """What one iteration of ``loop`` touches of ``buffer``: per axis a start (of outer variables) and a size."""
     starts: list[ir.Expr | None] = [None] * len(buffer.shape)
-    lows = [n for n in buffer.shape]
+    lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
     whole = [False] * len(buffer.shape)
     for access in accesses(drop_blocks(loop.body), (*outer, loop)):
@@ -55,7 +55,7 @@ def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, write
             starts[axis] = parts[0]
             last = access.extent - 1 if axis == len(buffer.shape) - 1 else 0
             lows[axis], highs[axis] = min(lows[axis], parts[1]), max(highs[axis], parts[2] + last)
-    region = []
+    region: list[tuple[ir.Expr, int]] = []
     for axis, extent in enumerate(buffer.shape):
         start, size = starts[axis], highs[axis] - lows[axis] + 1
         if whole[axis] or start is None or size >= extent:
@@ -157,8 +157,6 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
 
 def _exprs(stmt: ir.Stmt) -> list[list[ir.Expr]]:
-    from microc.tir.rewrite import stmt_exprs, walk_expr
-
     return [list(walk_expr(e)) for e in stmt_exprs(stmt)]
 
 

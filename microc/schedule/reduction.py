@@ -7,7 +7,7 @@ from dataclasses import replace
 from microc.errors import ScheduleError
 from microc.schedule.tree import find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import free_vars, substitute
+from microc.tir.rewrite import free_vars, substitute, substitute_stmt
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
@@ -46,16 +46,14 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
             var = ir.Var(fresh(taken, f"{it.var.name}_init"))
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
-    from microc.tir.rewrite import substitute_stmt
-
     predicate = _guard(reducing, spatial, renamed)
     init: ir.Stmt = ir.Block(
         f"{block}_init", tuple(iters), substitute_stmt(reducing.init, dict(values)), None, predicate
     )
     for x in reversed(inner):
-        var = renamed[x.var]
-        assert isinstance(var, ir.Var)
-        init = ir.For(var, x.extent, init, x.kind, x.annotations)
+        copy = renamed[x.var]
+        assert isinstance(copy, ir.Var)
+        init = ir.For(copy, x.extent, init, x.kind, x.annotations)
     body = replace_stmt(func.body, reducing, replace(reducing, init=None))
     place = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))

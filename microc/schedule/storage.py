@@ -8,7 +8,7 @@ from microc.errors import ScheduleError
 from microc.schedule.placement import stored_buffer
 from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, map_expr, map_stmt, replace_buffers
+from microc.tir.rewrite import buffers_read, map_expr, map_stmt, replace_buffers, walk_stmt
 
 CACHE_SCOPES = ("workspace", "register")
 
@@ -57,8 +57,6 @@ def cache_read(func: ir.PrimFunc, block: str, buffer: str, scope: str) -> ir.Pri
 
 def _same(body: ir.Stmt, wanted: ir.Stmt) -> ir.Stmt:
     """The object in the tree that equals ``wanted``."""
-    from microc.tir.rewrite import walk_stmt
-
     return next(s for s in walk_stmt(body) if s == wanted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microc.errors import ScheduleError
 from microc.tir import ir
-from microc.tir.rewrite import map_stmt, stmt_children, walk_stmt
+from microc.tir.rewrite import stmt_children, walk_stmt
 
 
 def loop_names(body: ir.Stmt) -> list[str]:
@@ -117,15 +117,6 @@ def fresh(taken: set[str], stem: str) -> str:
         name, number = f"{stem}_{number}", number + 1
     taken.add(name)
     return name
-
-
-def map_blocks(body: ir.Stmt, f: object) -> ir.Stmt:
-    """``body`` with every block replaced by ``f(block)``."""
-
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        return f(s) if isinstance(s, ir.Block) else s  # type: ignore[operator,no-any-return]
-
-    return map_stmt(body, on_stmt)
 
 
 def buffer_named(func: ir.PrimFunc, name: str) -> ir.Buffer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from microc.errors import InternalError
 from microc.te.tensor import Reduce, Tensor, TensorRead
@@ -76,7 +76,7 @@ class _Lowering:
             self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
         return self.buffers[id(tensor)]
 
-    def expr(self, x: Expr, values: dict[Var, Expr]) -> Expr:
+    def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
         def go(e: Expr) -> Expr:
             return self.expr(e, values)
 
@@ -107,7 +107,9 @@ class _Lowering:
         axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
         if isinstance(body, Reduce):
             axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
-        loops, iters, values = [], [], {}
+        loops: list[tuple[Var, int]] = []
+        iters: list[ir.IterVar] = []
+        values: dict[Var, Expr] = {}
         for var, extent, kind in axes:
             stem = var.name if var.name not in self.taken else f"{var.name}_{tensor.name}"
             loop = Var(self.fresh(stem))

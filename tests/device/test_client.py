@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.device import link
 from microc.device.client import Client
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
@@ -212,7 +211,7 @@ def test_a_session_that_the_board_is_in_is_not_taken_for_a_new_one(
     firmware: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chances = iter([4, 4, 4])
-    monkeypatch.setattr(link.secrets, "randbelow", lambda bound: next(chances))
+    monkeypatch.setattr("microc.device.link.secrets.randbelow", lambda bound: next(chances))
     line = pipe(firmware)
     first = Client(line)
     first.write_tensor(A, ints(1))

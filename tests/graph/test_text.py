@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from microc.errors import ModelError, OutputError
-from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text import from_text, load, save, to_text
 from tests.graph.graphs import diamond, graphs
 
@@ -34,7 +34,15 @@ def test_round_trip(graph: Graph) -> None:
 
 def test_text_reads_well() -> None:
     quant = Quant((0.1,), (-3,))
-    attrs = {"strides": (1, 1), "padding": (), "pad": 0.5, "wide": True, "axes": (2,), "value": None, "kind": "SAME"}
+    attrs: dict[str, Attr] = {
+        "strides": (1, 1),
+        "padding": (),
+        "pad": 0.5,
+        "wide": True,
+        "axes": (2,),
+        "value": None,
+        "kind": "SAME",
+    }
     node = Node("conv2d", ("x:0", "w", ""), ("y",), attrs, Loc("kws.tflite", 3, "conv/y"), "g0")
     graph = Graph(
         "net",

@@ -15,7 +15,7 @@ from microc.graph.verify import verify
 from tests.graph.graphs import SMALL, diamond
 
 
-def same(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+def same(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Sequence[TensorType]:
     return types[:1] if op != "nonsense" else (TensorType((9,), "int8"),)
 
 

@@ -13,6 +13,7 @@ from microc.driver.export import build_library
 from microc.driver.library import Library
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
+from microc.dtypes import Array
 from microc.target import target_for
 from tests.corpus import CORPUS, cases, models, needs_corpus
 
@@ -49,7 +50,7 @@ def in_sequence(path: Path) -> bool:
     return bool(entry["reference"]["mode"] == "sequence")
 
 
-def results(path: Path, compiled: Library) -> list[tuple[np.ndarray, np.ndarray]]:  # type: ignore[type-arg]
+def results(path: Path, compiled: Library) -> list[tuple[Array, Array]]:
     """(got, expected) of every output of every case."""
     pairs = []
     sequence = in_sequence(path)
@@ -84,7 +85,7 @@ def test_qdq_as_onnx_defines_it(path: Path) -> None:
     for got, expected in results(path, library(path)):
         quantum = _quantum(expected)
         steps = np.round(np.abs(got - expected) / quantum)
-        differing, total = differing + np.count_nonzero(steps), total + steps.size
+        differing, total = differing + int(np.count_nonzero(steps)), total + steps.size
         assert steps.max() <= 2
     assert differing <= 0.005 * total
 
@@ -96,7 +97,7 @@ def test_qdq_in_fixed_point_stays_close(path: Path) -> None:
         assert np.max(np.abs(got - expected)) <= 8 * _quantum(expected)
 
 
-def _quantum(values: np.ndarray) -> float:  # type: ignore[type-arg]
+def _quantum(values: Array) -> float:
     """The step of quantised values that were dequantised; a fraction of the range where they are not."""
     distinct = np.unique(values)
     span = float(np.max(np.abs(values)))

@@ -68,7 +68,8 @@ def test_rounding_even_is_dequantise_apply_quantise(op: str, dtype: str) -> None
     function = next(f for f in UNARY if f.name == op)
     real = apply(function, node.attrs, (x.astype(np.float32) - np.float32(7)) * np.float32(0.043))
     info = np.iinfo(dtype)
-    steps = np.clip(np.rint(real / np.float32(0.0191)) + 3, info.min, info.max)
+    with np.errstate(over="ignore"):
+        steps = np.clip(np.rint(real / np.float32(0.0191)) + 3, info.min, info.max)
     defined = ~np.isnan(steps)
     np.testing.assert_array_equal(got[defined], steps[defined].astype(dtype))
 

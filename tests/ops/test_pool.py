@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.errors import ModelError, UnsupportedError
-from microc.graph.ir import Quant, TensorType
+from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops import registry
 from microc.ops.pool import DEFAULTS
 from tests.frontend.tflite_model import Op, quantised
@@ -59,7 +59,13 @@ def test_padding_counts_only_when_asked() -> None:
 @pytest.mark.parametrize(("padding", "include"), [((0, 0, 0, 0), False), ((1, 0, 0, 1), True), ((1, 0, 0, 1), False)])
 def test_average_rounding_even(dtype: str, padding: tuple[int, ...], include: bool) -> None:
     quants = (Quant((0.05,), (9,)), Quant((0.03,), (5,)))
-    attrs = {"kernel": (2, 2), "strides": (2, 2), "padding": padding, "count_include_pad": include, "rounding": "even"}
+    attrs: dict[str, Attr] = {
+        "kernel": (2, 2),
+        "strides": (2, 2),
+        "padding": padding,
+        "count_include_pad": include,
+        "rounding": "even",
+    }
     definition = registry.get("avg_pool2d")
     shape = definition.infer({**DEFAULTS, **attrs}, [TensorType((1, 16, 16, 1), dtype)])[0].shape
     node, graph = quantised_graph("avg_pool2d", [(1, 16, 16, 1)], shape, quants, dtype, **attrs)
@@ -75,7 +81,7 @@ def test_average_rounding_even(dtype: str, padding: tuple[int, ...], include: bo
 
 def test_a_rescaled_maximum_is_a_table_after_the_pool() -> None:
     quants = (Quant((0.05,), (9,)), Quant((0.03,), (5,)))
-    attrs = {"kernel": (1, 2), "strides": (1, 2), "rounding": "even", "activation": "relu"}
+    attrs: dict[str, Attr] = {"kernel": (1, 2), "strides": (1, 2), "rounding": "even", "activation": "relu"}
     node, graph = quantised_graph("max_pool2d", [(1, 1, 256, 1)], (1, 1, 128, 1), quants, "int8", **attrs)
     assert [n.op for n in legalized(node, graph)[0]] == ["max_pool2d", "lookup"]
     (got,) = run_legalized(node, graph, {"a": every("int8").reshape(1, 1, 256, 1)})
@@ -85,16 +91,9 @@ def test_a_rescaled_maximum_is_a_table_after_the_pool() -> None:
 
 
 def test_a_quantised_pool_with_tanh_is_refused() -> None:
-    node, graph = quantised_graph(
-        "max_pool2d",
-        [(1, 2, 2, 1)],
-        (1, 1, 1, 1),
-        [Quant((0.1,), (0,))] * 2,
-        "int8",
-        kernel=(2, 2),
-        strides=(2, 2),
-        activation="tanh",
-    )
+    attrs: dict[str, Attr] = {"kernel": (2, 2), "strides": (2, 2), "activation": "tanh"}
+    quants = [Quant((0.1,), (0,))] * 2
+    node, graph = quantised_graph("max_pool2d", [(1, 2, 2, 1)], (1, 1, 1, 1), quants, "int8", **attrs)
     with pytest.raises(UnsupportedError, match="tanh"):
         legalized(node, graph)
 

@@ -1,0 +1,338 @@
+"""Rewriting graphs by rules: a pattern says what to look for, a function what to put in its place.
+
+::
+
+    def drop_zero(match: Match) -> Replacement | None:
+        return None if match.const("c").any() else match.same("x")
+
+    graph = rewrite(graph, [(P.op("add", P.any("x"), P.const("c"), commutative=True), drop_zero)])
+
+A replacement makes the outputs of the pattern's root under their names, so that a name keeps its meaning for all who know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import Attr, Graph, Loc, Node, TensorType, fresh_name
+
+_NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
+
+# ---------------------------------------------------------------- patterns
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Any value, or (``constant``) one whose data are known; captured as ``name``."""
+
+    name: str = ""
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A value that one of the operators ``ops`` makes from ``operands`` (None: whatever they are). See :meth:`P.op`."""
+
+    ops: frozenset[str]
+    operands: tuple[Pattern, ...] | None
+    attrs: Mapping[str, Attr]
+    name: str
+    commutative: bool
+    shared: bool
+
+
+Pattern = Leaf | Op
+
+
+class P:
+    """Constructors of patterns."""
+
+    @staticmethod
+    def any(name: str = "") -> Leaf:
+        """Any value; the same name twice asks for the same value."""
+        return Leaf(name)
+
+    @staticmethod
+    def const(name: str = "") -> Leaf:
+        """A value known at compile time."""
+        return Leaf(name, constant=True)
+
+    @staticmethod
+    def op(
+        ops: str | Collection[str],
+        *operands: Pattern,
+        attrs: Mapping[str, Attr] = _NO_ATTRS,
+        name: str = "",
+        commutative: bool = False,
+        shared: bool = False,
+    ) -> Op:
+        """The first output of a node of one of ``ops``; without ``operands``, of whatever it is computed from.
+
+        The node's attributes equal those in ``attrs`` where it has them at all. It is captured as ``name``. ``commutative`` tries two
+        operands in both orders. Below the root, the value has one reader and is no graph output, unless ``shared``.
+        """
+        names = frozenset((ops,) if isinstance(ops, str) else ops)
+        return Op(names, operands or None, attrs, name, commutative, shared)
+
+
+# ---------------------------------------------------------------- what a rule sees and gives
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """``nodes`` that make the root's outputs, with the types and constants they bring along; or the value that is the ``same``."""
+
+    nodes: tuple[Node, ...] = ()
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    consts: Mapping[str, Array] = field(default_factory=dict)
+    same: str = ""
+
+
+class Scope:
+    """The graph around a match, as far as it has been rewritten."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.types = dict(graph.types)
+        self.consts = dict(graph.consts)
+        self.producers: dict[str, Node] = {}
+        self.kept = frozenset((*graph.outputs, *graph.updates.values()))
+        self.readers = graph.consumers()
+        self.taken = {*graph.types}
+
+    def type(self, value: str) -> TensorType:
+        return self.types[value]
+
+    def producer(self, value: str) -> Node | None:
+        """The node that makes a value; None for inputs, constants and state."""
+        return self.producers.get(value)
+
+    def is_alone(self, value: str) -> bool:
+        """Whether one node at most reads a value, and nobody outside of the graph."""
+        return value not in self.kept and len(self.readers.get(value, ())) <= 1
+
+    def fresh(self, stem: str) -> str:
+        """A new value name."""
+        name = fresh_name(self.taken, stem)
+        self.taken.add(name)
+        return name
+
+
+@dataclass
+class Match:
+    """What a pattern found: ``root``, captured ``values`` and ``nodes``. Also collects the nodes of the replacement."""
+
+    scope: Scope
+    root: Node
+    values: Mapping[str, str]
+    nodes: Mapping[str, Node]
+    _nodes: list[Node] = field(default_factory=list)
+    _types: dict[str, TensorType] = field(default_factory=dict)
+    _consts: dict[str, Array] = field(default_factory=dict)
+
+    def __getitem__(self, capture: str) -> str:
+        return self.values[capture]
+
+    @property
+    def output(self) -> str:
+        """The root's first output."""
+        return self.root.outputs[0]
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value, new or old."""
+        return self._types[value] if value in self._types else self.scope.types[value]
+
+    def const(self, capture: str) -> Array:
+        """The data of a captured constant."""
+        return self.scope.consts[self.values[capture]]
+
+    def constant(self, stem: str, array: Array, kind: TensorType | None = None) -> str:
+        """A new constant, of its array's type unless another is given."""
+        name = self.scope.fresh(stem)
+        self._types[name] = kind or TensorType(array.shape, str(array.dtype))
+        self._consts[name] = array
+        return name
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Attr],
+        kind: TensorType | None = None,
+        stem: str = "",
+        loc: Loc | None = None,
+    ) -> str:
+        """Append a node that makes a new value of type ``kind``; without it, the root's output. The value's name."""
+        name = self.output if kind is None else self.scope.fresh(stem or f"{self.output}.{op}")
+        if kind is not None:
+            self._types[name] = kind
+        self._nodes.append(Node(op, tuple(inputs), (name,), attrs, loc or self.root.loc, self.root.group))
+        return name
+
+    def replacement(self) -> Replacement:
+        """What has been emitted."""
+        return Replacement(tuple(self._nodes), self._types, self._consts)
+
+    def same(self, capture: str) -> Replacement:
+        """The root's output is a captured value."""
+        return Replacement(same=self.values[capture])
+
+
+Rule = tuple[Op, Callable[[Match], Replacement | None]]
+
+
+# ---------------------------------------------------------------- matching
+
+
+@dataclass(frozen=True, slots=True)
+class _Captures:
+    values: Mapping[str, str]
+    nodes: Mapping[str, Node]
+
+    def with_value(self, name: str, value: str) -> _Captures | None:
+        if not name:
+            return self
+        if self.values.get(name, value) != value:
+            return None
+        return _Captures({**self.values, name: value}, self.nodes)
+
+    def with_node(self, name: str, node: Node) -> _Captures:
+        return _Captures(self.values, {**self.nodes, name: node}) if name else self
+
+
+def _match_value(pattern: Pattern, value: str, scope: Scope, found: _Captures) -> Iterator[_Captures]:
+    if isinstance(pattern, Leaf):
+        captured = found.with_value(pattern.name, value)
+        if value and captured is not None and (not pattern.constant or value in scope.consts):
+            yield captured
+        return
+    node = scope.producer(value)
+    if node is not None and node.outputs[0] == value and (pattern.shared or scope.is_alone(value)):
+        yield from _match_node(pattern, node, scope, found)
+
+
+def _match_node(pattern: Op, node: Node, scope: Scope, found: _Captures) -> Iterator[_Captures]:
+    if node.op not in pattern.ops or any(node.attrs.get(name, value) != value for name, value in pattern.attrs.items()):
+        return
+    found = found.with_node(pattern.name, node)
+    if pattern.operands is None:
+        yield found
+        return
+    orders = [node.inputs, node.inputs[::-1]] if pattern.commutative else [node.inputs]
+    for inputs in orders:
+        if len(inputs) == len(pattern.operands):
+            yield from _match_all(pattern.operands, inputs, scope, found)
+
+
+def _match_all(
+    patterns: Sequence[Pattern], values: Sequence[str], scope: Scope, found: _Captures
+) -> Iterator[_Captures]:
+    if not patterns:
+        yield found
+        return
+    for captured in _match_value(patterns[0], values[0], scope, found):
+        yield from _match_all(patterns[1:], values[1:], scope, captured)
+
+
+# ---------------------------------------------------------------- rewriting
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule], sweeps: int | None = None) -> Graph:
+    """Apply the first rule that gives a replacement at every node, in order, until no rule does; dead nodes go.
+
+    The same object comes back where nothing matches. InternalError after ``sweeps`` walks over the graph (unless given, a
+    number that grows with the graph): the rules then undo each other.
+    """
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for op in rule[0].ops:
+            table.setdefault(op, []).append(rule)
+    for _ in range(sweeps if sweeps is not None else 100 + 4 * len(graph.nodes)):
+        swept = _Sweep(graph, table).run()
+        if swept is graph:
+            return graph
+        graph = without_dead_nodes(swept)
+    raise InternalError(f"the rules for graph {graph.name} come to no end")
+
+
+class _Sweep:
+    """One walk: every node is replaced once at most, and later nodes see what earlier ones became."""
+
+    def __init__(self, graph: Graph, table: Mapping[str, Sequence[Rule]]) -> None:
+        self.graph, self.table = graph, table
+        self.scope = Scope(graph)
+        self.nodes: list[Node] = []
+        self.alias: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}
+        self.changed = False
+
+    def run(self) -> Graph:
+        for old in self.graph.nodes:
+            inputs = tuple(self.alias.get(name, name) for name in old.inputs)
+            node = old if inputs == old.inputs else replace(old, inputs=inputs)
+            if not self.replaced(node):
+                self.append(node)
+        if not self.changed:
+            return self.graph
+        nodes = [self.with_promised_names(node) for node in self.nodes] if self.renamed else self.nodes
+        return replace(self.graph, types=self.scope.types, consts=self.scope.consts).with_nodes(nodes)
+
+    def append(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.scope.producers.update(dict.fromkeys(node.outputs, node))
+
+    def with_promised_names(self, node: Node) -> Node:
+        """``node`` with values called as the graph's outputs that they turned out to be."""
+        inputs, outputs = (tuple(self.renamed.get(n, n) for n in names) for names in (node.inputs, node.outputs))
+        return (
+            node if (inputs, outputs) == (node.inputs, node.outputs) else replace(node, inputs=inputs, outputs=outputs)
+        )
+
+    def replaced(self, node: Node) -> bool:
+        for pattern, function in self.table.get(node.op, ()):
+            for found in _match_node(pattern, node, self.scope, _Captures({}, {})):
+                replacement = function(Match(self.scope, node, found.values, found.nodes))
+                if replacement is not None and self.accept(node, replacement):
+                    self.changed = True
+                    return True
+        return False
+
+    def accept(self, node: Node, replacement: Replacement) -> bool:
+        if replacement.same:
+            return self.unify(node.outputs[0], replacement.same)
+        made = {name for new in replacement.nodes for name in new.outputs}
+        if not made.issuperset(name for name in node.outputs if name):
+            raise InternalError(f"a replacement of {node.op} makes only {sorted(made)}", where=str(node.loc))
+        self.scope.types.update(replacement.types)
+        self.scope.consts.update(replacement.consts)
+        for new in replacement.nodes:
+            self.append(new)
+        return True
+
+    def unify(self, output: str, value: str) -> bool:
+        """``output`` is ``value``: its readers read that. A graph output lends ``value`` its name, if it is computed here."""
+        if output not in self.scope.kept:
+            self.alias[output] = value
+            for name, target in self.alias.items():
+                if target == output:
+                    self.alias[name] = value
+            return True
+        busy = value in self.scope.kept or value in self.renamed or value not in self.scope.producers
+        if busy:
+            return False
+        self.renamed[value] = output
+        return True
+
+
+def without_dead_nodes(graph: Graph) -> Graph:
+    """The graph without nodes that neither outputs nor state updates depend on; itself if there are none."""
+    needed = {*graph.outputs, *graph.updates.values()}
+    alive: list[Node] = []
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            alive.append(node)
+            needed.update(node.inputs)
+    return graph if len(alive) == len(graph.nodes) else graph.with_nodes(reversed(alive))

@@ -1,0 +1,135 @@
+"""What Python programs call, on the digits network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microc
+from microc.errors import FitError, ModelError, OutputError, UsageError
+from tests.driver import digits
+
+
+@pytest.fixture(scope="module")
+def library() -> microc.Library:
+    return microc.compile(digits.INT8)
+
+
+def test_import_is_light() -> None:
+    code = "import sys, microc; assert microc.__version__; print([m for m in ('numpy', 'jinja2', 'onnx') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_names() -> None:
+    assert {"compile", "load_library", "connect", "Device"} <= set(dir(microc))
+    assert microc.errors.UsageError is UsageError
+    for name in microc.__all__:
+        assert getattr(microc, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'train'"):
+        microc.train  # noqa: B018
+
+
+def test_digits_are_read(library: microc.Library) -> None:
+    answers = [np.argmax(np.asarray(library(image))) for image in digits.images(360)]
+    assert np.mean(answers == digits.labels(360)) >= 0.9805
+
+
+def test_export_and_load(library: microc.Library, tmp_path: Path) -> None:
+    image = digits.images(1)[0]
+    for name in ("digits.so", "digits.tar"):
+        loaded = microc.load_library(library.export_library(tmp_path / name))
+        assert np.array_equal(np.asarray(loaded(image)), np.asarray(library(image)))
+
+
+@pytest.mark.parametrize("options", [{"opt_level": 0}, {"io_in_arena": False}], ids=str)
+def test_options_change_nothing_visible(library: microc.Library, options: dict[str, object]) -> None:
+    other = microc.compile(digits.INT8, **options)
+    for image in digits.images(5):
+        assert np.array_equal(np.asarray(other(image)), np.asarray(library(image)))
+
+
+def test_every_kernel_of_another_core_agrees(library: microc.Library) -> None:
+    other = microc.compile(digits.INT8, "cortex-m4")
+    for image in digits.images(5):
+        assert np.array_equal(np.asarray(other(image)), np.asarray(library(image)))
+
+
+def test_wrong_inputs(library: microc.Library) -> None:
+    image = digits.images(1)[0]
+    with pytest.raises(UsageError, match="takes 1 inputs, 2 were given"):
+        library(image, image)
+    with pytest.raises(UsageError, match=r"has shape \(1, 8, 8, 1\)"):
+        library(image[0])
+    with pytest.raises(UsageError, match="holds int8, float32") as caught:
+        library(image.astype(np.float32))
+    assert "round(x / 0.00392156886) + -128" in caught.value.hint
+    with pytest.raises(UsageError, match="no tensor 'z'"):
+        library.tensor("z")
+
+
+def test_wrong_calls(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no model file"):
+        microc.compile(tmp_path / "absent.tflite")
+    with pytest.raises(UsageError, match="no option 'optimise'"):
+        microc.compile(digits.INT8, optimise=3)
+    with pytest.raises(UsageError, match="optimisation level 7"):
+        microc.compile(digits.INT8, opt_level=7)
+    with pytest.raises(UsageError, match="requantize cannot be 'exact'"):
+        microc.compile(digits.INT8, requantize="exact")
+    with pytest.raises(UsageError, match="unknown core 'z80'"):
+        microc.compile(digits.INT8, "z80")
+    with pytest.raises(UsageError, match="unknown board 'netduinoplus'") as caught:
+        microc.compile(digits.INT8, board="netduinoplus")
+    assert "netduinoplus2" in caught.value.hint
+
+
+@pytest.mark.parametrize("size", [0, 20, 3000, 11000])
+def test_truncated_models(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "cut.tflite"
+    path.write_bytes(digits.INT8.read_bytes()[:size])
+    with pytest.raises(ModelError):
+        microc.compile(path)
+
+
+def test_random_file(tmp_path: Path) -> None:
+    path = tmp_path / "noise.onnx"
+    path.write_bytes(np.random.default_rng(1).bytes(5000))
+    with pytest.raises(ModelError):
+        microc.compile(path)
+
+
+def test_program_reports(tmp_path: Path) -> None:
+    program = microc.compile(digits.INT8, board="netduinoplus2")
+    report = program.report()
+    assert report["macs"] == 30528 == sum(layer["macs"] for layer in report["layers"])
+    assert report["kernels"] == len(report["layers"])
+    assert report["arena_lower_bound"] <= report["arena"] < 4096
+    assert report["weight_bytes"] < report["flash"] < report["board_flash"] == 1 << 20
+    first, second = (program.write(tmp_path / name) for name in ("one", "two"))
+    for path in sorted(p for p in first.rglob("*") if p.is_file()):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+
+
+@pytest.mark.parametrize(("flash", "ram", "text"), [(9000, 1 << 17, "of flash, the board has 9000"), (1 << 20, 9000, "of RAM")])
+def test_too_small_a_board(tmp_path: Path, flash: int, ram: int, text: str) -> None:
+    with pytest.raises(FitError, match=text) as caught:
+        microc.compile(digits.INT8, board=digits.small_board(tmp_path, flash, ram))
+    assert caught.value.exit_code == 4
+    assert "arena 1392" in caught.value.where or "arena" in caught.value.where
+
+
+def test_a_program_in_the_way(tmp_path: Path) -> None:
+    program = microc.compile(digits.INT8, board="host")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputError, match="is a file"):
+        program.write(tmp_path / "file")
+    with pytest.raises(OutputError, match="cannot write"):
+        program.write(tmp_path / "file" / "below")
+    with pytest.raises(OutputError, match="holds other files"):
+        program.write(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,264 @@
+"""Projects as running firmware: built, booted, spoken to, compared with the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver import firmware
+from microc.driver.check import check_model
+from microc.driver.options import Options
+from microc.driver.profile import profile
+from microc.driver.verify import samples, verify
+from microc.device.boards import load_board
+from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
+from tests.device.smoke import needs
+from tests.driver import digits
+
+EMULATED = ("netduinoplus2", "mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "microbit")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> firmware.Project:
+    program = microc.compile(digits.INT8, board="host")
+    project = firmware.open_project(program.write(tmp_path_factory.mktemp("digits") / "host"))
+    firmware.build(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def device(host: firmware.Project) -> Iterator[microc.Device]:
+    with microc.connect(host) as device:
+        yield device
+
+
+def test_run(device: microc.Device) -> None:
+    library = microc.compile(digits.INT8)
+    for image in digits.images(10):
+        assert np.array_equal(np.asarray(device.run(image)), np.asarray(library(image)))
+    assert device.last is not None and device.last.max > 0
+    assert device.instructions(device.last.max) is None
+    assert device.time(3).count == 3
+    assert device.stats().bad_frames == 0
+
+
+def test_profile(device: microc.Device) -> None:
+    device.set_inputs(digits.images(1)[0])
+    result = profile(device)
+    assert result.macs == 30528 and result.ticks == sum(k.ticks for k in result.kernels)
+    assert sum(k.share for k in result.kernels) == pytest.approx(1.0)
+    events = result.to_trace()["traceEvents"]
+    assert [e["ph"] for e in events] == ["X"] * len(result.kernels)
+    for before, after in zip(events, events[1:], strict=False):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+
+
+def test_verify_agrees(host: firmware.Project, device: microc.Device) -> None:
+    layers, difference = verify(device, firmware.host_library(host), samples(device, 2))
+    assert difference is None
+    assert [layer.kernel for layer in layers] == list(range(len(device.kernels)))
+    assert all(layer.elements > 0 for layer in layers)
+
+
+def test_verify_finds_the_first_difference(host: firmware.Project, device: microc.Device, tmp_path: Path) -> None:
+    other = shutil.copytree(host.folder, tmp_path / "other")
+    data = other / "model_data.c"
+    text = data.read_text()
+    start = text.index("{", text.index("depthwise2_weight"))
+    data.write_text(text[: start + 1] + "1," + text[text.index(",", start) + 1 :])
+    library = firmware.host_library(firmware.open_project(other))
+    _, difference = verify(device, library, samples(device, 2))
+    assert difference is not None and difference.sample == 0
+    assert difference.tensor == "depthwise2" and difference.board != difference.host
+    assert 0 < difference.count < difference.elements and difference.index[-1] == 0
+    error = difference.error("board host")
+    assert error.exit_code == 1 and "depthwise2[0," in str(error)
+
+
+def test_wrong_inputs(device: microc.Device) -> None:
+    image = digits.images(1)[0]
+    with pytest.raises(UsageError, match="takes 1 inputs, 0 were given"):
+        device.run()
+    with pytest.raises(UsageError, match="has shape"):
+        device.run(image[0])
+    with pytest.raises(UsageError, match="holds int8"):
+        device.run(image.astype(np.float64))
+    with pytest.raises(UsageError, match="no tensor"):
+        device.read("nothing")
+    with pytest.raises(UsageError, match="0 samples"):
+        samples(device, 0)
+
+
+def test_another_build_is_refused(host: firmware.Project, tmp_path: Path) -> None:
+    other = shutil.copytree(host.folder, tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    (other / "manifest.json").write_text(json.dumps({**manifest, "fingerprint": "0" * 32}))
+    with pytest.raises(DeviceError, match="another build"), microc.connect(other):
+        pass
+
+
+def test_no_project(host: firmware.Project, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="there is no folder"):
+        microc.open_project(tmp_path / "absent")
+    with pytest.raises(OutputError, match="no project of microc"):
+        microc.open_project(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(OutputError, match="damaged"):
+        microc.open_project(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema_version": 99, "board": "host"}')
+    with pytest.raises(OutputError, match="schema version 99"):
+        microc.open_project(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1, "board": "host"}')
+    with pytest.raises(UsageError, match="cannot read the project's board"):
+        microc.open_project(tmp_path)
+    unbuilt = shutil.copytree(host.folder, tmp_path / "unbuilt")
+    (unbuilt / "firmware.elf").unlink()
+    with pytest.raises(UsageError, match="not built"), microc.connect(unbuilt):
+        pass
+
+
+def test_a_broken_source_is_shown(host: firmware.Project, tmp_path: Path) -> None:
+    other = shutil.copytree(host.folder, tmp_path / "other")
+    (other / "main.c").write_text("int main(void) { return nonsense; }\n")
+    with pytest.raises(ToolError, match="nonsense"):
+        firmware.build(firmware.open_project(other))
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a line on which nobody ever answers."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        threading.Thread(target=_accept, args=(server,), daemon=True).start()
+        yield f"socket://127.0.0.1:{server.getsockname()[1]}"
+
+
+def _accept(server: socket.socket) -> None:
+    try:
+        connection, _ = server.accept()
+    except OSError:
+        return
+    with connection:
+        while connection.recv(4096):
+            pass
+
+
+def test_a_silent_board(host: firmware.Project, silent: str) -> None:
+    begin = time.monotonic()
+    with pytest.raises(DeviceError, match="no answer to HELLO"), microc.connect(host, silent, patience=0.4):
+        pass
+    assert 0.2 < time.monotonic() - begin < 3
+
+
+def test_a_silent_pty(host: firmware.Project) -> None:
+    ours, theirs = os.openpty()
+    try:
+        with pytest.raises(DeviceError, match="no answer"), microc.connect(host, os.ttyname(theirs), patience=0.3):
+            pass
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_port_that_is_not_there(host: firmware.Project) -> None:
+    with pytest.raises(DeviceError, match="cannot open the port"), microc.connect(host, "/dev/ttyNOWHERE"):
+        pass
+
+
+def test_hardware_needs_a_port(tmp_path: Path) -> None:
+    path = digits.small_board(tmp_path, 1 << 20, 1 << 17)
+    text = path.read_text()
+    path.write_text(text[: text.index("# The emulated TIM2 counts")])
+    project = microc.open_project(microc.compile(digits.INT8, board=path).write(tmp_path / "out"))
+    assert project.board.name == "small" and not project.emulated
+    with pytest.raises(UsageError, match="no port was named"), microc.connect(project):
+        pass
+
+
+@needs("arm-none-eabi-gcc")
+@pytest.mark.cross
+def test_the_linker_has_the_last_word(tmp_path: Path) -> None:
+    """The estimate leaves a margin; what slips through it is refused with numbers all the same."""
+    program = microc.compile(digits.INT8, board="netduinoplus2")
+    project = firmware.open_project(program.write(tmp_path / "out"))
+    script = project.folder / "board" / "linker.ld"
+    script.write_text(script.read_text().replace("LENGTH = 0x100000", "LENGTH = 0x1000"))
+    with pytest.raises(FitError, match=r"flash needs \d+ bytes, the board has \d+ \(\d+ too many\)") as caught:
+        firmware.build(project)
+    assert caught.value.exit_code == 4
+
+
+@needs("arm-none-eabi-gcc")
+@pytest.mark.cross
+def test_estimates_do_not_exceed_the_truth(tmp_path: Path) -> None:
+    program = microc.compile(digits.INT8, board="netduinoplus2")
+    sizes = firmware.build(firmware.open_project(program.write(tmp_path / "out"))).sizes
+    report = program.report()
+    assert 0.8 * sizes.flash <= report["flash"] <= 1.05 * sizes.flash
+    assert 0.9 * (sizes.ram + sizes.stack) <= report["ram"] <= sizes.ram + sizes.stack
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm")
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("board", EMULATED)
+def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
+    """Compiled without a warning, booted, every kernel equal to the host's."""
+    project = firmware.open_project(microc.compile(digits.INT8, board=board).write(tmp_path / board))
+    make = ["make", "-C", str(project.folder), "CFLAGS=-Werror"]
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with microc.connect(project) as device:
+        layers, difference = verify(device, firmware.host_library(project), samples(device, 2))
+        assert difference is None and len(layers) == len(device.kernels)
+        device.set_inputs(digits.images(1)[0])
+        first = device.profile()
+        device.set_inputs(digits.images(1)[0])
+        assert device.profile() == first
+        stack = device.stats().stack_bytes
+        assert stack is not None and 0 < stack < 2048
+        assert (device.instructions(sum(first)) or 0) > 30528
+
+
+@needs("clang")
+def test_host_project_with_clang(host: firmware.Project, tmp_path: Path) -> None:
+    other = shutil.copytree(host.folder, tmp_path / "other")
+    make = ["make", "-B", "-C", str(other), "CC=clang", "CFLAGS=-Werror"]
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@needs("cmake")
+def test_cmake(host: firmware.Project, tmp_path: Path) -> None:
+    subprocess.run(["cmake", "-S", str(host.folder), "-B", str(tmp_path)], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", str(tmp_path)], check=True, capture_output=True)
+    assert (tmp_path / "firmware.elf").is_file()
+
+
+@pytest.mark.parametrize("path", [digits.INT8, digits.FLOAT, digits.QDQ], ids=lambda p: p.stem)
+def test_check(path: Path) -> None:
+    board = load_board("microbit")
+    found = check_model(path, Options(), board)
+    program = microc.compile(path, board="host")
+    assert found.fits and found.macs == program.module.macs == 30528
+    assert program.module.plan is not None
+    assert 0 < found.arena <= program.module.plan.size
+    assert found.operators["conv2d"] == 4
+
+
+def test_check_refuses(tmp_path: Path) -> None:
+    board = load_board(digits.small_board(tmp_path, 4096, 8192 + 1000))
+    reasons = check_model(digits.INT8, Options(), board).reasons
+    assert len(reasons) == 2 and "4096 of flash" in reasons[0] and "of RAM" in reasons[1]
