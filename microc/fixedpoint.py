@@ -33,10 +33,13 @@ def shift_right_half_up(x: Any, exponent: int) -> Any:
     return (x >> exponent) + ((x >> (exponent - 1)) & 1)
 
 
-def saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
-    """``x * 2**exponent`` for x >= 0; what does not fit int32 becomes its largest value (SaturatingRoundingMultiplyByPOT)."""
-    limit = (1 << (31 - exponent)) - 1
-    return k.select(x > limit, x * 0 + INT32_MAX, x << exponent)
+def saturating_double(x: Any) -> Any:
+    """``2 x`` for 0 <= x < 2**31; what does not fit int32 becomes its largest value (SaturatingRoundingMultiplyByPOT).
+
+    Without a branch: bit 30 says whether it fits, and sets all the bits below it if not.
+    """
+    too_large = (x >> 30) & 1
+    return (((x | -too_large) & ((1 << 30) - 1)) << 1) + too_large
 
 
 def exp_on_negative_values(a: Any, integer_bits: int) -> Any:
@@ -82,7 +85,7 @@ def half_of_one_plus(x: Any) -> Any:
 def logistic(a: Any, integer_bits: int) -> Any:
     """1 / (1 + exp(-a)) in Q0.31 of any a with ``integer_bits`` integer bits, over numpy int64 arrays."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits)
-    positive = saturating_shift_left(reciprocal(half_of_one_plus(decay), NUMPY), 1, NUMPY)
+    positive = saturating_double(reciprocal(half_of_one_plus(decay), NUMPY))
     result = NUMPY.select(a > 0, positive, INT32_MAX - positive)
     return NUMPY.select((a >= 0) & (a <= 0), result * 0 + (1 << 30), result)
 
@@ -90,6 +93,7 @@ def logistic(a: Any, integer_bits: int) -> Any:
 def tanh(a: Any, integer_bits: int) -> Any:
     """tanh(a) in Q0.31 of any a with ``integer_bits`` (at most 4) integer bits: (1 - x) / (1 + x) with x = exp(-2 |a|)."""
     decay = exp_on_negative_values(NUMPY.select(a > 0, -a, a), integer_bits + 1)
-    size = saturating_shift_left(reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2, 2, NUMPY)
+    size = reciprocal(half_of_one_plus(decay), NUMPY) - ONE_Q2
+    size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
     result = NUMPY.select(a > 0, size, -size)
     return NUMPY.select((a >= 0) & (a <= 0), result * 0, result)

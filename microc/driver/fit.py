@@ -12,9 +12,9 @@ from microc.tir.rewrite import walk_stmt
 
 RUNTIME_FLASH = 3 * 1024
 """Bytes of code around the network: start, console, RPC, the C library's share."""
-BYTES_PER_STATEMENT = 14
+BYTES_PER_STATEMENT = 8
 """Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
-RUNTIME_RAM = 768
+RUNTIME_RAM = 560
 """Bytes of the console's ring and of small variables, beside the two frames of the RPC."""
 FRAME_OVERHEAD = 12
 PAYLOAD = 256

@@ -19,6 +19,7 @@ from microc.schedule.schedule import Schedule, Step
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.lower import lower
+from microc.tir.verify import verify
 
 Progress = Callable[[str, int, int], None]
 
@@ -267,6 +268,7 @@ def _register(builder: _Builder, func: ir.PrimFunc, stem: str, comment: tuple[st
     """Equal loops become one C function, named after the first layer that uses it."""
     key = (func.params, func.body)
     if key not in builder.kernels:
+        verify(func, trust_data=True)
         builder.kernels[key] = Kernel(replace(func, name=builder.unique(stem)), comment)
     return builder.kernels[key].name
 

@@ -73,14 +73,20 @@ def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Ten
 def _reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
     """The reciprocal of ``total`` (Q12.19) in Q0.31, up to the power of two that ``headroom`` says: ``total`` shifted up is
     (1 + x) / 2 in Q0.31."""
-    return fixedpoint.saturating_shift_left(fixedpoint.reciprocal(total << headroom, k), 1, k)
+    return fixedpoint.saturating_double(fixedpoint.reciprocal(total << headroom, k))
 
 
 def _probability(power: Any, scale: Any, headroom: Any, out_dtype: str, k: Arith[Any]) -> Any:
-    """The result for one exponential, before clamping: power * scale, shifted to the output's bits, from the lowest value up."""
+    """The result for one exponential, before clamping: power * scale, shifted to the output's bits, from the lowest value up.
+
+    Nothing is negative, so RoundingDivideByPOT is ((x >> (exponent - 1)) + 1) >> 1; where the exponent passes 32, all is zero.
+    """
     low, _ = dtypes.int_range(out_dtype)
-    exponent = SUM_BITS - 1 + 31 - dtypes.info(out_dtype).bits - headroom
-    return fixed.rounding_shift_right(fixed.doubling_high_mul(power, scale, k), exponent, k) + low
+    most = SUM_BITS - 2 + 31 - dtypes.info(out_dtype).bits
+    distance = most - headroom
+    if most > 31:
+        distance = k.select(distance < 31, distance, distance * 0 + 31)
+    return (((fixed.doubling_high_mul(power, scale, k) >> distance) + 1) >> 1) + low
 
 
 def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:

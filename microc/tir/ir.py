@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import prod
+from math import copysign, prod
 
 from microc import dtypes
 from microc.errors import InternalError
@@ -106,12 +106,20 @@ class Expr:
         return cast(dtype, self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """A literal. Integer values fit the dtype; floats are exact in it."""
+    """A literal. Integer values fit the dtype; floats are exact in it. 0.0 and -0.0 are different literals."""
 
     value: int | float
     dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Const or self.dtype != other.dtype or self.value != other.value:
+            return False
+        return self.value != 0 or copysign(1, self.value) == copysign(1, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.dtype))
 
 
 @dataclass(frozen=True, slots=True)

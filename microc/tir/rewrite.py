@@ -133,9 +133,11 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """``expr`` and everything below it, parents first."""
-    yield expr
-    for child in children(expr):
-        yield from walk_expr(child)
+    stack = [expr]
+    while stack:
+        found = stack.pop()
+        yield found
+        stack.extend(reversed(children(found)))
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:

@@ -75,8 +75,8 @@ def test_verify_finds_the_first_difference(host: firmware.Project, device: micro
     other = shutil.copytree(host.folder, tmp_path / "other")
     data = other / "model_data.c"
     text = data.read_text()
-    start = text.index("{", text.index("depthwise2_weight"))
-    data.write_text(text[: start + 1] + "1," + text[text.index(",", start) + 1 :])
+    start = text.index("{", text.index("depthwise2_bias"))
+    data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
     library = firmware.host_library(firmware.open_project(other))
     _, difference = verify(device, library, samples(device, 2))
     assert difference is not None and difference.sample == 0

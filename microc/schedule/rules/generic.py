@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.schedule import Schedule
@@ -25,14 +27,22 @@ def reduce_loops(schedule: Schedule, block: str) -> list[str]:
     return [name for name in schedule.loops_of(block) if name in names]
 
 
+def instances(block: ir.Block) -> int:
+    """How often a block runs."""
+    return prod(i.extent for i in block.iters)
+
+
 def inline_elementwise(schedule: Schedule) -> Schedule:
-    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``."""
+    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``, and
+    except where its elements would be computed several times."""
     for block in blocks_of(schedule):
         if block.init is not None or block.name in ("padded", "patch"):
             continue
         buffer = stored_buffer(block)
         readers = [b for b in blocks_of(schedule) if buffer in buffers_read(b)]
         if buffer in schedule.func.params or len(readers) != 1 or readers[0].init is not None:
+            continue
+        if instances(block) < instances(readers[0]):
             continue
         schedule = schedule.compute_inline(block.name)
     return schedule

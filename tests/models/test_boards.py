@@ -1,0 +1,126 @@
+"""Real models on emulated boards, over the real serial protocol: the same bits as the references."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microc
+from microc.device.client import Client
+from microc.device.emulator import Emulator
+from microc.device.faults import FaultyTransport, Rates
+from microc.device.transport import open_transport
+from microc.driver.firmware import Device, Project, build, connect, open_project
+from microc.errors import FitError
+from tests.corpus import cases, models, needs_corpus
+from tests.models.test_corpus import in_sequence
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm", "make")
+
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.cross,
+    pytest.mark.skipif(
+        any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS) + ": run microc doctor"
+    ),
+]
+
+BOARDS = ("mps2-an386", "mps2-an500", "mps3-an547")
+MODELS = models(
+    "mlperf_kws_int8*", "mlperf_vww_int8*", "mlperf_ic_int8*", "mlperf_ad_int8*", "mlperf_strww_int8*",
+    "tflm_hello_world_int8*", "tflm_micro_speech_int8*", "tflm_keyword_scrambled_int8*", "seanet_conv__conv8*",
+    "seanet_add__add1.*",
+)  # fmt: skip
+
+
+def firmware(path: Path, board: str, folder: Path) -> Project:
+    """The model compiled and built for a board."""
+    project = open_project(microc.compile(path, board=board).write(folder / "project"))
+    build(project)
+    return project
+
+
+@needs_corpus
+@pytest.mark.corpus
+@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None:
+    sequence = in_sequence(path)
+    with connect(firmware(path, board, tmp_path)) as device:
+        for inputs, outputs in cases(path):
+            if not sequence:
+                device.reset()
+            got = device.run(*inputs)
+            arrays = got if isinstance(got, tuple) else (got,)
+            for mine, reference in zip(arrays, outputs, strict=True):
+                assert np.array_equal(mine, reference)
+
+
+@pytest.mark.parametrize("name", ["digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx"])
+@pytest.mark.parametrize("board", ["microbit", "netduinoplus2", *BOARDS])
+def test_digits_equal_the_host(name: str, board: str, tmp_path: Path) -> None:
+    """Integer parts bit by bit; floats to within the last place of libm's exponential."""
+    path = DIGITS / name
+    library = microc.compile(path)
+    data = np.load(DIGITS / "digits_test.npz")
+    with connect(firmware(path, board, tmp_path)) as device:
+        for image in data["images"][:5]:
+            array = digits_input(image, device)
+            mine, host = device.run(array), library(array)
+            if name.endswith("int8.tflite"):
+                assert np.array_equal(mine, host)
+            else:
+                assert np.allclose(mine, host, rtol=1e-5, atol=1e-6)
+
+
+def digits_input(image: np.ndarray, device: Device) -> np.ndarray:  # type: ignore[type-arg]
+    """An image as the network's input: int8 NHWC or float NCHW."""
+    kind = device.inputs[0]
+    if kind["dtype"] == "int8":
+        return (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(kind["shape"])
+    return (image / 16).astype(np.float32).reshape(kind["shape"])
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    found = models("mlperf_kws_int8*")
+    if not found:
+        pytest.skip("the model corpus is absent")
+    with pytest.raises(FitError, match=r"\d"):
+        microc.compile(found[0], board="microbit").write(tmp_path / "project")
+    assert not (tmp_path / "project").exists()
+
+
+def _faulty_run(project: Project, count: int, rates: Rates, check: Callable[[Device, int], None]) -> int:
+    """``count`` inferences through a line with faults; the number of frames that had to be repeated."""
+    with (
+        Emulator(project.board, project.elf) as emulator,
+        Client(FaultyTransport(open_transport(emulator.url), rates, seed=3), timeout=0.1, retries=12) as client,
+    ):
+        client.hello()
+        client.expect(project.manifest["fingerprint"])
+        device = Device(project, client)
+        for number in range(count):
+            check(device, number)
+        return client.stats().repeats
+
+
+def test_a_thousand_inferences_over_a_faulty_line(tmp_path: Path) -> None:
+    """Frames dropped, flipped, duplicated and split at 1 % each: every answer is right."""
+    path = DIGITS / "digits_int8.tflite"
+    project = firmware(path, "mps2-an386", tmp_path)
+    library = microc.compile(path)
+    images = np.load(DIGITS / "digits_test.npz")["images"]
+    inputs = [(np.round(i / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1) for i in images]
+    expected = [library(x) for x in inputs]
+
+    def check(device: Device, number: int) -> None:
+        which = number % len(inputs)
+        assert np.array_equal(device.run(inputs[which]), expected[which])
+
+    rates = Rates(drop=0.01, flip=0.01, duplicate=0.01, split=0.01)
+    assert _faulty_run(project, 1000, rates, check) > 0

@@ -1,0 +1,79 @@
+"""TIR functions as machine code of this computer: printed, compiled many to a library, called on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.helpers import helper_source
+from microc.dtypes import Array, to_numpy
+from microc.tir import ir
+
+WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
+UNDEFINED = "-fsanitize=undefined"
+"""Faults are written to stderr as ``runtime error``; tests look there, so that one fault does not end the whole run."""
+
+GUARD, POISON = 64, 0xA5
+
+
+def kernels_source(funcs: Sequence[ir.PrimFunc]) -> str:
+    """Headers, helpers and the functions, all ``static``."""
+    printer = StmtPrinter()
+    kernels = ["\n".join(printer.function(func)) for func in funcs]
+    texts: dict[str, str] = {}
+    while any(name not in texts for name in printer.expr.helpers):
+        for name in [n for n in printer.expr.helpers if n not in texts]:
+            texts[name] = "\n".join(helper_source(name, printer.expr))
+    headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]
+    return "\n\n".join(["\n".join(headers), *(texts[name] for name in sorted(texts)), *kernels]) + "\n"
+
+
+def _entry(func: ir.PrimFunc) -> str:
+    params = ", ".join(f"void *p{k}" for k in range(len(func.params)))
+    passed = ", ".join(f"p{k}" for k in range(len(func.params)))
+    return f"void call_{func.name}({params});\nvoid call_{func.name}({params})\n{{\n    {func.name}({passed});\n}}\n"
+
+
+def build(funcs: Sequence[ir.PrimFunc], folder: Path, *flags: str, compiler: str = "gcc") -> ctypes.CDLL:
+    """One library with an entry ``call_<name>`` for every function; warnings are errors."""
+    source, library = folder / "kernels.c", folder / "kernels.so"
+    source.write_text(kernels_source(funcs) + "\n" + "\n".join(map(_entry, funcs)))
+    argv = [
+        compiler,
+        *WARNINGS,
+        "-ffp-contract=off",
+        *flags,
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(source),
+        "-lm",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(library))
+
+
+def call(library: ctypes.CDLL, func: ir.PrimFunc, arrays: Sequence[Array | None]) -> list[Array]:
+    """The parameters after the call; None stands for memory that the function fills.
+
+    Poisoned memory before and behind every parameter must stay as it is.
+    """
+    memory = []
+    for buffer, array in zip(func.params, arrays, strict=True):
+        memory.append(np.full(buffer.nbytes + 2 * GUARD, POISON, np.uint8))
+        if array is not None:
+            assert (array.size, str(array.dtype)) == (buffer.size, buffer.dtype)
+            memory[-1][GUARD : GUARD + buffer.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    getattr(library, f"call_{func.name}")(*(ctypes.c_void_p(raw.ctypes.data + GUARD) for raw in memory))
+    results = []
+    for buffer, raw in zip(func.params, memory, strict=True):
+        assert np.all(np.concatenate([raw[:GUARD], raw[GUARD + buffer.nbytes :]]) == POISON), f"{buffer.name}: overrun"
+        results.append(raw[GUARD : GUARD + buffer.nbytes].view(to_numpy(buffer.dtype)).reshape(buffer.shape).copy())
+    return results

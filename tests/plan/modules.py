@@ -1,0 +1,100 @@
+"""Modules without kernels, made to be planned: random call sequences, sizes, lifetimes, in-place pairs and views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from microc.module import Call, Module, Value, View
+
+
+@dataclass
+class Sketch:
+    """A module under construction."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
+
+    def value(self, name: str, size: int, storage: str = "intermediate", align: int = 4) -> str:
+        self.values[name] = Value(name, (size,), "int8", storage, align=align)
+        return name
+
+    def view(self, name: str, base: str, offset: int, size: int) -> str:
+        self.value(name, size)
+        self.views.append(View(name, base, offset))
+        return name
+
+    def call(
+        self,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        workspace: tuple[str, ...] = (),
+        inplace: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        args = (*reads, *writes, *workspace)
+        self.calls.append(Call(f"kernel{len(self.calls)}", args, reads, writes, workspace, inplace))
+
+    def module(self) -> Module:
+        def having(storage: str) -> tuple[str, ...]:
+            return tuple(v.name for v in self.values.values() if v.storage == storage)
+
+        return Module(
+            "net",
+            self.values,
+            (),
+            tuple(self.calls),
+            having("input"),
+            having("output"),
+            having("state"),
+            tuple(self.views),
+        )
+
+
+def residual() -> Module:
+    """x -> a -> b -> c, y = a + c: ``a`` lives across two calls."""
+    sketch = Sketch()
+    sketch.value("x", 64, "input")
+    for name in "abc":
+        sketch.value(name, 64)
+    sketch.value("y", 64, "output")
+    sketch.value("work", 10, "workspace")
+    sketch.call(("x",), ("a",))
+    sketch.call(("a",), ("b",), ("work",))
+    sketch.call(("b",), ("c",))
+    sketch.call(("a", "c"), ("y",), inplace=(("y", "a"), ("y", "c")))
+    return sketch.module()
+
+
+sizes = st.sampled_from([1, 3, 4, 10, 16, 64, 64, 100])
+aligns = st.sampled_from([1, 4, 8, 16])
+
+
+@st.composite
+def modules(draw: st.DrawFn, calls: int = 8) -> Module:
+    """Any well-formed module: everything is written before it is read."""
+    sketch = Sketch()
+    known = [sketch.value(f"in{k}", draw(sizes), "input", draw(aligns)) for k in range(draw(st.integers(0, 2)))]
+    known += [sketch.value(f"state{k}", draw(sizes), "state", draw(aligns)) for k in range(draw(st.integers(0, 1)))]
+    for number in range(draw(st.integers(1, calls))):
+        reads = tuple(draw(st.lists(st.sampled_from(known), max_size=3, unique=True))) if known else ()
+        kind = draw(st.sampled_from(["new", "new", "in place", "view", "parts"]))
+        workspace = ()
+        if draw(st.booleans()):
+            workspace = (sketch.value(f"work{number}", draw(sizes), "workspace", draw(aligns)),)
+        size = sketch.values[reads[0]].nbytes if kind == "in place" and reads else draw(sizes)
+        last = number == 0 or draw(st.integers(0, 4)) == 0
+        base = sketch.value(f"t{number}", size, "output" if last else "intermediate", draw(aligns))
+        if kind == "parts" and size > 1:  # a concatenation: two calls write into one value
+            cut = draw(st.integers(1, size - 1))
+            sketch.call(reads, (sketch.view(f"low{number}", base, 0, cut),), workspace)
+            sketch.call(reads, (sketch.view(f"high{number}", base, cut, size - cut),))
+        else:
+            inplace = tuple((base, name) for name in reads if sketch.values[name].nbytes == size)
+            sketch.call(reads, (base,), workspace, inplace if kind == "in place" else ())
+        known.append(base)
+        if kind == "view":
+            offset = draw(st.integers(0, size - 1))
+            known.append(sketch.view(f"view{number}", base, offset, draw(st.integers(1, size - offset))))
+    return sketch.module()

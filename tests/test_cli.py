@@ -1,0 +1,385 @@
+"""The command line: results on stdout, refusals on stderr, exit codes, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.cli import commands, main
+from microc.cli.arguments import make_parser
+from microc.errors import InternalError
+from tests.device.smoke import needs
+from tests.driver import digits
+
+MODEL = str(digits.INT8)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def microc(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*words: object) -> Said:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        if code not in (0, 4, 5):
+            assert said.err.startswith("error[E")
+        return Said(code, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A built project for the host board."""
+    folder = tmp_path_factory.mktemp("cli") / "digits"
+    assert main(["compile", MODEL, "-o", str(folder), "-q"]) == 0
+    assert main(["build", str(folder), "-q"]) == 0
+    return folder
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "x.npy"
+    np.save(path, digits.images(1)[0])
+    return path
+
+
+def test_help_is_instant_and_complete() -> None:
+    fastest = 9.0
+    for _ in range(3):
+        begin = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "microc", "--help"], capture_output=True, text=True, check=True)
+        fastest = min(fastest, time.monotonic() - begin)
+    assert fastest < 0.15
+    assert all(name in done.stdout for name in (*commands.COMMANDS, "exit codes", "70", "130"))
+
+
+@pytest.mark.parametrize("name", sorted(commands.COMMANDS))
+def test_every_command_has_help_with_examples(microc: Command, name: str) -> None:
+    said = microc(name, "--help")
+    assert said.code == 0
+    assert f"examples:\n  microc {name}" in said.out
+
+
+def test_version(microc: Command) -> None:
+    said = microc("--version")
+    assert said.code == 0 and said.out.startswith("microc ")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "COMMAND"),
+        (["train"], "invalid choice: 'train'"),
+        (["compile"], "MODEL"),
+        (["compile", MODEL], "-o"),
+        (["compile", MODEL, "-o", "x", "--opt-level", "9"], "--opt-level"),
+        (["compile", MODEL, "-o", "x", "--input-shape", "a=b"], "is no shape"),
+        (["compile", MODEL, "-o", "x", "--input-shape", "a=0"], "is no shape"),
+        (["compile", MODEL, "-o", "x", "--nonsense"], "--nonsense"),
+        (["run", MODEL, "--timeout", "never"], "is no time"),
+        (["boards", "show"], "takes a name"),
+        (["boards", "show", "nucleo"], "unknown board"),
+        (["boards", "list", "host"], "takes no name"),
+        (["compile", MODEL, "-o", "x", "--board", "microbti"], "did you mean microbit"),
+    ],
+    ids=lambda x: " ".join(x).replace(MODEL, "MODEL") if isinstance(x, list) else "",
+)
+def test_wrong_usage(microc: Command, words: list[str], text: str) -> None:
+    said = microc(*words)
+    assert said.code == 2 and text in said.err and said.out == ""
+    as_json = microc(*words, "--json")
+    assert as_json.code == 2
+    assert as_json.data["schema_version"] == 1 and as_json.data["error"]["code"] == "E0201"
+
+
+def test_global_options_on_both_sides(microc: Command) -> None:
+    before, after = microc("--json", "boards"), microc("boards", "--json")
+    assert before.data == after.data
+    assert microc("-q", "boards").out == microc("boards", "-q").out == ""
+    assert make_parser().parse_args(["-v", "boards"]).verbose
+
+
+def test_compile_and_build(microc: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    said = microc("compile", MODEL, "-o", folder, "--name", "Digits 2", "--io", "caller")
+    assert said.code == 0 and "30,528" in said.out and said.err == ""
+    assert (folder / "model.h").read_text().count("struct digits_2_inputs") > 0
+    data = microc("compile", MODEL, "-o", folder, "--json").data
+    assert data["command"] == "compile" and data["report"]["macs"] == 30528
+    said = microc("build", folder)
+    assert said.code == 0 and "flash" in said.out and "largest symbols" in said.out
+    sizes = microc("build", folder, "--json").data["sizes"]
+    assert sizes["flash"] > 8000 and {"name", "section", "size"} == set(sizes["symbols"][0])
+
+
+def test_dump(microc: Command, tmp_path: Path) -> None:
+    assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
+    assert len(list((tmp_path / "dump").iterdir())) > 2
+
+
+def test_verbose_tells_on_stderr(microc: Command, tmp_path: Path) -> None:
+    said = microc("compile", MODEL, "-o", tmp_path / "out", "-v")
+    assert said.code == 0 and "conv2d" in said.err and "compile: " in said.err
+
+
+def test_check(microc: Command, tmp_path: Path) -> None:
+    said = microc("check", MODEL, "--board", "microbit")
+    assert said.code == 0 and "4 conv2d" in said.out
+    data = microc("check", MODEL, "--json").data
+    assert data["operators"]["conv2d"] == 4 and data["fits"] is None
+    small = digits.small_board(tmp_path, 4096, 1 << 17)
+    said = microc("check", MODEL, "--board", small)
+    assert said.code == 4 and "does not fit: weights take" in said.out
+    assert microc("check", MODEL, "--board", small, "--json").data["fits"] is False
+
+
+def test_too_small_a_board(microc: Command, tmp_path: Path) -> None:
+    said = microc("compile", MODEL, "-o", tmp_path / "out", "--board", digits.small_board(tmp_path, 9000, 1 << 17), "--json")
+    assert said.code == 4 and said.err.startswith("error[E0401]") and said.data["error"]["code"] == "E0401"
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_models(microc: Command, tmp_path: Path) -> None:
+    assert microc("compile", tmp_path / "absent.tflite", "-o", tmp_path / "out").code == 2
+    cut = tmp_path / "cut.tflite"
+    cut.write_bytes(digits.INT8.read_bytes()[:5000])
+    noise = tmp_path / "noise.tflite"
+    noise.write_bytes(np.random.default_rng(3).bytes(4096))
+    for path in (cut, noise):
+        for words in (["compile", path, "-o", tmp_path / "out"], ["check", path], ["run", path], ["verify", path]):
+            said = microc(*words)
+            assert said.code == 3 and path.name in said.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_folders_in_the_way(microc: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path, tmp_path / "file", tmp_path / "file" / "below"):
+        said = microc("compile", MODEL, "-o", folder)
+        assert said.code == 2 and "error[E0202]" in said.err
+    assert (tmp_path / "file").read_text() == "mine"
+    for name in ("build", "flash", "run", "verify", "profile"):
+        assert microc(name, tmp_path).code == 2
+
+
+def test_run(microc: Command, project: Path, image: Path, tmp_path: Path) -> None:
+    out = tmp_path / "y.npy"
+    said = microc("run", project, "--input", image, "--output", out)
+    assert said.code == 0 and "probabilities" in said.out and "ticks" in said.out
+    data = microc("run", project, "--input", image, "--json").data
+    assert data["outputs"][0]["values"] == np.load(out).tolist()
+    assert np.load(out).argmax() == digits.labels(1)[0]
+    said = microc("run", MODEL, "--input", image, "--json")
+    assert said.data["outputs"] == data["outputs"]
+
+
+def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, tmp_path: Path) -> None:
+    said = microc("run", project)
+    assert said.code == 2 and "image: int8 1x8x8x1" in said.err
+    np.save(tmp_path / "flat.npy", np.zeros(64, np.int8))
+    np.save(tmp_path / "float.npy", np.zeros((1, 8, 8, 1), np.float32))
+    np.save(tmp_path / "object.npy", np.array([{}]), allow_pickle=True)
+    np.savez(tmp_path / "many.npz", a=np.zeros(1))
+    (tmp_path / "text.npy").write_text("hello")
+    (tmp_path / "empty.npy").write_text("")
+    for name, text in {
+        "flat.npy": "has shape (1, 8, 8, 1), (64,) was given",
+        "float.npy": "holds int8, float32 was given",
+        "object.npy": "no .npy file",
+        "text.npy": "no .npy file",
+        "empty.npy": "no .npy file",
+        "many.npz": "several arrays",
+        "absent.npy": "cannot read",
+    }.items():
+        said = microc("run", project, "--input", tmp_path / name)
+        assert said.code == 2 and text in said.err
+    assert microc("run", project, "--input", image, "--output", "a", "--output", "b").code == 2
+    said = microc("run", project, "--input", image, "--output", image / "y.npy")
+    assert said.code == 2 and "cannot write" in said.err
+    said = microc("run", project, "--input", image, "--board", "microbit")
+    assert said.code == 2 and "for board 'host'" in said.err
+
+
+def test_profile(microc: Command, project: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    said = microc("profile", project, "--trace", trace)
+    assert said.code == 0 and "ticks/MAC" in said.out and "total" in said.out
+    assert len(json.loads(trace.read_text())["traceEvents"]) > 4
+    data = microc("profile", project, "--json").data
+    assert data["ticks"] == sum(k["ticks"] for k in data["kernels"]) and data["instructions"] is None
+
+
+def test_verify(microc: Command, project: Path, image: Path) -> None:
+    said = microc("verify", project, "--samples", 2)
+    assert said.code == 0 and "host and host agree: 2 samples" in said.out
+    data = microc("verify", project, "--input", image, "--json").data
+    assert data["identical"] is True and data["samples"] == 1
+    assert microc("verify", project, "--samples", 0).code == 2
+
+
+def test_verify_reports_a_difference(microc: Command, project: Path, tmp_path: Path) -> None:
+    """A firmware that is not what its sources say, though its fingerprint is the same."""
+    other = shutil.copytree(project, tmp_path / "other")
+    data = other / "model_data.c"
+    text = data.read_text()
+    start = text.index("{", text.index("dense5_bias"))
+    data.write_text(text[: start + 1] + "99999," + text[text.index(",", start) + 1 :])
+    newer = time.time() + 60
+    os.utime(other / "firmware.elf", (newer, newer))
+    for path in (other / "build").rglob("*.o"):
+        os.utime(path, (newer, newer))
+    said = microc("verify", other, "--json")
+    assert said.code == 1 and "differ after kernel" in said.err and "dense5" in said.data["error"]["where"]
+
+
+def test_lines_that_fail(microc: Command, project: Path, image: Path) -> None:
+    said = microc("run", project, "--input", image, "--port", "/dev/ttyNOWHERE")
+    assert said.code == 6 and "cannot open the port" in said.err
+    with socket.socket() as server:  # listens, and never says a word
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = f"socket://127.0.0.1:{server.getsockname()[1]}"
+        for name in ("profile", "verify"):
+            said = microc(name, project, "--port", port, "--timeout", 0.3, "--json")
+            assert said.code == 6 and "no answer" in said.data["error"]["what"]
+    assert microc("profile", project, "--port", port, "--timeout", 0.3).code == 6
+    assert microc("profile", project, "--port", "socket://nowhere").code == 2
+
+
+def test_flash_on_the_host(microc: Command, project: Path) -> None:
+    said = microc("flash", project)
+    assert said.code == 2 and "nothing to flash" in said.err
+
+
+def test_boards(microc: Command, tmp_path: Path) -> None:
+    said = microc("boards")
+    assert said.code == 0 and all(name in said.out for name in ("host", "netduinoplus2", "cortex-m55"))
+    assert "131,072" in microc("boards", "show", "netduinoplus2").out
+    assert microc("boards", "show", "microbit", "--json").data["board"]["ram"] == 16384
+    good = digits.small_board(tmp_path, 4096, 4096)
+    assert microc("boards", "validate", good).code == 0
+    good.write_text(good.read_text().replace('title = "', 'titel = "'))
+    said = microc("boards", "validate", good)
+    assert said.code == 2 and "small.toml" in said.err
+
+
+def test_ports(microc: Command) -> None:
+    assert microc("ports").code == 0
+    assert isinstance(microc("ports", "--json").data["ports"], list)
+
+
+def test_doctor(microc: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said = microc("doctor")
+    assert said.code == 0 and "numpy" in said.out and "make" in said.out
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = microc("doctor")
+    assert said.code == 5 and "apt-get install -y --no-install-recommends gcc libc6-dev make" in said.out
+    assert microc("doctor", "--json").data["complete"] is False
+
+
+def test_missing_tools(microc: Command, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "arm"
+    assert microc("compile", MODEL, "--board", "netduinoplus2", "-o", folder).code == 0
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for words in (["build", project], ["build", folder], ["run", folder], ["verify", MODEL]):
+        said = microc(*words)
+        assert said.code == 5 and "apt-get install" in said.err
+
+
+def test_a_defect_leaves_a_traceback_file(microc: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for error in (ZeroDivisionError("oh"), InternalError("oh")):
+
+        def fail(unused: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(commands, "COMMANDS", {"ports": fail})
+        said = microc("ports", "--json")
+        assert said.code == 70 and said.err.startswith("error[E7001]: this is a defect of microc: ")
+        path = Path(said.data["error"]["hint"].split()[-1])
+        assert path.parent == tmp_path and "Traceback" in path.read_text()
+
+
+def test_interruption(microc: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(unused: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "COMMANDS", {"ports": interrupt})
+    assert main(["ports"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_goes_away() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "microc", "boards"], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert done.returncode == 141 and done.stderr == b""
+
+
+def test_control_c(project: Path) -> None:
+    """A real signal while a silent line is waited for."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = f"socket://127.0.0.1:{server.getsockname()[1]}"
+        argv = [sys.executable, "-m", "microc", "profile", str(project), "--port", port]
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(16)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=10)
+    assert process.returncode == 130 and out == "" and err == "interrupted\n"
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch")
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_an_emulated_board(microc: Command, tmp_path: Path, image: Path) -> None:
+    folder = tmp_path / "arm"
+    assert microc("compile", MODEL, "--board", "netduinoplus2", "-o", folder).code == 0
+    said = microc("flash", folder)
+    assert said.code == 2 and "not built" in said.err
+    assert "of 1,048,576 bytes" in microc("build", folder).out
+    said = microc("flash", folder)
+    assert said.code == 0 and "the board answers" in said.out
+    data = microc("flash", folder, "--dry-run", "--runner", "openocd", "--json").data
+    assert data["runner"][0] == "openocd" and data["answered"] is False
+    assert microc("flash", folder, "--runner", "jlink").code == 2
+    data = microc("run", folder, "--input", image, "--json").data
+    assert np.argmax(data["outputs"][0]["values"]) == digits.labels(1)[0]
+    assert data["instructions"] > 30528
+    said = microc("profile", folder)
+    assert said.code == 0 and "instructions/MAC" in said.out and "emulated: instructions, not cycles" in said.out
+    assert microc("verify", folder, "--samples", 1).code == 0
