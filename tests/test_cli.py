@@ -164,7 +164,9 @@ def test_check(microc: Command, tmp_path: Path) -> None:
 
 
 def test_too_small_a_board(microc: Command, tmp_path: Path) -> None:
-    said = microc("compile", MODEL, "-o", tmp_path / "out", "--board", digits.small_board(tmp_path, 9000, 1 << 17), "--json")
+    said = microc(
+        "compile", MODEL, "-o", tmp_path / "out", "--board", digits.small_board(tmp_path, 9000, 1 << 17), "--json"
+    )
     assert said.code == 4 and said.err.startswith("error[E0401]") and said.data["error"]["code"] == "E0401"
     assert not (tmp_path / "out").exists()
 

@@ -72,8 +72,8 @@ class P:
     ) -> Op:
         """The first output of a node of one of ``ops``; without ``operands``, of whatever it is computed from.
 
-        The node's attributes equal those in ``attrs`` where it has them at all. It is captured as ``name``. ``commutative`` tries two
-        operands in both orders. Below the root, the value has one reader and is no graph output, unless ``shared``.
+        The node's attributes equal those in ``attrs`` where it has them at all; it is captured as ``name``. ``commutative``
+        tries two operands in both orders. Below the root, the value has one reader and is no graph output, unless ``shared``.
         """
         names = frozenset((ops,) if isinstance(ops, str) else ops)
         return Op(names, operands or None, attrs, name, commutative, shared)
@@ -84,7 +84,7 @@ class P:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """``nodes`` that make the root's outputs, with the types and constants they bring along; or the value that is the ``same``."""
+    """``nodes`` that make the root's outputs, or the value that is the ``same``; types and constants that they bring along."""
 
     nodes: tuple[Node, ...] = ()
     types: Mapping[str, TensorType] = field(default_factory=dict)
@@ -178,7 +178,11 @@ class Match:
 
     def same(self, capture: str) -> Replacement:
         """The root's output is a captured value."""
-        return Replacement(same=self.values[capture])
+        return self.same_as(self.values[capture])
+
+    def same_as(self, value: str) -> Replacement:
+        """The root's output is ``value``: an old one, or a new constant."""
+        return Replacement((), self._types, self._consts, value)
 
 
 Rule = tuple[Op, Callable[[Match], Replacement | None]]
@@ -301,10 +305,10 @@ class _Sweep:
         return False
 
     def accept(self, node: Node, replacement: Replacement) -> bool:
-        if replacement.same:
-            return self.unify(node.outputs[0], replacement.same)
+        if replacement.same and not self.unify(node.outputs[0], replacement.same):
+            return False
         made = {name for new in replacement.nodes for name in new.outputs}
-        if not made.issuperset(name for name in node.outputs if name):
+        if not replacement.same and not made.issuperset(name for name in node.outputs if name):
             raise InternalError(f"a replacement of {node.op} makes only {sorted(made)}", where=str(node.loc))
         self.scope.types.update(replacement.types)
         self.scope.consts.update(replacement.consts)

@@ -46,7 +46,9 @@ def _sink(match: Match) -> Replacement | None:
     if len(shapes) != 1 or match.root.attrs.get("axis") is not None or len([o for o in match.root.outputs if o]) != 1:
         return None
     (shape,) = shapes
-    if any(match.type(name).quant is not None and _per_axis(match.type(name)) for name in (*inputs, match.output) if name):
+    if any(
+        match.type(name).quant is not None and _per_axis(match.type(name)) for name in (*inputs, match.output) if name
+    ):
         return None
     for k in positions:
         operand = sources[k] or _operand(match, inputs[k], kind.shape, shape)

@@ -115,7 +115,9 @@ def test_program_reports(tmp_path: Path) -> None:
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
 
 
-@pytest.mark.parametrize(("flash", "ram", "text"), [(9000, 1 << 17, "of flash, the board has 9000"), (1 << 20, 9000, "of RAM")])
+@pytest.mark.parametrize(
+    ("flash", "ram", "text"), [(9000, 1 << 17, "of flash, the board has 9000"), (1 << 20, 9000, "of RAM")]
+)
 def test_too_small_a_board(tmp_path: Path, flash: int, ram: int, text: str) -> None:
     with pytest.raises(FitError, match=text) as caught:
         microc.compile(digits.INT8, board=digits.small_board(tmp_path, flash, ram))

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import microc
+from microc.device.boards import load_board
 from microc.driver import firmware
 from microc.driver.check import check_model
 from microc.driver.options import Options
 from microc.driver.profile import profile
 from microc.driver.verify import samples, verify
-from microc.device.boards import load_board
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
 from tests.device.smoke import needs
 from tests.driver import digits

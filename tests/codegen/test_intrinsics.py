@@ -1,0 +1,146 @@
+"""Intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on a Cortex-M4."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.codegen.data import definition
+from microc.device.boards import load_board
+from microc.device.emulator import Emulator
+from microc.dtypes import Array, to_numpy
+from microc.module import Value
+from microc.schedule.intrinsics import SCALAR, TENSOR
+from microc.schedule.meaning import meanings
+from microc.tir import ir
+from microc.tir.interp import execute
+from tests.device.smoke import Line, needs
+from tests.device.smoke import build as build_firmware
+from tests.native import UNDEFINED, build, call, kernels_source
+
+COUNT = 257
+
+
+def function(name: str) -> ir.PrimFunc:
+    """The intrinsic on many operands: words one after the other, memory from every alignment."""
+    intrin, i = SCALAR[name], ir.Var("i")
+    effect = isinstance(intrin.meaning, ir.Stmt)
+    params: list[ir.Buffer] = []
+    args: list[ir.Expr] = []
+    for param in intrin.params:
+        if isinstance(param, ir.Buffer):
+            size = param.size
+            params.append(ir.Buffer("p", (COUNT * size,), param.dtype))
+            args.append(ir.AddressOf(params[-1], (i * (size if effect else 1),), size, effect))
+        else:
+            params.append(ir.Buffer(param.name, (COUNT,), "int32"))
+            args.append(params[-1][i])
+    applied = ir.Call(name, tuple(args), "int32")
+    if effect:
+        params = [*params[1:], params[0]]
+        body: ir.Stmt = ir.Evaluate(applied)
+    else:
+        params.append(ir.Buffer("result", (COUNT,), "int32"))
+        body = ir.Store(params[-1], (i,), applied)
+    return ir.PrimFunc(f"test_{name}", tuple(params), ir.For(i, ir.const(COUNT, "int32"), body))
+
+
+def halves(dice: np.random.Generator, limit: int) -> Array:
+    """Words of two 16-bit numbers within the limit."""
+    low, high = (dice.integers(-limit, limit, COUNT, endpoint=True) for _ in range(2))
+    return ((high << 16) | (low & 0xFFFF)).astype(np.int32)
+
+
+@lru_cache
+def operands(name: str) -> tuple[Array, ...]:
+    """Data for all parameters but the last; products of ``smlad`` stay within 32 bits."""
+    dice = np.random.default_rng(0)
+    if name == "smlad":
+        a, b = halves(dice, 20000), halves(dice, 20000)
+        a[0], b[0] = -(1 << 31), -(1 << 31)  # one half -32768 squared, the other zero
+        c = dice.integers(-1_000_000_000, 1_000_000_000, COUNT).astype(np.int32)
+        return a, b, c
+    found = []
+    for param in function(name).params[:-1]:
+        kind = np.iinfo(to_numpy(param.dtype))
+        array = dice.integers(kind.min, kind.max, param.shape, endpoint=True).astype(kind.dtype)
+        array[:4] = (kind.min, kind.max, 0, -1 if kind.min else 1)
+        found.append(array)
+    return tuple(found)
+
+
+def meant(name: str) -> Array:
+    func = function(name)
+    out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
+    return execute(func, [*operands(name), out], meanings())[-1]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_portable_bodies(compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    funcs = {name: function(name) for name in SCALAR}
+    library = build(list(funcs.values()), tmp_path, *([UNDEFINED] if compiler == "gcc" else []), compiler=compiler)
+    for name, func in funcs.items():
+        got = call(library, func, [*operands(name), None])[-1]
+        np.testing.assert_array_equal(got, meant(name), err_msg=name)
+    assert "runtime error" not in capfd.readouterr().err
+
+
+def _firmware() -> str:
+    """The same functions over data in flash; results go over the serial line when a byte above 31 arrives."""
+    text = [kernels_source([function(name) for name in SCALAR]), '#include "microc_port.h"\n']
+    main = ["int main(void)", "{", "    uint8_t byte;", "    microc_port_init();", "    for (;;) {"]
+    main += ["        if (microc_port_read(&byte, 1) == 0) {", "            continue;", "        }"]
+    main += [
+        "        if (byte < 32u) {",
+        "            (void)microc_port_write(&byte, 1);",
+        "            continue;",
+        "        }",
+    ]
+    for name in SCALAR:
+        params = function(name).params
+        names = [f"{name}_{param.name}" for param in params]
+        for label, array in zip(names, operands(name), strict=False):
+            value = Value(label, array.shape, str(array.dtype), "const", array)
+            text.append("static " + "\n".join(definition(value)))
+        out = params[-1]
+        text.append(f"static {'int32_t' if out.dtype == 'int32' else out.dtype + '_t'} {names[-1]}[{out.size}];")
+        main.append(f"        test_{name}({', '.join(names)});")
+        main.append(f"        (void)microc_port_write((const uint8_t *){names[-1]}, sizeof {names[-1]});")
+    return "\n".join([*text, *main, "    }", "}"]) + "\n"
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@needs("arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm")
+def test_instructions(tmp_path: Path) -> None:
+    board = load_board("mps2-an386")
+    source = tmp_path / "intrinsics.c"
+    source.write_text(_firmware())
+    elf = build_firmware(board, tmp_path, main=source)
+    with Emulator(board, elf) as emulator, Line(emulator.url) as line:
+        line.send(b"R")
+        for name in SCALAR:
+            want = meant(name)
+            got = np.frombuffer(line.receive(want.nbytes), want.dtype)
+            np.testing.assert_array_equal(got, want, err_msg=name)
+
+
+@pytest.mark.parametrize("name", TENSOR)
+def test_tensor_intrinsics(name: str) -> None:
+    """The replacement of a small loop is a sum of products."""
+    intrin, dice = TENSOR[name], np.random.default_rng(1)
+    arrays = []
+    for dtype in (intrin.a, intrin.b):
+        kind = np.iinfo(to_numpy(dtype))
+        arrays.append(dice.integers(kind.min, kind.max, intrin.extent, endpoint=True).astype(kind.dtype))
+    a, b = (ir.Buffer(n, (intrin.extent,), d) for n, d in (("a", intrin.a), ("b", intrin.b)))
+    out, zero = ir.Buffer("result", (1,), "int32"), (ir.const(0, "int32"),)
+    value = intrin.value(
+        ir.AddressOf(a, zero, intrin.extent), ir.AddressOf(b, zero, intrin.extent), ir.const(5, "int32")
+    )
+    func = ir.PrimFunc("dot", (a, b, out), ir.Store(out, zero, value))
+    got = execute(func, [*arrays, np.zeros(1, np.int32)], meanings())[-1]
+    assert int(got[0]) == 5 + int(np.dot(arrays[0].astype(int), arrays[1].astype(int)))
