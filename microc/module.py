@@ -30,7 +30,11 @@ class Value:
     scale: float | None = None
     zero_point: int | None = None
     label: str = ""
-    align: int = 4
+
+    @property
+    def align(self) -> int:
+        """Alignment in bytes: that of the dtype, and whole words at least."""
+        return max(4, dtypes.nbytes(self.dtype))
 
     @property
     def nbytes(self) -> int:

@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> show.Answer:
         "tick_hz": hz,
         "instructions": instructions,
         "outputs": [
-            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": a.tolist()}
+            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
         ],
     }

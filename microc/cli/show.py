@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -88,6 +89,13 @@ def values(numbers: Sequence[bool | int | float]) -> str:
     """The first elements of an array."""
     words = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]
     return " ".join(words) + (f" ... ({len(numbers)} elements)" if len(numbers) > _SHOWN_VALUES else "")
+
+
+def plain(numbers: Any) -> Any:
+    """Nested lists for JSON, which has no numbers beyond the finite ones: those become their names."""
+    if isinstance(numbers, list):
+        return [plain(x) for x in numbers]
+    return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
 def duration(ticks: int, hz: int, instructions: int | None = None) -> str:

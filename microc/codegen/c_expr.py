@@ -139,7 +139,7 @@ class ExprPrinter:
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
             count = ir.int_value(b)
-            if count is not None:
+            if count is not None and count < dtypes.info(a.dtype).bits - 1:  # the factor must fit, too
                 return self._infix("mul", a, ir.Const(1 << count, a.dtype))
             wide = dtypes.c_name("u" + a.dtype)
             return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, _PREFIX)})", _PREFIX

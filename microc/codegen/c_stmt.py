@@ -86,6 +86,23 @@ def _names_read(func: ir.PrimFunc) -> set[str]:
     return {b.name for b in buffers_read(func.body)}
 
 
+WIDTH = 118
+_BREAKS = (", ", " ? ", " : ", " && ", " || ", " + ")
+
+
+def wrapped(line: str, prefix: str = "") -> list[str]:
+    """A line of code (or, with ``prefix``, of a comment) broken after separators so that it stays within the width."""
+    indent = line[: len(line) - len(line.lstrip())]
+    lines = []
+    while len(line) > WIDTH:
+        cut = max((line.rfind(mark, len(indent) + 24, WIDTH - 1) + len(mark.rstrip()) for mark in _BREAKS), default=0)
+        if cut <= len(indent) + 24:
+            break
+        lines.append(line[:cut])
+        line = f"{indent}{prefix or INDENT}{line[cut:].lstrip()}"
+    return [*lines, line]
+
+
 def _parameter(buffer: ir.Buffer, *, written: bool) -> str:
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc import dtypes
-from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_source
 from microc.codegen.render import safe_comment
@@ -88,7 +88,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
-    steps = tuple(Step(k, _call_text(module, call), call.layer) for k, call in enumerate(module.calls))
+    steps = tuple(Step(k, _call_text(module, call), _short(call.layer)) for k, call in enumerate(module.calls))
     prefixed = [_prefixed(module, v) for v in consts]
     resets = _resets(module)
     return ModelContext(
@@ -134,17 +134,24 @@ def _helpers(printer: StmtPrinter) -> tuple[str, ...]:
     while any(name not in texts for name in printer.expr.helpers):
         for name in list(printer.expr.helpers):
             if name not in texts:
-                texts[name] = "\n".join(helper_source(name, printer.expr))
+                lines = helper_source(name, printer.expr)
+                texts[name] = "\n".join(part for line in lines for part in wrapped(line))
     return tuple(texts[name] for name in sorted(texts))
 
 
 def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> str:
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
-    layers = [f"{call.layer} (step {k}, {call.macs} MACs)" for k, call in uses]
+    layers = [f"{_short(call.layer)} (step {k}, {call.macs} MACs)" for k, call in uses]
     notes = [*layers, *kernel.comment]
-    comment = ["/*", *(f" * {safe_comment(line)}" for line in notes), " */"]
-    return "\n".join([*comment, *printer.function(kernel.func)])
+    comment = [line for note in notes for line in wrapped(f" * {safe_comment(note)}", "*     ")]
+    code = [line for whole in printer.function(kernel.func) for line in wrapped(whole)]
+    return "\n".join(["/*", *comment, " */", *code])
+
+
+def _short(layer: str, limit: int = 100) -> str:
+    """A layer's location; converters glue the names of fused layers together, which nobody reads to the end."""
+    return layer if len(layer) <= limit else layer[: limit - 3] + "..."
 
 
 def _call_text(module: Module, call: Call) -> str:
@@ -154,7 +161,8 @@ def _call_text(module: Module, call: Call) -> str:
         pointer(module, name, param.dtype, const=name not in written)
         for name, param in zip(call.args, kernel.func.params, strict=True)
     ]
-    return f"{call.kernel}({', '.join(args)});"
+    indent = 2 * INDENT
+    return "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});")).removeprefix(indent)
 
 
 def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:

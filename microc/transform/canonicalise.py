@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, prod
-
-import numpy as np
+from math import inf
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph
@@ -13,6 +11,7 @@ from microc.transform.context import Pass, PassContext
 from microc.transform.padding import padding_rules
 from microc.transform.reshapes import reshape_rules
 from microc.transform.scaling import scaling_rules
+from microc.transform.transposes import joining_rules
 
 _SAME_SHAPE = ("reshape", "cast", "slice", "pad", "concat")
 _PLAIN: dict[str, Attr] = {"activation": ""}
@@ -28,7 +27,6 @@ def canonicalise(graph: Graph, context: PassContext) -> Graph:
 def _identity_rules() -> tuple[Rule, ...]:
     return (
         (P.op(_SAME_SHAPE, P.any("x")), _unchanged),
-        (P.op("transpose", P.any("x")), _untransposed),
         (P.op(("max_pool2d", "avg_pool2d"), P.any("x"), attrs={**_PLAIN, "kernel": (1, 1)}), _unchanged),
         (P.op(_REDUCTIONS, P.any("x")), _reduces_nothing),
         (P.op("clip", P.any("x"), attrs={"minimum": -inf, "maximum": inf}), _unchanged),
@@ -41,7 +39,7 @@ def _identity_rules() -> tuple[Rule, ...]:
 
 def _merging_rules() -> tuple[Rule, ...]:
     return (
-        (P.op("transpose", P.op("transpose", P.any("x"), name="first", shared=True)), _merge_transposes),
+        *joining_rules(),
         (P.op(_CLAMPS, P.op(_CLAMPS, P.any("x"), name="first")), _merge_clamps),
         (P.op("pad", P.op("pad", P.any("x"), name="first")), _merge_pads),
     )
@@ -59,11 +57,6 @@ def _is_like(match: Match) -> bool:
 def _unchanged(match: Match) -> Replacement | None:
     """These operators do nothing when the type stays: they only choose elements, all of them, in order."""
     return match.same("x") if _is_like(match) else None
-
-
-def _untransposed(match: Match) -> Replacement | None:
-    axes = match.root.attr("axes")
-    return match.same("x") if axes == tuple(range(len(axes))) and _is_like(match) else None
 
 
 def _reduces_nothing(match: Match) -> Replacement | None:
@@ -90,12 +83,6 @@ def _neutral(match: Match, number: int) -> Replacement | None:
 
 
 # ---------------------------------------------------------------- neighbours
-
-
-def _merge_transposes(match: Match) -> Replacement:
-    first, second = match.nodes["first"].attr("axes"), match.root.attr("axes")
-    match.emit("transpose", (match["x"],), {"axes": tuple(first[axis] for axis in second)})
-    return match.replacement()
 
 
 def _merge_clamps(match: Match) -> Replacement | None:

@@ -1,4 +1,4 @@
-"""Rules that fold scales and terms per channel (batch normalisation, most often) into the weights and bias of the layer before."""
+"""Rules that fold scales and terms per channel, such as batch normalisation, into weights and bias of the layer before."""
 
 from __future__ import annotations
 

@@ -30,12 +30,16 @@ _REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 
+def joining_rules() -> tuple[Rule, ...]:
+    """Two transpositions are one, or none."""
+    return ((P.op("transpose", P.any("x")), _without_effect), (P.op("transpose", _MOVED), _twice))
+
+
 def transpose_rules() -> tuple[Rule, ...]:
     """Moving, joining and absorbing transpositions."""
     return (
-        (P.op("transpose", P.any("x")), _without_effect),
+        *joining_rules(),
         (P.op("transpose", P.const("x")), _of_constant),
-        (P.op("transpose", _MOVED), _twice),
         (P.op("reshape", _MOVED), _reshaped),
         (P.op(elementwise_operators()), _elementwise),
         (P.op(_REDUCTIONS, _MOVED), _reduced),

@@ -33,7 +33,8 @@ def images(count: int) -> Array:
     """Test images as the int8 network takes them: (count, 1, 8, 8, 1)."""
     with np.load(FOLDER / "digits_test.npz") as data:
         pixels = data["images"][:count]
-    return (np.round(pixels / 16 * 255) - 128).astype(np.int8)[:, None]
+    quantised: Array = (np.round(pixels / 16 * 255) - 128).astype(np.int8)
+    return quantised[:, None]
 
 
 def labels(count: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_export_and_load(library: microc.Library, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"opt_level": 0}, {"io_in_arena": False}], ids=str)
-def test_options_change_nothing_visible(library: microc.Library, options: dict[str, object]) -> None:
+def test_options_change_nothing_visible(library: microc.Library, options: dict[str, Any]) -> None:
     other = microc.compile(digits.INT8, **options)
     for image in digits.images(5):
         assert np.array_equal(np.asarray(other(image)), np.asarray(library(image)))
@@ -57,6 +58,22 @@ def test_every_kernel_of_another_core_agrees(library: microc.Library) -> None:
     other = microc.compile(digits.INT8, "cortex-m4")
     for image in digits.images(5):
         assert np.array_equal(np.asarray(other(image)), np.asarray(library(image)))
+
+
+def test_symbolic_dimensions_are_bound(tmp_path: Path) -> None:
+    import onnx
+
+    kind = onnx.TensorProto.FLOAT
+    node = onnx.helper.make_node("Add", ["x", "x"], ["y"])
+    inputs = [onnx.helper.make_tensor_value_info("x", kind, ["batch", 4])]
+    outputs = [onnx.helper.make_tensor_value_info("y", kind, ["batch", 4])]
+    graph = onnx.helper.make_graph([node], "twice", inputs, outputs)
+    path = tmp_path / "twice.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert np.array_equal(np.asarray(microc.compile(path, input_shapes={"x": (3, 4)})(x)), 2 * x)
+    with pytest.raises(microc.errors.MicrocError, match="batch|symbolic|shape"):
+        microc.compile(path, input_shapes={"x": (3, 4, 5)})
 
 
 def test_wrong_inputs(library: microc.Library) -> None:

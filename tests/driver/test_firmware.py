@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from microc.driver.options import Options
 from microc.driver.profile import profile
 from microc.driver.verify import samples, verify
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
+from tests.corpus import models, needs_corpus
 from tests.device.smoke import needs
 from tests.driver import digits
 
@@ -60,7 +62,7 @@ def test_profile(device: microc.Device) -> None:
     assert sum(k.share for k in result.kernels) == pytest.approx(1.0)
     events = result.to_trace()["traceEvents"]
     assert [e["ph"] for e in events] == ["X"] * len(result.kernels)
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in itertools.pairwise(events):
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
 
 
@@ -84,6 +86,23 @@ def test_verify_finds_the_first_difference(host: firmware.Project, device: micro
     assert 0 < difference.count < difference.elements and difference.index[-1] == 0
     error = difference.error("board host")
     assert error.exit_code == 1 and "depthwise2[0," in str(error)
+
+
+@needs_corpus
+def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
+    """A streaming network: its state goes on between samples on both sides, and a reset forgets it."""
+    (path,) = models("mww_v2_vad.tflite")
+    project = firmware.open_project(microc.compile(path, board="host").write(tmp_path / "vad"))
+    firmware.build(project)
+    with microc.connect(project) as device:
+        arrays = samples(device, 4)
+        _, difference = verify(device, firmware.host_library(project), arrays)
+        assert difference is None
+        device.reset()
+        first = [np.asarray(device.run(*a)).tolist() for a in arrays]
+        again = [np.asarray(device.run(*a)).tolist() for a in arrays]
+        device.reset()
+        assert [np.asarray(device.run(*a)).tolist() for a in arrays] == first != again
 
 
 def test_wrong_inputs(device: microc.Device) -> None:
