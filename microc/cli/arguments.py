@@ -46,6 +46,7 @@ class Arguments(argparse.Namespace):
     repeat: int
     trace: Path | None
     samples: int
+    tolerance: float
     seed: int
     action: str
     subject: str
@@ -214,6 +215,10 @@ def _project_commands(add: Adder) -> None:
     command.add_argument("--samples", type=int, default=3, metavar="N", help="sets of random inputs (default: 3)")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
+        "--tolerance", type=_tolerance, default=1e-6, metavar="T",
+        help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
+    )  # fmt: skip
+    command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
         help="use this array instead of random ones; once for each input",
     )  # fmt: skip
@@ -246,3 +251,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
     return seconds
+
+
+def _tolerance(text: str) -> float:
+    try:
+        tolerance = float(text)
+    except ValueError:
+        tolerance = -1.0
+    if not 0 <= tolerance < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance between 0 and 1")
+    return tolerance

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
@@ -104,23 +104,31 @@ def verify(arguments: Arguments) -> show.Answer:
         library = firmware.host_library(project)
         with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
             inputs = given or samples(device, arguments.samples, arguments.seed)
-            layers, difference = compare(device, library, inputs, progress(arguments))
+            layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
     if difference is not None:
         raise difference.error(f"board {project.board.name}")
-    rows = [
-        (c.kernel, show.layer(c.layer), c.op, ", ".join(c.tensors), show.count(c.elements), "identical") for c in layers
-    ]
-    text = show.table(("kernel", "layer", "operators", "tensors", "elements", "bits"), rows, 4)
-    total = sum(c.elements for c in layers)
-    data = {
+    exact = all(c.error == 0 for c in layers)
+    data: dict[str, Any] = {
         "board": project.board.name,
         "samples": len(inputs),
-        "elements": total,
-        "identical": True,
+        "elements": sum(c.elements for c in layers),
+        "tolerance": arguments.tolerance,
+        "identical": exact,
         "layers": [asdict(c) for c in layers],
     }
-    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(total)} elements"
-    return show.Answer(data, f"{text}\n\n{end}, every bit")
+    rows = [
+        (
+            c.kernel,
+            show.layer(c.layer),
+            c.op,
+            show.count(c.elements),
+            f"within {c.error:.1e}" if c.error else "identical",
+        )
+        for c in layers
+    ]
+    text = show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
+    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
+    return show.Answer(data, f"{text}\n\n{end}{'every bit' if exact else 'floats within the tolerance'}")
 
 
 def progress(arguments: Arguments) -> show.Progress | None:

@@ -22,6 +22,8 @@ _INFIX = {
 _UNARY = {"neg": "-", "not": "!", "bitnot": "~"}
 _PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
 _MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
+_LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}
+"""What binds tighter than this stands in such an operator without brackets: no comparisons in comparisons, no && in ||."""
 
 # fmt: off
 MATH = frozenset({
@@ -134,7 +136,8 @@ class ExprPrinter:
         if op in ("floordiv", "floormod"):
             reach = bounds_of(a, self.bounds)
             divisor = ir.int_value(b)
-            if reach is None or reach[0] < 0 or divisor is None or divisor <= 0:
+            natural = reach is not None and reach[0] >= 0 and divisor is not None and divisor > 0
+            if not natural and dtypes.info(a.dtype).kind != "uint":
                 return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
             op = "truncdiv" if op == "floordiv" else "truncmod"
         if op == "shl" and a.dtype in ("int32", "int64"):  # a negative value must not be shifted left in C
@@ -156,7 +159,7 @@ class ExprPrinter:
         """An operand; other operators than + - * are bracketed inside each other, as -Wparentheses and readers want."""
         text, binds = self._print(expr)
         plain = binds >= _PREFIX or (binds >= level and sign in _MIXABLE and binds in (12, 13))
-        plain = plain or (sign in ("<", "<=", ">", ">=", "==", "!=", "&&", "||") and binds > level)
+        plain = plain or binds > _LOOSEST.get(sign, _PREFIX)
         return text if plain else f"({text})"
 
 

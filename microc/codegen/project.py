@@ -27,8 +27,8 @@ they spill: without it kernels take up to a fifth fewer instructions on Armv7-M.
 RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
 RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
 SMALL_RAM = 32 * 1024
-SMALL_PAYLOAD = 64
-"""Boards with less RAM than SMALL_RAM get frames of this payload instead of 256 bytes."""
+PAYLOAD, SMALL_PAYLOAD = 256, 64
+"""Largest payload of a frame: the runtime's default, and for boards with less RAM than SMALL_RAM."""
 
 _DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
 _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
@@ -162,8 +162,13 @@ def _headers(runtime: Path) -> tuple[str, ...]:
     return tuple(f"ports/{path.name}" for path in sorted((runtime / "ports").glob("*.h")))
 
 
+def max_payload(board: Board) -> int:
+    """Largest payload of a frame, in bytes."""
+    return SMALL_PAYLOAD if 0 < board.ram_bytes < SMALL_RAM else PAYLOAD
+
+
 def _payload(board: Board) -> str:
-    if not board.ram_bytes or board.ram_bytes >= SMALL_RAM:
+    if max_payload(board) == PAYLOAD:
         return ""
     return f"\n#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */\n"
 

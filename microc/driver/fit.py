@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from microc.codegen.project import max_payload
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
@@ -17,7 +18,6 @@ BYTES_PER_STATEMENT = 8
 RUNTIME_RAM = 560
 """Bytes of the console's ring and of small variables, beside the two frames of the RPC."""
 FRAME_OVERHEAD = 12
-PAYLOAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def footprint(module: Module, board: Board) -> Footprint:
         arena=module.plan.size,
         buffers=sum(module.values[n].nbytes for n in outside),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=RUNTIME_RAM + 2 * (PAYLOAD + FRAME_OVERHEAD),
+        runtime=RUNTIME_RAM + 2 * (max_payload(board) + FRAME_OVERHEAD),
     )
 
 

@@ -111,11 +111,20 @@ class Library:
 
     def tensor(self, name: str) -> Array:
         """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
+        found, memory = self._place(name)
+        return np.frombuffer(memory.tobytes(), dtypes.to_numpy(found["dtype"])).reshape(found["shape"])
+
+    def set_tensor(self, name: str, value: Any) -> None:
+        """Overwrite any tensor of the manifest, for verification."""
+        found, memory = self._place(name)
+        memory[:] = np.ascontiguousarray(checked(value, found)).reshape(-1).view(np.uint8)
+
+    def _place(self, name: str) -> tuple[dict[str, Any], Array]:
+        """A tensor of the manifest and its bytes."""
         found = self._tensors.get(name)
         if found is None:
             raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
-        raw = self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
-        return np.frombuffer(raw.tobytes(), dtypes.to_numpy(found["dtype"])).reshape(found["shape"])
+        return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
         """Time ``repeats`` x ``number`` runs on the inputs set before."""

@@ -110,6 +110,10 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str)
     return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"))
 
 
+WORD = 4
+"""Bytes of a machine word: copies of whole words are cheap."""
+
+
 def _inside(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
     """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
@@ -128,26 +132,35 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
 
 
 def _patch(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
-    """``patch`` (P, K): the inputs of every pixel. Data is viewed as rows of W * C, so that one tap row is one run."""
+    """``patch`` (P, K): the inputs of every pixel. Data is viewed as rows of W * C.
+
+    A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
+    apart, are runs of C of their own instead, which lie inside or outside as a whole.
+    """
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
     highest_row = (g.out_height - 1) * stride_y + (g.kernel[0] - 1) * step_y - top
-    last = ((g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left + 1) * g.channels - 1
+    highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    by_tap = step_x > 1 or g.channels % WORD == 0
 
     def element(p: Var, k: Var) -> Expr:
         n, y, x = _split(p, g.batch, g.out_height, g.out_width)
-        if step_x == 1:
-            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
-        else:
+        if by_tap:
             tap, across, channel = _split(k, *g.kernel, g.channels)
-            run = across * (step_x * g.channels) + channel
+            column = x * stride_x + across * step_x
+            column = column - left if left else column
+            place = column * g.channels + channel
+            checks = _inside(column, g.width, -left, highest_column)
+        else:
+            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
+            place = x * (stride_x * g.channels) + run
+            place = place - left * g.channels if left else place
+            checks = _inside(place, row_size, -left, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
-        column = x * (stride_x * g.channels) + run
         row = row - top if top else row
-        column = column - left * g.channels if left else column
-        checks = _inside(row, g.height, -top, highest_row) + _inside(column, row_size, -left, last)
-        inside, value = ir.all_of(checks), rows[n, row, column]
+        inside = ir.all_of(_inside(row, g.height, -top, highest_row) + checks)
+        value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
 
     return te.compute((g.pixels, g.depth), element, "patch", ("p", "k"))

@@ -82,10 +82,26 @@ def check_fuse(chain: list[ir.For], names: tuple[str, ...]) -> None:
         )
 
 
+def check_one_kind(chain: list[ir.For]) -> None:
+    """Until its initialisation is a block of its own, a reduction must be walked in order for each result: fusing its loops
+    with spatial ones would let a later reorder accumulate before the initialisation."""
+    fused = {loop.var for loop in chain}
+    for s in walk_stmt(chain[-1].body):
+        if isinstance(s, ir.Block) and s.init is not None:
+            kinds = {i.kind for i in s.iters if free_vars(i.binding) & fused}
+            if len(kinds) > 1:
+                names = ", ".join(loop.var.name for loop in chain)
+                raise ScheduleError(
+                    f"fuse({names}): block {s.name!r} reduces along some of them",
+                    hint="fuse spatial loops with spatial ones, or decompose_reduction first",
+                )
+
+
 def fuse(func: ir.PrimFunc, loops: tuple[str, ...]) -> ir.PrimFunc:
     """Directly nested loops become one, named after all."""
     chain = _chain(func, loops)
     check_fuse(chain, loops)
+    check_one_kind(chain)
     extents = [extent_of(loop) for loop in chain]
     var = ir.Var(fresh(names_in(func.body), "_".join(loops)))
     values: dict[ir.Var, ir.Expr] = {}

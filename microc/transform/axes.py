@@ -56,25 +56,23 @@ def transposed_array(array: Array, axes: Sequence[int]) -> Array:
     return np.ascontiguousarray(array.reshape(padded_shape(array.shape, len(axes))).transpose(axes))
 
 
-def through_reshape(shape: Shape, axes: Sequence[int], wanted: Shape) -> tuple[Shape, Axes] | None:
-    """``x.transpose(axes).reshape(wanted)``, x of ``shape``, as ``x.reshape(shape2).transpose(axes2)``: ``(shape2, axes2)``.
+def through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes, Shape, Axes] | None:
+    """``x.transpose(axes).reshape(wanted)``, x of ``shape``, as ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
-    That works where the reshape splits axes, or merges axes that are neighbours in x too. None where it does not.
+    ``(axes1, shape2, axes2)`` where the reshape splits axes or merges neighbours, else None. What it merges is brought
+    together by ``axes1``, in the order that x has otherwise; ``axes1`` keeps the memory where those are neighbours in x too.
     """
-    runs = _runs([shape[axis] for axis in axes if shape[axis] != 1], [extent for extent in wanted if extent != 1])
+    solid = [axis for axis in axes if shape[axis] != 1]
+    runs = _runs([shape[axis] for axis in solid], [extent for extent in wanted if extent != 1])
     if runs is None:
         return None
-    sources = [axis for axis in axes if shape[axis] != 1]
     merged: list[tuple[list[int], int]] = []
     for before, after in runs:
-        merged.append((sources[:before], after))
-        sources = sources[before:]
-    solid = sorted(axis for axis in axes if shape[axis] != 1)
-    for group, _ in merged:
-        start = solid.index(group[0])
-        if solid[start : start + len(group)] != group:
-            return None
-    return _assembled(merged, wanted)
+        merged.append((solid[:before], after))
+        solid = solid[before:]
+    gathered = [axis for group, _ in sorted(merged, key=lambda item: min(item[0])) for axis in group]
+    rest = [axis for axis in range(len(shape)) if shape[axis] == 1]
+    return (*rest, *gathered), *_assembled(merged, wanted)
 
 
 def _runs(before: list[int], after: list[int]) -> list[tuple[int, int]] | None:
@@ -106,6 +104,6 @@ def _assembled(merged: Sequence[tuple[list[int], int]], wanted: Shape) -> tuple[
         if extent != 1:
             current = runs.pop(0)
         owner.append(current)
-    place = {number: group[0] for number, (group, _) in enumerate(merged)}
+    place = {number: min(group) for number, (group, _) in enumerate(merged)}
     order = sorted(range(len(wanted)), key=lambda axis: (place.get(owner[axis], -1), axis))
     return permuted(wanted, order), inverse(order)

@@ -1,90 +1,154 @@
 """Operator fusion: which nodes become one kernel.
 
-A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that follow it, or a chain
-of elementwise nodes. A node joins the kernel of a producer when it is the only consumer, the element count stays, and its other
-operands exist before the kernel runs.
+A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
+another one, or elementwise nodes alone. Inside a kernel every value has one reader and the result's element count, so that
+nothing is computed twice. The result alone is read outside: no path leaves a kernel and comes back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
-from microc.graph.ir import Graph, Node
+from microc import dtypes
+from microc.graph.ir import Graph, Node, fresh_name
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 
-MANDATORY = frozenset({"requantize", "requantize_float"})
+MANDATORY = frozenset(("requantize", "requantize_float"))
 """An accumulator of 32 bits never goes to memory when its requantisation follows, whatever the optimisation level."""
 
-
-@dataclass
-class _Groups:
-    """Groups under construction: the group of every value, and the values each group waits for."""
-
-    graph: Graph
-    of: dict[str, str] = field(default_factory=dict)
-    needs: dict[str, set[str]] = field(default_factory=dict)
-
-    def depends(self, value: str, group: str) -> bool:
-        """Whether ``value`` is computed from what ``group`` makes: then the group cannot wait for it."""
-        stack, seen = [value], set()
-        while stack:
-            name = stack.pop()
-            owner = self.of.get(name, name)
-            if owner == group:
-                return True
-            if owner not in seen:
-                seen.add(owner)
-                stack.extend(self.needs.get(owner, ()))
-        return False
+_WIDENING = frozenset(("dequantize", "cast"))
 
 
 def fuse(graph: Graph, context: PassContext) -> Graph:
-    """Set ``Node.group`` on every node but views. Level 0 fuses requantisation only; ``fuse_add=False`` keeps sums apart."""
-    groups = _Groups(graph)
-    consumers = graph.consumers()
-    kept = {*graph.outputs, *graph.updates.values()}
+    """Set ``Node.group`` on every node but views, and put the nodes of a group side by side, the anchor first.
+
+    Level 0 fuses requantisation only. With option ``fuse_add=False``, operators on two computed operands join no kernel before
+    them.
+    """
+    if context.opt_level > 0:
+        graph = _with_own_copies(graph)
+    return _in_order(graph, _Groups(graph, context).run())
+
+
+def _with_own_copies(graph: Graph) -> Graph:
+    """Give every elementwise reader its own copy of a node that only widens its operand: reading bytes twice is cheaper than
+    keeping them as floats."""
+    readers = graph.consumers()
+    taken = set(graph.types)
+    types = dict(graph.types)
+    copies: dict[tuple[str, int], str] = {}
     nodes: list[Node] = []
-    for number, node in enumerate(graph.nodes):
-        definition = registry.get(node.op)
-        inputs = {name for name in node.inputs if name}
-        if definition.view:
-            for name in node.outputs:
-                groups.needs[name] = inputs
-            nodes.append(node)
+    places = {id(node): place for place, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        inputs = tuple(copies.get((name, places[id(node)]), name) for name in node.inputs)
+        nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+        made = node.outputs[0]
+        if not _widens(graph, node) or len(readers.get(made, ())) < 2:
             continue
-        group = ""
-        if definition.elementwise and (context.opt_level > 0 or node.op in MANDATORY):
-            group = _join(groups, node, consumers, kept, context)
-        group = group or f"k{number}"
-        groups.needs[group] = groups.needs.get(group, set()) | {n for n in inputs if groups.of.get(n) != group}
-        groups.of.update(dict.fromkeys((name for name in node.outputs if name), group))
-        nodes.append(replace(node, group=group))
+        for reader in readers[made]:
+            if registry.get(reader.op).elementwise and graph.types[reader.outputs[0]].size == types[made].size:
+                name = fresh_name(taken, f"{made}.copy")
+                taken.add(name)
+                types[name] = types[made]
+                copies[made, places[id(reader)]] = name
+                nodes.append(replace(node, outputs=(name,)))
+    return _without_unread(replace(graph, types=types).with_nodes(nodes)) if copies else graph
+
+
+def _widens(graph: Graph, node: Node) -> bool:
+    """Whether a node's result is its operand in a larger dtype."""
+    if node.op not in _WIDENING:
+        return False
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    return dtypes.nbytes(result.dtype) > dtypes.nbytes(source.dtype)
+
+
+def _without_unread(graph: Graph) -> Graph:
+    """Originals of which every reader got a copy go."""
+    read = {*graph.outputs, *graph.updates.values(), *(name for node in graph.nodes for name in node.inputs)}
+    return graph.with_nodes(node for node in graph.nodes if not read.isdisjoint(node.outputs))
+
+
+class _Groups:
+    """Groups under construction: ``of`` names the group of every value, ``merged`` what a group has become part of."""
+
+    def __init__(self, graph: Graph, context: PassContext) -> None:
+        self.graph, self.context = graph, context
+        self.readers = graph.consumers()
+        self.kept = {*graph.outputs, *graph.updates.values()}
+        self.of: dict[str, str] = {}
+        self.merged: dict[str, str] = {}
+        self.anchored: set[str] = set()
+
+    def run(self) -> list[str]:
+        """The group of every node, empty for views."""
+        found = [self.place(number, node) for number, node in enumerate(self.graph.nodes)]
+        return [self.final(group) for group in found]
+
+    def final(self, group: str) -> str:
+        while group in self.merged:
+            group = self.merged[group]
+        return group
+
+    def place(self, number: int, node: Node) -> str:
+        definition = registry.get(node.op)
+        if definition.view:
+            return ""
+        group = f"k{number}"
+        outputs = [name for name in node.outputs if name]
+        if len(outputs) == 1:
+            self.of[outputs[0]] = group
+        if not definition.elementwise:
+            self.anchored.add(group)
+        elif self.context.opt_level > 0 or node.op in MANDATORY:
+            self.join(node, group)
+        return group
+
+    def join(self, node: Node, group: str) -> None:
+        """Merge the kernels of a node's operands with it: all without anchor, and of the others the one that runs last."""
+        whole = registry.get(node.op).whole
+        operands = [name for k, name in enumerate(node.inputs) if name and k not in whole]
+        varying = {name for name in operands if name not in self.graph.consts}
+        if len(varying) > 1 and self.context.options.get("fuse_add") is False:
+            return
+        size = self.graph.types[node.outputs[0]].size
+        found = {self.final(self.of[name]) for name in varying if self.is_inner(name, size)}
+        anchors = sorted(found & self.anchored, key=_number)
+        if self.context.opt_level == 0:
+            found = set(anchors)
+        for other in (found - self.anchored) | set(anchors[-1:]):
+            self.merged[other] = group
+        if anchors:
+            self.anchored.add(group)
+
+    def is_inner(self, name: str, size: int) -> bool:
+        """Whether a value can stay inside of a kernel: the node that asks is its only reader."""
+        alone = name in self.of and len(self.readers[name]) == 1 and name not in self.kept
+        return alone and self.graph.types[name].size == size
+
+
+def _number(group: str) -> int:
+    return int(group[1:])
+
+
+def _in_order(graph: Graph, groups: Iterable[str]) -> Graph:
+    """The nodes with their groups, each group where its last node stood. The anchor comes first: what else precedes it in the
+    group is not what it reads, which nobody else may read."""
+    placed = [replace(node, group=group) for node, group in zip(graph.nodes, groups, strict=True)]
+    members: dict[str, list[Node]] = {}
+    last: dict[str, int] = {}
+    for position, node in enumerate(placed):
+        members.setdefault(node.group, []).append(node)
+        last[node.group] = position
+    nodes: list[Node] = []
+    for position, node in enumerate(placed):
+        if not node.group:
+            nodes.append(node)
+        elif last[node.group] == position:
+            nodes.extend(sorted(members[node.group], key=lambda n: registry.get(n.op).elementwise))
     return graph.with_nodes(nodes)
-
-
-def _join(
-    groups: _Groups, node: Node, consumers: dict[str, tuple[Node, ...]], kept: set[str], context: PassContext
-) -> str:
-    """The group of the producer that ``node`` can join: the one computed last, whose result then never goes to memory."""
-    graph = groups.graph
-    size = graph.types[node.outputs[0]].size
-    whole = {node.inputs[k] for k in registry.get(node.op).whole if k < len(node.inputs)}
-    variable = [name for name in dict.fromkeys(node.inputs) if name in groups.of and name not in whole]
-    if len(variable) > 1 and context.options.get("fuse_add") is False:
-        return ""
-    for name in reversed(variable):
-        group = groups.of[name]
-        alone = len(consumers[name]) == 1 and name not in kept and graph.types[name].size == size
-        others = [n for n in node.inputs if n and n != name]
-        if alone and _single_output(graph, name) and not any(groups.depends(n, group) for n in others):
-            return group
-    return ""
-
-
-def _single_output(graph: Graph, name: str) -> bool:
-    """Whether the node that makes a value makes nothing else."""
-    return all(len([o for o in node.outputs if o]) == 1 for node in graph.nodes if name in node.outputs)
 
 
 PASS = Pass("fuse", fuse, 0)

@@ -18,7 +18,7 @@ from microc.ops import registry
 from microc.transform.axes import Axes, permuted_type
 from microc.transform.context import Pass, PassContext
 from microc.transform.reshapes import reshape_rules
-from microc.transform.transposes import free_transpose_rules, transpose_rules
+from microc.transform.transposes import joining_rules, resting_rules, transpose_rules
 
 CHANNELS_LAST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 2, 3, 1)}
 CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
@@ -28,12 +28,11 @@ CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 def channels_last(graph: Graph, context: PassContext) -> Graph:
     """Convert the operators with layout NCHW, if there are any, and clear up."""
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
-        return rewrite(graph, (*transpose_rules(), *free_transpose_rules()))
+        return rewrite(rewrite(graph, transpose_rules()), resting_rules())
     swapped = _images(graph)
-    moving = (*transpose_rules(), *reshape_rules())
-    converted = rewrite(_Converter(graph, swapped).run(), moving)
-    converted = rewrite(_with_true_inputs(converted, graph, swapped), moving)
-    return rewrite(converted, (*free_transpose_rules(), *reshape_rules()))
+    converted = rewrite(_Converter(graph, swapped).run(), (*transpose_rules(), *reshape_rules()))
+    converted = rewrite(_with_true_inputs(converted, graph, swapped), joining_rules())
+    return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
 def _images(graph: Graph) -> dict[str, str]:

@@ -24,10 +24,11 @@ def element_operands(match: Match) -> list[int]:
 
 
 def reshape_rules() -> tuple[Rule, ...]:
-    """Merging reshapes, and moving them behind elementwise operators."""
+    """Merging reshapes, and moving them behind elementwise operators and padding."""
     return (
         (P.op("reshape", P.op("reshape", P.any("x"), shared=True)), _merge),
         (P.op(elementwise_operators()), _sink),
+        (P.op("pad", P.op("reshape", P.any("x"), shared=True), name="pad"), _pad),
     )
 
 
@@ -95,3 +96,25 @@ def _operand(match: Match, value: str, before: Shape, after: Shape) -> str:
 def _viewed(match: Match, value: str, shape: Sequence[int]) -> TensorType:
     kind = match.type(value)
     return TensorType(tuple(shape), kind.dtype, kind.quant)
+
+
+def _pad(match: Match) -> Replacement | None:
+    """pad(reshape(x)) -> reshape(pad(x)) where the reshape only adds or drops axes of one element, which are not padded."""
+    source, result = match.type(match["x"]), match.type(match.output)
+    padding, middle = match.root.attr("padding"), match.type(match.root.inputs[0])
+    solid = [k for k, extent in enumerate(middle.shape) if extent != 1]
+    own = [k for k, extent in enumerate(source.shape) if extent != 1]
+    if [middle.shape[k] for k in solid] != [source.shape[k] for k in own] or source.quant != result.quant:
+        return None
+    if (result.quant and result.quant.axis is not None) or any(sum(p) for k, p in enumerate(padding) if k not in solid):
+        return None
+    wanted = [(0, 0)] * len(source.shape)
+    for k, axis in zip(solid, own, strict=True):
+        wanted[axis] = padding[k]
+    shape = tuple(before + extent + after for extent, (before, after) in zip(source.shape, wanted, strict=True))
+    kind = TensorType(shape, result.dtype, result.quant)
+    padded = match.emit(
+        "pad", (match["x"],), {**match.root.attrs, "padding": tuple(wanted)}, kind, f"{match.output}.moved"
+    )
+    match.emit("reshape", (padded,), {"shape": result.shape})
+    return match.replacement()

@@ -27,6 +27,7 @@ from microc.transform.axes import (
 from microc.transform.reshapes import element_operands, elementwise_operators
 
 _REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+_CHANNELS_FIRST = (0, 3, 1, 2)
 _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
 
@@ -51,9 +52,13 @@ def transpose_rules() -> tuple[Rule, ...]:
     )
 
 
-def free_transpose_rules() -> tuple[Rule, ...]:
-    """A transposition that leaves the elements in order is a reshape. Once nothing moves any more: reshapes hide the order."""
-    return ((P.op("transpose", P.any("x")), _free),)
+def resting_rules() -> tuple[Rule, ...]:
+    """For transpositions that stay, once nothing moves any more: one that leaves the elements in order is a reshape, others
+    are done on integers rather than on the floats that these become."""
+    return (
+        (P.op("transpose", P.any("x")), _free),
+        (P.op("transpose", P.op("dequantize", P.any("x"), name="floats")), _before_dequantize),
+    )
 
 
 def _without_effect(match: Match) -> Replacement | None:
@@ -89,8 +94,23 @@ def _free(match: Match) -> Replacement | None:
     return match.replacement()
 
 
+def _before_dequantize(match: Match) -> Replacement | None:
+    """dequantize follows in the same kernel."""
+    floats, axes = match.nodes["floats"], match.root.attr("axes")
+    if floats.attr("axis") is not None:
+        return None
+    kind = permuted_type(match.type(match["x"]), axes)
+    moved = match.emit("transpose", (match["x"],), {"axes": axes}, kind, f"{match['x']}.moved")
+    match.emit("dequantize", (moved,), floats.attrs, loc=floats.loc)
+    return match.replacement()
+
+
 def _reshaped(match: Match) -> Replacement | None:
-    """Splitting axes, or merging neighbours, works in any order of the axes."""
+    """Splitting axes, or merging neighbours, works in any order of the axes.
+
+    Where it merges axes that are apart (depth to space), they are brought together, and only the order of an image is left to
+    move on.
+    """
     source, axes = match.type(match["x"]), match.nodes["moved"].attr("axes")
     result = match.type(match.output)
     if any(t.quant is not None and t.quant.axis is not None for t in (source, result)):
@@ -98,12 +118,18 @@ def _reshaped(match: Match) -> Replacement | None:
     found = through_reshape(source.shape, axes, result.shape)
     if found is None:
         return None
-    shape, moved = found
+    first, shape, moved = found
+    operand = match["x"]
+    if not keeps_memory(source.shape, first):
+        if moved != _CHANNELS_FIRST:
+            return None
+        kind = permuted_type(source, first)
+        operand = match.emit("transpose", (operand,), {"axes": first}, kind, f"{match.output}.gathered")
     if moved == tuple(range(len(moved))):
-        match.emit("reshape", (match["x"],), {"shape": shape})
-        return match.replacement()
-    inner = TensorType(shape, result.dtype, result.quant)
-    _finish(match, "reshape", (match["x"],), {"shape": shape}, inner, moved)
+        match.emit("reshape", (operand,), {"shape": shape})
+    else:
+        inner = TensorType(shape, result.dtype, result.quant)
+        _finish(match, "reshape", (operand,), {"shape": shape}, inner, moved)
     return match.replacement()
 
 

@@ -119,7 +119,7 @@ def test_instructions(tmp_path: Path) -> None:
     board = load_board("mps2-an386")
     source = tmp_path / "intrinsics.c"
     source.write_text(_firmware())
-    elf = build_firmware(board, tmp_path, main=source)
+    elf = build_firmware(board, tmp_path, program=[source])
     with Emulator(board, elf) as emulator, Line(emulator.url) as line:
         line.send(b"R")
         for name in SCALAR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from math import prod
 
 from microc.errors import ScheduleError
@@ -91,25 +92,31 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
 
 def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     """Split the innermost loop of a gathering block into runs that are consecutive in its source, and move them by words."""
-    run = run_length(schedule, block)
     inner = schedule.loops_of(block)[-1]
-    if run and run < loop_extent(schedule.func, inner) and loop_extent(schedule.func, inner) % run == 0:
-        schedule = schedule.split(inner, (None, run))
-        inner = f"{inner}_1"
+    extent, runs = loop_extent(schedule.func, inner), run_lengths(schedule, block)
+    if runs and all(a % b == 0 for a, b in itertools.pairwise((extent, *runs))):
+        counts = tuple(a // b for a, b in itertools.pairwise(runs))
+        schedule = schedule.split(inner, (None, *counts, runs[-1]))
+        inner = schedule.loops_of(block)[-1]
     if target.has("unaligned") and loop_extent(schedule.func, inner) > 1:
         schedule = schedule.vectorize(inner)
     return schedule
 
 
-def run_length(schedule: Schedule, block: str) -> int:
-    """The largest n for which the block's source index counts whole runs, index // n, along its last iterator; 0 if none."""
+def run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
+    """The lengths of the runs, and runs of runs, that the block's source indices count along its last iterator: its divisors."""
     what = find_block(schedule.func.body, block)
     last = what.iters[-1].var
-    found = [0]
+    found: set[int] = set()
     for expr in walk_all_exprs(what.body):
-        if isinstance(expr, ir.Bin) and expr.op == "floordiv" and expr.a == last:
-            found.append(ir.int_value(expr.b) or 0)
-    return max(found)
+        match expr:
+            case ir.Bin("floordiv", a, ir.Const(int() as length)) if a == last:
+                found.add(length)
+            case ir.Bin("floordiv", ir.Bin("floormod", a, _), ir.Const(int() as length)) if a == last:
+                found.add(length)
+            case _:
+                pass
+    return tuple(sorted(found, reverse=True))
 
 
 def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
