@@ -107,6 +107,7 @@ def test_version(microc: Command) -> None:
         (["compile", MODEL, "-o", "x", "--input-shape", "a=0"], "is no shape"),
         (["compile", MODEL, "-o", "x", "--nonsense"], "--nonsense"),
         (["run", MODEL, "--timeout", "never"], "is no time"),
+        (["verify", MODEL, "--tolerance", "2"], "is no tolerance"),
         (["boards", "show"], "takes a name"),
         (["boards", "show", "nucleo"], "unknown board"),
         (["boards", "list", "host"], "takes no name"),

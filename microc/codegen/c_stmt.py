@@ -55,7 +55,13 @@ class StmtPrinter:
             self.expr.bounds[loop.var] = (0, max(0, extent - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
         head = f"for ({kind} {name} = 0; {name} < {self.expr(loop.extent)}; ++{name}) {{"
-        return [head, *_indented(self.lines(loop.body)), "}"]
+        lines = [head, *_indented(self.lines(loop.body)), "}"]
+        if loop.kind == "parallel":
+            scratch = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
+            if scratch:
+                raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
+            lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
+        return lines
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""

@@ -112,10 +112,11 @@ def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tupl
             return (exact + half) >> most, False
         return ((exact >> (most - 1)) + 1) >> 1, False
     one, fits = ir.const(1, "int32"), bound + (1 << (most - 1)) <= INT32_MAX
-    if least >= 1:
+    if least >= 1:  # rounding as the last of two shifts needs no power of two made at run time
         exact = r if hidden else r + (r >> 31)
-        if fits:
-            return (exact + (one << (scale.right - 1))) >> scale.right, False
+        half = 1 + (2 * out.zero_point if out is not None else 0)
+        if (bound >> (least - 1)) + 1 + abs(half) <= INT32_MAX:
+            return ((exact >> (scale.right - 1)) + half) >> 1, out is not None
         return ((exact >> (scale.right - 1)) + 1) >> 1, False
     if not fits or most > 30:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from microc.module import Module
+from microc.module import Call, Module
 
 BEFORE = -1
 """The time before the first call, when inputs are written."""
@@ -69,6 +69,8 @@ def units(module: Module, *, io_in_arena: bool) -> tuple[Unit, ...]:
             (new, new_offset), (old, old_offset) = module.base_of(written), module.base_of(read)
             if new_offset or old_offset or new not in alive or old not in alive or new in taken:
                 continue
+            if _also_read(module, call, written, old):
+                continue
             same = module.values[new].nbytes == module.values[old].nbytes
             if same and alive[old][1] == time and alive[new][0] == time and root(new) != root(old):
                 parent[root(new)] = root(old)
@@ -77,6 +79,11 @@ def units(module: Module, *, io_in_arena: bool) -> tuple[Unit, ...]:
     for name in alive:
         members.setdefault(root(name), []).append(name)
     return tuple(_unit(module, names, alive) for names in members.values())
+
+
+def _also_read(module: Module, call: Call, written: str, base: str) -> bool:
+    """Whether a call reads the memory of ``base`` also through a view that ``written`` must not replace."""
+    return any((written, name) not in call.inplace and module.base_of(name)[0] == base for name in call.reads)
 
 
 def _unit(module: Module, names: list[str], alive: Mapping[str, tuple[int, int]]) -> Unit:

@@ -88,12 +88,15 @@ class Schedule:
         return self.apply("reorder", names)
 
     def unroll(self, loop: str) -> Schedule:
+        """The loop becomes its iterations, one after the other."""
         return self.apply("set_kind", loop, "unrolled")
 
     def vectorize(self, loop: str) -> Schedule:
+        """Copies and fills of bytes move word by word; other loops are left to the C compiler."""
         return self.apply("set_kind", loop, "vectorized")
 
     def parallel(self, loop: str) -> Schedule:
+        """Iterations that need not wait for each other: threads where the C is compiled with OpenMP, else an ordinary loop."""
         return self.apply("set_kind", loop, "parallel")
 
     def annotate(self, where: str, key: str, value: int | str) -> Schedule:

@@ -59,8 +59,8 @@ def transposed_array(array: Array, axes: Sequence[int]) -> Array:
 def through_reshape(shape: Shape, axes: Axes, wanted: Shape) -> tuple[Axes, Shape, Axes] | None:
     """``x.transpose(axes).reshape(wanted)``, x of ``shape``, as ``x.transpose(axes1).reshape(shape2).transpose(axes2)``.
 
-    ``(axes1, shape2, axes2)`` where the reshape splits axes or merges neighbours, else None. What it merges is brought
-    together by ``axes1``, in the order that x has otherwise; ``axes1`` keeps the memory where those are neighbours in x too.
+    Gives ``(axes1, shape2, axes2)``; None for tensors without elements. What the reshape merges is brought together by
+    ``axes1``, in the order that x has otherwise; ``axes1`` keeps the memory where those axes are neighbours in x too.
     """
     solid = [axis for axis in axes if shape[axis] != 1]
     runs = _runs([shape[axis] for axis in solid], [extent for extent in wanted if extent != 1])

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Graph
+from microc.graph.match import without_dead_nodes
 from microc.transform.context import Pass, PassContext
 
 
 def eliminate_dead_code(graph: Graph, context: PassContext) -> Graph:
-    """Keep what graph outputs and state updates depend on."""
-    needed = {*graph.outputs, *graph.updates.values()}
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if needed & set(node.outputs):
-            kept.append(node)
-            needed.update(node.inputs)
-    return graph.with_nodes(reversed(kept))
+    """Keep what graph outputs and state updates depend on, and the constants that is computed from."""
+    alive = without_dead_nodes(graph)
+    return alive.with_nodes(alive.nodes)
 
 
 PASS = Pass("dead_code", eliminate_dead_code)

@@ -1,8 +1,8 @@
 """Operator fusion: which nodes become one kernel.
 
 A kernel is an anchor (anything that is neither elementwise nor a view) and the elementwise nodes that lead from its result to
-another one, or elementwise nodes alone. Inside a kernel every value has one reader and the result's element count, so that
-nothing is computed twice. The result alone is read outside: no path leaves a kernel and comes back.
+another one, or elementwise nodes alone. Inside a kernel every value has the result's element count, so that nothing is
+computed twice. The result alone is read outside: no path leaves a kernel and comes back.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from microc.transform.context import Pass, PassContext
 
 MANDATORY = frozenset(("requantize", "requantize_float"))
 """An accumulator of 32 bits never goes to memory when its requantisation follows, whatever the optimisation level."""
+
+REUSED = 2
+"""So many elementwise values of a kernel may be used more than once: the expression of each is written down for every use."""
 
 _WIDENING = frozenset(("dequantize", "cast"))
 
@@ -72,15 +75,21 @@ def _without_unread(graph: Graph) -> Graph:
 
 
 class _Groups:
-    """Groups under construction: ``of`` names the group of every value, ``merged`` what a group has become part of."""
+    """Groups under construction, by the names they get first; ``merged`` says what a group has become part of.
+
+    ``maker`` holds the group of every value of a node with one result, ``made`` the values of a group, ``anchored`` the groups
+    with an anchor, ``reused`` the elementwise values that are used more than once.
+    """
 
     def __init__(self, graph: Graph, context: PassContext) -> None:
         self.graph, self.context = graph, context
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
-        self.of: dict[str, str] = {}
+        self.maker: dict[str, str] = {}
         self.merged: dict[str, str] = {}
         self.anchored: set[str] = set()
+        self.made: dict[str, list[str]] = {}
+        self.reused: set[str] = set()
 
     def run(self) -> list[str]:
         """The group of every node, empty for views."""
@@ -98,11 +107,15 @@ class _Groups:
             return ""
         group = f"k{number}"
         outputs = [name for name in node.outputs if name]
+        self.made[group] = outputs
         if len(outputs) == 1:
-            self.of[outputs[0]] = group
+            self.maker[outputs[0]] = group
         if not definition.elementwise:
             self.anchored.add(group)
-        elif self.context.opt_level > 0 or node.op in MANDATORY:
+            return group
+        if sum(reader.inputs.count(outputs[0]) for reader in self.readers.get(outputs[0], ())) > 1:
+            self.reused.add(outputs[0])
+        if self.context.opt_level > 0 or node.op in MANDATORY:
             self.join(node, group)
         return group
 
@@ -113,20 +126,36 @@ class _Groups:
         varying = {name for name in operands if name not in self.graph.consts}
         if len(varying) > 1 and self.context.options.get("fuse_add") is False:
             return
-        size = self.graph.types[node.outputs[0]].size
-        found = {self.final(self.of[name]) for name in varying if self.is_inner(name, size)}
+        found = {self.final(self.maker[name]) for name in varying if name in self.maker}
         anchors = sorted(found & self.anchored, key=_number)
-        if self.context.opt_level == 0:
-            found = set(anchors)
-        for other in (found - self.anchored) | set(anchors[-1:]):
+        chosen = (found - self.anchored if self.context.opt_level > 0 else set()) | set(anchors[-1:])
+        size = self.graph.types[node.outputs[0]].size
+        while chosen:
+            inside = {*chosen, group}
+            open_ = {other for other in chosen if not self.closes(other, inside, size)}
+            if not open_:
+                break
+            chosen -= open_
+        if sum(name in self.reused for other in chosen for name in self.made[other]) > REUSED:
+            return
+        for other in chosen:
             self.merged[other] = group
-        if anchors:
+            self.made[group] = [*self.made.pop(other), *self.made[group]]
+        if chosen & self.anchored:
             self.anchored.add(group)
 
-    def is_inner(self, name: str, size: int) -> bool:
-        """Whether a value can stay inside of a kernel: the node that asks is its only reader."""
-        alone = name in self.of and len(self.readers[name]) == 1 and name not in self.kept
-        return alone and self.graph.types[name].size == size
+    def closes(self, group: str, inside: set[str], size: int) -> bool:
+        """Whether all that a group makes has ``size`` elements and is read by the groups ``inside`` alone."""
+        for name in self.made[group]:
+            if name in self.kept or self.graph.types[name].size != size:
+                return False
+            if any(self.group_of(reader) not in inside for reader in self.readers.get(name, ())):
+                return False
+        return True
+
+    def group_of(self, node: Node) -> str:
+        """The group of a node with one result that has been placed; empty for others."""
+        return self.final(self.maker.get(node.outputs[0], ""))
 
 
 def _number(group: str) -> int:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from microc.errors import InternalError, UnsupportedError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 
-ROUNDS = 4
-"""An operator may become surface operators again (a mean becomes a sum and a requantize); few steps settle everything."""
+ROUNDS = 8
+"""An operator may become surface operators again (a mean becomes a sum and a requantize); few rounds settle everything."""
 
 
 def legalize(graph: Graph, context: PassContext) -> Graph:
-    """Rewrite until nothing changes. With option ``requantize=fixed``, ONNX's float requantisation becomes fixed point."""
+    """Rewrite until nothing changes. With option ``requantize=fixed``, ONNX's float requantisation becomes fixed point.
+
+    Raises UnsupportedError that lists every operator which has no core form.
+    """
     if context.options.get("requantize") == "fixed":
         graph = graph.with_nodes(_fixed(graph, node) for node in graph.nodes)
     for _ in range(ROUNDS):
         rewritten = _once(graph)
         if rewritten is graph:
-            break
+            return graph
         graph = rewritten
-    return graph
+    raise InternalError(f"legalizing graph {graph.name} comes to no end")
 
 
 def _fixed(graph: Graph, node: Node) -> Node:
@@ -36,10 +40,15 @@ def _once(graph: Graph) -> Graph:
     """Every node once; the same object when no operator had anything to rewrite."""
     nodes: list[Node] = []
     types, consts = dict(graph.types), dict(graph.consts)
+    refused: list[UnsupportedError] = []
     changed = False
     for node in graph.nodes:
         rewrite = registry.get(node.op).legalize
-        found = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
+        try:
+            found = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
+        except UnsupportedError as error:
+            refused.append(error)
+            continue
         if found is None:
             nodes.append(node)
             continue
@@ -48,7 +57,17 @@ def _once(graph: Graph) -> Graph:
         nodes.extend(new_nodes)
         types.update(new_types)
         consts.update(new_consts)
+    if refused:
+        raise _all_at_once(refused)
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
+
+
+def _all_at_once(errors: list[UnsupportedError]) -> UnsupportedError:
+    """One error that says what all say."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = [f"  {e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in errors]
+    return UnsupportedError("\n".join((f"{len(errors)} operators are not supported:", *lines)))
 
 
 PASS = Pass("legalize", legalize, 0)

@@ -50,7 +50,7 @@ def data(seed: int) -> list[Array]:
     found = []
     for dtype, buffer in SOURCES.items():
         if dtypes.is_float(dtype):
-            values = dice.choice([0.0, -0.0, 1.5, -3.25, 1e30, 77.0, -1e-30], 3)
+            values = dice.choice([0.0, -0.0, 1.5, -3.25, 1e30, 77.0, -1e-30], 3).tolist()
         else:
             low, high = dtypes.int_range(dtype)
             values = [
@@ -125,7 +125,7 @@ def edges(dtype: str) -> list[int | float]:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_literals(compiler: str, tmp_path: Path) -> None:
     """Every literal is of its dtype, exactly, and needs no conversion."""
-    values = [ir.const(value, dtype) for dtype in STORED for value in edges(dtype)]
+    values: list[ir.Expr] = [ir.const(value, dtype) for dtype in STORED for value in edges(dtype)]
     values += [ir.Bin("sub", SOURCES["int32"][0], ir.const(v, "int32")) for v in (-5, 5)]
     assert compare(values, 1, tmp_path, "-O1", UNDEFINED) == len(values)
     build([function(k, value) for k, value in enumerate(values)], tmp_path, compiler=compiler)

@@ -85,7 +85,7 @@ def test_floats_are_given_a_tolerance() -> None:
         far = x.copy()
         far[k] = value
         assert (compare(far, x, 1e-6).wrong, compare(far, x, 1e-6).first) == (1, k)
-    assert compare(np.int32([1, 2]), np.int32([1, 3]), 0.5).wrong == 1
+    assert compare(np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0.5).wrong == 1
 
 
 @needs("arm-none-eabi-gcc", "qemu-system-arm")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
+from microc.dtypes import nbytes
 from microc.module import Call, Module, Value, View
 
 
@@ -17,8 +18,8 @@ class Sketch:
     calls: list[Call] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
 
-    def value(self, name: str, size: int, storage: str = "intermediate", align: int = 4) -> str:
-        self.values[name] = Value(name, (size,), "int8", storage, align=align)
+    def value(self, name: str, size: int, storage: str = "intermediate", dtype: str = "int8") -> str:
+        self.values[name] = Value(name, (size,), dtype, storage)
         return name
 
     def view(self, name: str, base: str, offset: int, size: int) -> str:
@@ -68,24 +69,27 @@ def residual() -> Module:
 
 
 sizes = st.sampled_from([1, 3, 4, 10, 16, 64, 64, 100])
-aligns = st.sampled_from([1, 4, 8, 16])
+kinds = st.sampled_from(["int8", "int8", "int16", "int32", "int64"])
 
 
 @st.composite
 def modules(draw: st.DrawFn, calls: int = 8) -> Module:
     """Any well-formed module: everything is written before it is read."""
     sketch = Sketch()
-    known = [sketch.value(f"in{k}", draw(sizes), "input", draw(aligns)) for k in range(draw(st.integers(0, 2)))]
-    known += [sketch.value(f"state{k}", draw(sizes), "state", draw(aligns)) for k in range(draw(st.integers(0, 1)))]
+    known = [sketch.value(f"in{k}", draw(sizes), "input", draw(kinds)) for k in range(draw(st.integers(0, 2)))]
+    known += [sketch.value(f"state{k}", draw(sizes), "state", draw(kinds)) for k in range(draw(st.integers(0, 1)))]
     for number in range(draw(st.integers(1, calls))):
         reads = tuple(draw(st.lists(st.sampled_from(known), max_size=3, unique=True))) if known else ()
         kind = draw(st.sampled_from(["new", "new", "in place", "view", "parts"]))
-        workspace = ()
+        workspace: tuple[str, ...] = ()
         if draw(st.booleans()):
-            workspace = (sketch.value(f"work{number}", draw(sizes), "workspace", draw(aligns)),)
-        size = sketch.values[reads[0]].nbytes if kind == "in place" and reads else draw(sizes)
+            workspace = (sketch.value(f"work{number}", draw(sizes), "workspace", draw(kinds)),)
+        dtype = draw(kinds)
+        width = nbytes(dtype)
+        size = sketch.values[reads[0]].nbytes if kind == "in place" and reads else draw(sizes) * width
         last = number == 0 or draw(st.integers(0, 4)) == 0
-        base = sketch.value(f"t{number}", size, "output" if last else "intermediate", draw(aligns))
+        base = sketch.value(f"t{number}", -(-size // width), "output" if last else "intermediate", dtype)
+        size = sketch.values[base].nbytes
         if kind == "parts" and size > 1:  # a concatenation: two calls write into one value
             cut = draw(st.integers(1, size - 1))
             sketch.call(reads, (sketch.view(f"low{number}", base, 0, cut),), workspace)

@@ -102,6 +102,19 @@ def test_a_view_keeps_its_base_alive() -> None:
     assert plan is not None and plan.lower_bound == 48
 
 
+def test_no_sum_in_place_of_what_a_view_still_reads() -> None:
+    """y[i] = a[i] + a_again[n - i]: the pair (y, a) is declared, but y must not damage a's view."""
+    sketch = Sketch()
+    sketch.value("x", 16, "input")
+    sketch.value("a", 16)
+    sketch.view("again", "a", 0, 16)
+    sketch.value("y", 16, "output")
+    sketch.call(("x",), ("a",))
+    sketch.call(("a", "again"), ("y",), inplace=(("y", "a"),))
+    plan = plan_module(sketch.module()).plan
+    assert plan is not None and plan.offsets["y"] != plan.offsets["a"]
+
+
 def test_nothing_to_place() -> None:
     plan = plan_module(Sketch().module()).plan
     assert plan is not None and plan.size == 0

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microc.codegen.c_stmt import StmtPrinter
 from microc.errors import ScheduleError
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
+from microc.tir.lower import lower
 from tests.schedule.functions import matmul, outputs, padded_rows
 
 Steps = Callable[[Schedule], Schedule]
@@ -142,3 +144,14 @@ def test_random_steps_keep_the_meaning(steps: list[tuple[str, int, int]]) -> Non
         except ScheduleError:
             continue
     assert np.array_equal(outputs(schedule.func, lowered=True), outputs(func, lowered=False))
+
+
+def test_parallel_loops_print_for_openmp() -> None:
+    schedule = Schedule(matmul(4, 4, 4)).reverse_compute_at("out", "o").set_scope("acc", "register").parallel("p")
+    text = StmtPrinter().function(lower(schedule.func))
+    assert any("#pragma omp parallel for" in line for line in text)
+
+
+def test_a_fused_reduction_is_refused_before_it_is_decomposed() -> None:
+    with pytest.raises(ScheduleError, match="reduces"):
+        Schedule(matmul(3, 4, 5)).fuse("p", "o").fuse("p_o", "k")

@@ -6,8 +6,14 @@ loops that copy or fill.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from microc.tir import ir
-from microc.tir.rewrite import free_vars, map_stmt
+from microc.tir.affine import linear, simplify
+from microc.tir.rewrite import free_vars, map_stmt, substitute
+
+LONG = 4
+"""Runs of at least this many elements are worth a version of their own without guards."""
 
 
 def unswitch_loops(stmt: ir.Stmt) -> ir.Stmt:
@@ -43,12 +49,44 @@ def _unswitch(loop: ir.For) -> ir.Stmt:
     condition, copy, fill = parts
     terms = _conjuncts(condition)
     outside = ir.all_of(t for t in terms if loop.var not in free_vars(t))
-    if outside is None:
-        return loop
     inside = ir.all_of(t for t in terms if loop.var in free_vars(t))
-    body = copy if inside is None else _guarded(loop.body, inside, copy, fill)
-    filling = ir.For(loop.var, loop.extent, fill, loop.kind, loop.annotations)
-    return ir.If(outside, ir.For(loop.var, loop.extent, body, loop.kind, loop.annotations), filling)
+    copying: ir.Stmt = replace(loop, body=copy)
+    if inside is not None:
+        guarded = replace(loop, body=_guarded(loop.body, inside, copy, fill))
+        copying = _whole_or_guarded(loop, inside, copying, guarded)
+    if outside is None:
+        return copying
+    return ir.If(outside, copying, replace(loop, body=fill))
+
+
+def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarded: ir.Stmt) -> ir.Stmt:
+    """A copy without guards where the condition holds for all iterations, as it does away from the border.
+
+    Comparisons of affine expressions that hold at both ends hold in between.
+    """
+    extent = ir.int_value(loop.extent)
+    terms = _conjuncts(condition)
+    if extent is None or extent < LONG or not isinstance(loop.body, ir.Store):
+        return guarded
+    if not all(_monotone(t, loop.var) for t in terms):
+        return guarded
+    ends = (ir.const(0, "int32"), ir.const(extent - 1, "int32"))
+    checks = (simplify(substitute(t, {loop.var: end})) for t in terms for end in ends)
+    always = ir.all_of(dict.fromkeys(checks))
+    assert always is not None
+    return ir.If(always, copying, guarded)
+
+
+def _monotone(condition: ir.Expr, var: ir.Var) -> bool:
+    """Whether a comparison compares int32 expressions that are affine in ``var``."""
+    if (
+        not isinstance(condition, ir.Bin)
+        or condition.op not in ("lt", "le", "gt", "ge")
+        or condition.a.dtype != "int32"
+    ):
+        return False
+    terms, _ = linear(condition.a - condition.b)
+    return all(term == var or var not in free_vars(term) for term in terms)
 
 
 def _guarded(old: ir.Stmt, condition: ir.Expr, copy: ir.Stmt, fill: ir.Stmt) -> ir.Stmt:

@@ -1,0 +1,205 @@
+"""Every lowering pass keeps what a function computes and does what it is for; the interpreter sees overruns and overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from microc.errors import InternalError
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.schedule import Schedule
+from microc.target import target_for
+from microc.tir import ir
+from microc.tir.affine import simplify_stmt
+from microc.tir.lower import lower
+from microc.tir.lower.blocks import drop_blocks
+from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.partition import partition_loops
+from microc.tir.lower.share import share_values
+from microc.tir.lower.unroll import unroll_loops
+from microc.tir.lower.unswitch import unswitch_loops
+from microc.tir.lower.vectorize import lower_vectorized
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
+from tests.schedule.functions import matmul, outputs, padded_rows
+
+Pass = Callable[[ir.Stmt], ir.Stmt]
+
+FUNCTIONS: dict[str, Callable[[], ir.PrimFunc]] = {
+    "plain": lambda: matmul(5, 8, 6),
+    "tails": lambda: Schedule(matmul(5, 7, 6)).split("p", (None, 2)).split("o", (None, 4)).split("k", (None, 3)).func,
+    "tail of one": lambda: Schedule(matmul(5, 4, 3)).split("p", (None, 4)).func,
+    "fused": lambda: Schedule(matmul(5, 4, 3)).fuse("p", "o").split("p_o", (None, 4)).func,
+    "matrix, host": lambda: schedule_kernel(matmul(5, 8, 6), "dense", target_for("host")).func,
+    "matrix, m4": lambda: schedule_kernel(matmul(5, 8, 6), "dense", target_for("cortex-m4")).func,
+    "one row": lambda: schedule_kernel(matmul(1, 12, 5), "dense", target_for("cortex-m4")).func,
+    "register": lambda: Schedule(matmul(5, 4, 3)).reverse_compute_at("out", "o").set_scope("acc", "register").func,
+    "cached": lambda: Schedule(matmul(4, 4, 3)).cache_read("acc", "x", "workspace").compute_at("x_workspace", "p").func,
+    "padded": lambda: padded_rows(7, 6),
+    "padded rows": lambda: Schedule(padded_rows(7, 6)).compute_at("padded", "y_acc").func,
+    "padded stripes": lambda: (
+        Schedule(padded_rows(7, 6)).split("y_acc", (None, 3)).compute_at("padded", "y_acc_0").func
+    ),
+    "padded words": lambda: Schedule(padded_rows(7, 6)).compute_at("padded", "y_acc").vectorize("c_1").func,
+    "unrolled": lambda: Schedule(padded_rows(4, 3)).unroll("k").unroll("c_out").func,
+}
+
+STAGES: tuple[tuple[str, Pass], ...] = (
+    ("blocks", drop_blocks),
+    ("simplify", simplify_stmt),
+    ("compact", compact_buffers),
+    ("partition", partition_loops),
+    ("unswitch", unswitch_loops),
+    ("vectorize", lower_vectorized),
+    ("unroll", unroll_loops),
+    ("share", share_values),
+)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_stage_keeps_the_meaning(name: str) -> None:
+    func = FUNCTIONS[name]()
+    want, body = outputs(func, lowered=False), func.body
+    for stage, step in STAGES:
+        body = step(body)
+        got = outputs(replace(func, body=body), lowered=False)
+        np.testing.assert_array_equal(got, want, err_msg=stage)
+    np.testing.assert_array_equal(outputs(func, lowered=True), want)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_pass_alone_keeps_the_meaning(name: str) -> None:
+    """After blocks are gone, each pass stands on its own feet."""
+    func = FUNCTIONS[name]()
+    start = simplify_stmt(drop_blocks(func.body))
+    want = outputs(func, lowered=False)
+    for stage, step in STAGES[2:]:
+        got = outputs(replace(func, body=step(start)), lowered=False)
+        np.testing.assert_array_equal(got, want, err_msg=stage)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nothing_is_left_to_lower(name: str) -> None:
+    func = lower(FUNCTIONS[name]())
+    for stmt in walk_stmt(func.body):
+        assert not isinstance(stmt, ir.Block)
+        assert not (isinstance(stmt, ir.For) and stmt.kind not in ("serial", "parallel"))
+        assert not (isinstance(stmt, ir.Alloc) and stmt.buffer.scope != "register")
+    bound = [s.var.name for s in walk_stmt(func.body) if isinstance(s, ir.Let)]
+    assert lower(FUNCTIONS[name]()) == func and len(bound) == len(set(bound))
+
+
+def test_compact_keeps_what_lives_at_once() -> None:
+    """A padded row at a time needs three rows of the image, not nine."""
+    func = Schedule(padded_rows(7, 6)).compute_at("padded", "y_acc").func
+    buffers = {
+        s.buffer.name: s.buffer.shape
+        for s in walk_stmt(compact_buffers(drop_blocks(func.body)))
+        if isinstance(s, ir.Alloc)
+    }
+    assert buffers["padded"] == (3, 6)
+
+
+def test_compact_drops_what_nobody_touches() -> None:
+    buffer, out = ir.Buffer("unused", (8,), "int8", "workspace"), ir.Buffer("out", (1,), "int8")
+    store = ir.Store(out, (ir.const(0, "int32"),), ir.const(1, "int8"))
+    assert compact_buffers(ir.Alloc(buffer, store)) == store
+
+
+def test_partition_leaves_no_test_inside() -> None:
+    """26 elements in runs of 4: six whole runs and a tail of two, without conditions."""
+    i, j, out = ir.Var("i"), ir.Var("j"), ir.Buffer("out", (26,), "int32")
+    where = i * 4 + j
+    guarded = ir.If(where < 26, ir.Store(out, (where,), where))
+    nest = ir.loops([(i, 7), (j, 4)], guarded)
+    parted = partition_loops(nest)
+    assert not any(isinstance(s, ir.If) for s in walk_stmt(parted))
+    extents = [ir.int_value(s.extent) for s in walk_stmt(parted) if isinstance(s, ir.For)]
+    assert extents == [6, 4, 2]
+    func = ir.PrimFunc("f", (out,), parted)
+    np.testing.assert_array_equal(outputs(func, lowered=False), np.arange(26))
+
+
+def guarded_copy(condition: Callable[[ir.Var, ir.Var], ir.Expr]) -> ir.PrimFunc:
+    """out[y, c] = condition ? x[y, c] : 7."""
+    y, c = ir.Var("y"), ir.Var("c")
+    x, out = ir.Buffer("x", (4, 9), "int8"), ir.Buffer("out", (4, 9), "int8")
+    store = ir.Store(out, (y, c), ir.select(condition(y, c), x[y, c], 7))
+    return ir.PrimFunc("copy", (x, out), ir.loops([(y, 4), (c, 9)], store))
+
+
+CONDITIONS: dict[str, Callable[[ir.Var, ir.Var], ir.Expr]] = {
+    "outer": lambda y, c: y >= 1,
+    "inner": lambda y, c: c < 5,
+    "both": lambda y, c: ir.Bin("and", y >= 1, ir.Bin("and", c < 5, y < 3)),
+    "mixed": lambda y, c: y + c < 6,
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_unswitch_and_words(name: str, kind: str) -> None:
+    func = guarded_copy(CONDITIONS[name])
+    loop = func.body
+    assert isinstance(loop, ir.For) and isinstance(loop.body, ir.For)
+    marked = replace(func, body=replace(loop, body=replace(loop.body, kind=kind)))
+    switched = unswitch_loops(marked.body)
+    np.testing.assert_array_equal(
+        outputs(replace(func, body=lower_vectorized(switched)), lowered=False), outputs(func, lowered=False)
+    )
+    calls = {e.name for e in walk_all_exprs(lower_vectorized(switched)) if isinstance(e, ir.Call)}
+    if kind == "serial":
+        assert not calls
+    elif name in ("outer", "both"):
+        assert "store_i8x4" in calls
+
+
+@pytest.mark.parametrize("extent", [1, 3, 4, 5, 8, 23])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_words_and_a_rest(extent: int, dtype: str) -> None:
+    """Copies and fills of every length, from an odd place."""
+    i = ir.Var("i")
+    x, out = ir.Buffer("x", (extent + 1,), dtype), ir.Buffer("out", (2, extent), dtype)
+    copy = ir.For(i, ir.const(extent, "int32"), ir.Store(out, (ir.const(0, "int32"), i), x[i + 1]), "vectorized")
+    fill = ir.Store(out, (ir.const(1, "int32"), i), ir.const(200 if dtype == "uint8" else -56, dtype))
+    body = ir.seq(copy, ir.For(i, ir.const(extent, "int32"), fill, "vectorized"))
+    serial = ir.seq(*(replace(s, kind="serial") for s in (copy, ir.For(i, ir.const(extent, "int32"), fill))))
+    func = ir.PrimFunc("words", (x, out), body)
+    want = outputs(replace(func, body=serial), lowered=False)
+    np.testing.assert_array_equal(outputs(func, lowered=True), want)
+
+
+def test_unroll_needs_a_number() -> None:
+    n = ir.Buffer("n", (1,), "int32")
+    loop = ir.For(ir.Var("i"), n[0], ir.Seq(()), "unrolled")
+    with pytest.raises(InternalError, match="no constant extent"):
+        unroll_loops(loop)
+
+
+def test_share_names_what_is_used_twice() -> None:
+    x, w, out = ir.Buffer("x", (2,), "int8"), ir.Buffer("w", (2,), "int8"), ir.Buffer("out", (4,), "int32")
+
+    def product(a: int, b: int) -> ir.Expr:
+        return x[a].astype("int32") * w[b].astype("int32")
+
+    body = ir.seq(*(ir.Store(out, (ir.const(2 * a + b, "int32"),), product(a, b)) for a in (0, 1) for b in (0, 1)))
+    shared = share_values(body)
+    loads = [e for e in walk_all_exprs(shared) if isinstance(e, ir.Load)]
+    assert len(loads) == 4  # each operand once
+    func = ir.PrimFunc("products", (x, w, out), body)
+    np.testing.assert_array_equal(outputs(replace(func, body=shared), lowered=False), outputs(func, lowered=False))
+
+
+def test_share_sees_stores_in_between() -> None:
+    """A value that memory no longer holds is loaded again; a guarded load stays behind its guard."""
+    out, zero = ir.Buffer("out", (3,), "int32"), ir.const(0, "int32")
+    first = ir.Store(out, (zero,), out[1] + out[1])
+    second = ir.Store(out, (ir.const(1, "int32"),), out[1] + 1)
+    third = ir.Store(out, (ir.const(2, "int32"),), out[1] + out[1])
+    beyond = ir.Select(out[0] > 5000, out[7], out[0])  # out[7] does not exist and is never read
+    guarded = ir.Store(out, (zero,), ir.Bin("add", beyond, beyond))
+    func = ir.PrimFunc("shared", (out,), ir.seq(first, second, third, guarded))
+    want = outputs(func, lowered=False)
+    np.testing.assert_array_equal(outputs(replace(func, body=share_values(func.body)), lowered=False), want)
