@@ -1,0 +1,77 @@
+"""The README's commands and Python run as written."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DIGITS = ROOT / "examples" / "digits"
+TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch")
+
+
+def blocks(language: str) -> list[str]:
+    """The contents of all code blocks of a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    """The ``microc`` commands of the console blocks, without prompt and comment."""
+    lines = [line for block in blocks("console") for line in block.splitlines()]
+    return [
+        line.split("#")[0].removeprefix("$ .venv/bin/").strip()
+        for line in lines
+        if line.startswith("$ .venv/bin/microc")
+    ]
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.emulator
+@pytest.mark.cross
+@pytest.mark.skipif(
+    any(shutil.which(t) is None for t in TOOLS), reason="needs " + ", ".join(TOOLS) + ": run microc doctor"
+)
+def test_the_commands_run_in_order(tmp_path: Path) -> None:
+    shutil.copyfile(DIGITS / "digits_int8.tflite", tmp_path / "model.tflite")
+    np.save(tmp_path / "x.npy", np.zeros((1, 8, 8, 1), np.int8))
+    found = commands()
+    assert len(found) >= 7
+    for command in found:
+        done = run(tmp_path, "-m", *shlex.split(command))
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_python_runs(tmp_path: Path) -> None:
+    (block,) = blocks("python")
+    shutil.copytree(DIGITS, tmp_path / "examples" / "digits")
+    made = run(
+        tmp_path, "-m", "microc", "compile", "examples/digits/digits_int8.tflite", "--board", "host", "-o", "firmware"
+    )
+    assert made.returncode == 0, made.stderr
+    assert run(tmp_path, "-m", "microc", "build", "firmware").returncode == 0
+    prologue = "import numpy as np\nx = np.zeros((1, 8, 8, 1), np.int8)\n"
+    (tmp_path / "snippet.py").write_text(prologue + block)
+    done = run(tmp_path, "snippet.py")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "digits.so").is_file()
