@@ -85,4 +85,5 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Gr
 
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Output types by the operator's own inference."""
-    return registry.get(op).infer(attrs, types)
+    definition = registry.get(op)
+    return definition.infer({**definition.defaults, **attrs}, types)

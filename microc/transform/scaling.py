@@ -39,7 +39,10 @@ def _scale_down(match: Match) -> Replacement | None:
 
 
 def _folded(match: Match, factor: Array | float, term: Array | float) -> Replacement | None:
-    """The layer with weights times ``factor`` and bias times ``factor`` plus ``term``; rounded to float32 once."""
+    """The layer with weights times ``factor`` and bias times ``factor`` plus ``term``; rounded to float32 once.
+
+    Weights that several layers share are not scaled: that would store them twice.
+    """
     layer = match.nodes["layer"]
     data, weight, bias = (*layer.inputs, "")[:3]
     consts = match.scope.consts
@@ -51,11 +54,14 @@ def _folded(match: Match, factor: Array | float, term: Array | float) -> Replace
     units = weights.shape[0]
     scale, shift = (np.broadcast_to(np.asarray(x).reshape(-1), (units,)) for x in (factor, term))
     old = consts[bias].astype(np.float64).reshape(-1) if bias else np.zeros(units)
-    new_bias = (old * scale + shift).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        new_bias = (old * scale + shift).astype(np.float32)
+        new_weights = (weights * scale.reshape(units, *[1] * (weights.ndim - 1))).astype(np.float32)
+    if not np.isfinite(new_weights).all() or not np.isfinite(new_bias).all():
+        return None
     inputs = [data, weight]
     if not (scale == 1).all():
-        new_weights = (weights * scale.reshape(units, *[1] * (weights.ndim - 1))).astype(np.float32)
-        if not np.isfinite(new_weights).all():
+        if not match.scope.is_alone(weight):
             return None
         inputs[1] = match.constant(f"{weight}.scaled", new_weights, match.type(weight))
     if bias or new_bias.any():

@@ -280,6 +280,29 @@ def test_layers_that_cannot_take_it(case: str) -> None:
     assert "conv2d" in ops(graph) and ops(graph)[1] in ("mul", "div")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("op", "number"), [("div", 0.0), ("div", 1e-40), ("mul", 3e38), ("add", inf)], ids=lambda value: str(value)
+)
+@pytest.mark.parametrize("weight", [0.0, 4.0], ids=["weights of zero", "weights"])
+def test_factors_beyond_the_range_of_floats_stay_outside(op: str, number: float, weight: float) -> None:
+    """Folding would make infinities of numbers that x keeps finite."""
+    net = Network(x=(2, 4))
+    layer = net.op(
+        "dense", "x", net.constant(np.full((3, 4), weight, np.float32)), net.constant(np.array([4, 1, 0], np.float32))
+    )
+    net.op(op, layer, net.constant(np.array([number, 1, 2], np.float32)))
+    assert ops(canonicalise(net.graph(), PASS_CONTEXT)) == ["dense", op]
+
+
+def test_shared_weights_are_not_stored_twice() -> None:
+    net = Network(x=(1, 4), y=(1, 4))
+    weight = net.random(3, 4)
+    layers = [net.op("dense", name, weight) for name in "xy"]
+    net.op("add", net.op("mul", layers[0], net.random(3)), net.op("add", layers[1], net.random(3)))
+    assert run(net, tolerance=1e-6) == ["dense", "dense", "mul", "add"]
+
+
 def test_integer_layers_are_left_alone() -> None:
     net = Network(x=TensorType((1, 4), "int8"))
     layer = net.op("dense", "x", net.constant(np.ones((3, 4), np.int8)), out_dtype="int32")
