@@ -155,4 +155,5 @@ def round_half_away(x: Array) -> Array:
 
 def round_half_even(x: Array) -> Array:
     """Floats to the nearest integer, ties to even (C's ``rint``, ONNX's rounding)."""
-    return np.rint(x)
+    rounded: Array = np.rint(x)
+    return rounded

@@ -42,7 +42,7 @@ def models(*patterns: str) -> list[Path]:
 @lru_cache(maxsize=4)
 def cases(path: Path) -> list[tuple[list[Array], list[Array]]]:
     """The reference cases of a model: (inputs, outputs), each in the graph's order."""
-    found = []
+    found: list[tuple[list[Array], list[Array]]] = []
     with np.load(path.with_suffix(".npz")) as data:
         while f"case{len(found)}_out0" in data:
             k = len(found)

@@ -20,7 +20,11 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"driver"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
-STRANGERS = (frozenset({"graph", "tir"}), frozenset({"frontend", "transform", "schedule"}), frozenset({"plan", "codegen"}))
+STRANGERS = (
+    frozenset({"graph", "tir"}),
+    frozenset({"frontend", "transform", "schedule"}),
+    frozenset({"plan", "codegen"}),
+)
 
 
 def floor_of(part: str) -> int:

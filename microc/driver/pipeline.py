@@ -29,7 +29,9 @@ def identifier(text: str) -> str:
 def read_model(path: Path, options: Options) -> Graph:
     """The graph of a model file, under the name that the C code will carry."""
     if not path.is_file():
-        raise OutputError(f"there is no model file {path}", where=str(path), hint="give the path of a .tflite or .onnx file")
+        raise OutputError(
+            f"there is no model file {path}", where=str(path), hint="give the path of a .tflite or .onnx file"
+        )
     graph = load(path, options.input_shapes)
     return replace(graph, name=identifier(options.name or path.stem))
 

@@ -78,7 +78,7 @@ def test_digits_equal_the_host(name: str, board: str, tmp_path: Path) -> None:
                 assert np.allclose(mine, host, rtol=1e-5, atol=1e-6)
 
 
-def digits_input(image: np.ndarray, device: Device) -> np.ndarray:  # type: ignore[type-arg]
+def digits_input(image: np.ndarray, device: Device) -> np.ndarray:
     """An image as the network's input: int8 NHWC or float NCHW."""
     kind = device.inputs[0]
     if kind["dtype"] == "int8":
