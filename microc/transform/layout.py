@@ -28,13 +28,14 @@ CHANNELS_FIRST: Mapping[int, Axes] = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
 def channels_last(graph: Graph, context: PassContext) -> Graph:
     """Convert the operators with layout NCHW, if there are any, and clear up.
 
-    An image at the input may be transposed before anything else or where it is read: what moves fewer bytes is taken.
+    An image at the input may be transposed before anything else or where it is read: what moves fewer elements is taken, and
+    of equals the former, for then what comes next joins the kernel that transposes.
     """
     if all(node.attrs.get("layout") != "NCHW" for node in graph.nodes):
         return rewrite(rewrite(graph, transpose_rules()), resting_rules())
     images = _images(graph)
     candidates = [_converted(graph, swapped) for swapped in ((images, {}) if images else ({},))]
-    return min(candidates, key=_moved_bytes)
+    return min(candidates, key=_moved_elements)
 
 
 def _converted(graph: Graph, swapped: Mapping[str, str]) -> Graph:
@@ -43,8 +44,8 @@ def _converted(graph: Graph, swapped: Mapping[str, str]) -> Graph:
     return rewrite(converted, (*resting_rules(), *reshape_rules()))
 
 
-def _moved_bytes(graph: Graph) -> int:
-    return sum(graph.types[node.outputs[0]].nbytes for node in graph.nodes if node.op == "transpose")
+def _moved_elements(graph: Graph) -> int:
+    return sum(graph.types[node.outputs[0]].size for node in graph.nodes if node.op == "transpose")
 
 
 def _images(graph: Graph) -> dict[str, str]:

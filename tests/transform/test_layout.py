@@ -69,6 +69,15 @@ def test_flattening_before_a_dense_layer_costs_nothing(batch: int) -> None:
         assert moved(run(net))[0] == NHWC
 
 
+def test_quantising_the_input_joins_the_kernel_that_transposes_it() -> None:
+    net = Network(x=(1, 3, 4, 4))
+    quant = Quant((0.1,), (0,))
+    stored = net.op("quantize", "x", scale=quant.scale, zero_point=quant.zero_point, out_dtype="int8", quant=quant)
+    weight = net.constant(np.ones((2, 3, 1, 1), np.int8), quant)
+    net.op("conv2d", stored, weight, layout="NCHW", quant=quant)
+    assert ops(channels_last(net.graph(), PassContext()))[:2] == ["transpose", "quantize"]
+
+
 def test_squeeze_and_excitation_stays_in_one_order() -> None:
     net = Network(x=(1, 1, 6, 6))
     image = net.conv("x", 8)
