@@ -17,7 +17,14 @@ class _Arena:
         assert module.plan is not None
         self.module, self.plan = module, module.plan
         self.numbers = {name: k + 1 for k, name in enumerate(module.values)}
-        self.owner = np.zeros(self.plan.size, dtype=np.int32)
+        ends = {end for place in map(self.place, module.values) if place for end in (place[0].start, place[0].stop)}
+        self.edges = np.array(sorted(ends), dtype=np.int64)
+        self.owner = np.zeros(len(self.edges), dtype=np.int32)
+
+    def cells(self, place: slice) -> slice:
+        """The stretches between neighbouring edges that a place covers: their bytes share all their owners."""
+        first, last = np.searchsorted(self.edges, (place.start, place.stop))
+        return slice(int(first), int(last))
 
     def place(self, name: str) -> tuple[slice, int] | None:
         """The bytes of a value (or view) and the number of its owner; None when it lives outside the arena."""
@@ -44,11 +51,11 @@ class _Arena:
     def write(self, name: str) -> None:
         place = self.place(name)
         if place is not None:
-            self.owner[place[0]] = place[1]
+            self.owner[self.cells(place[0])] = place[1]
 
     def read(self, name: str, who: str) -> None:
         place = self.place(name)
-        if place is not None and not np.all(self.owner[place[0]] == place[1]):
+        if place is not None and not np.all(self.owner[self.cells(place[0])] == place[1]):
             raise InternalError(f"{who} reads {name}, whose memory was overwritten")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from microc.errors import FitError
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
 from microc.plan.liveness import lower_bound, units
 from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact, size_of
 
 ARENA_ALIGN = 8
+LARGEST = (1 << 31) - 1
+"""Indices are int32."""
 
 
 def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
@@ -16,6 +19,12 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     planners = PLANNERS + ((("exact", exact),) if len(found) <= EXACT_LIMIT else ())
     candidates = [(name, planner(found)) for name, planner in planners]
     name, best = min(candidates, key=lambda c: size_of(c[1]))
+    if size_of(best) > LARGEST:
+        raise FitError(
+            f"the network needs an arena of {size_of(best):,} bytes; generated code indexes at most {LARGEST:,}",
+            where=module.source,
+            hint="bind a smaller input shape: --input-shape NAME=1,...",
+        )
     offsets = {member: at for unit, at in best.items() for member in unit.names}
     plan = Plan(
         offsets=dict(sorted(offsets.items())),
