@@ -121,14 +121,6 @@ def multiply_single_rounding(x: Any, multiplier: Any, shift: Any, k: Arith[Any])
     return k.narrow((product + (one << (wide_total - 1))) >> wide_total)
 
 
-def multiply_wide(x: Any, multiplier: Any, shift: Any, k: Arith[Any]) -> Any:
-    """MultiplyByQuantizedMultiplier of a 48-bit accumulator (int16 activations): mantissa reduced to 16 bits, one rounding.
-
-    x: int64 within 2**47; returns int32. ``multiplier`` is the full 32-bit mantissa; see :func:`reduce_multiplier`.
-    """
-    return multiply_reduced(x, reduce_multiplier(multiplier), shift, k)
-
-
 def reduce_multiplier(multiplier: Any) -> Any:
     """The 15-bit mantissa that TFLite uses for int64 accumulators."""
     m = np.asarray(multiplier, dtype=np.int64)

@@ -15,11 +15,9 @@ from microc.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.fixed import round_half_away, round_half_even
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.ops.registry import Legalized
 from microc.tir import ir
 from microc.tir.ir import Expr
-
-Legalized = tuple[tuple[Node, ...], Mapping[str, TensorType], Mapping[str, Array]]
-"""Nodes in order, and the types and constants that they bring along."""
 
 
 class TirArith:

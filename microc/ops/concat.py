@@ -12,8 +12,8 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite
-from microc.ops.registry import Alias, Case, OpCall, OpDef, Operand
+from microc.ops.arith import Rewrite
+from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import dequantized, quantize_attrs
 from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir

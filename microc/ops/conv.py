@@ -18,11 +18,11 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Legalized, is_quantised
+from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
 from microc.ops.products import Product, legalize_product
-from microc.ops.registry import OpCall, OpDef, Operand
+from microc.ops.registry import Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var

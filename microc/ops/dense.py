@@ -15,10 +15,10 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, is_quantised
+from microc.ops.arith import is_quantised
 from microc.ops.conv import matrix_product, weight_rows
 from microc.ops.products import Product, legalize_product
-from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation, through_float
 from microc.tir import ir
 from microc.tir.ir import Expr, Var

@@ -15,10 +15,10 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.arith import Legalized, Rewrite, is_quantised, scalar_quant
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
-from microc.ops.registry import Case, OpDef
+from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rescale import int16_rescaled
 from microc.ops.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.surface import split_activation, through_float

@@ -8,7 +8,8 @@ import numpy as np
 
 from microc import dtypes
 from microc.graph.ir import Graph, Node
-from microc.ops.arith import Legalized, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize
 from microc.ops.surface import ACTIVATIONS, split_activation, through_float
 from microc.ops.tables import IDENTITY, emit_lookup

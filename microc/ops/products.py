@@ -21,10 +21,11 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
-from microc.ops.arith import Legalized, Rewrite, activation_range, constant, fitted, scalar_quant
+from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
+from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize, product_multipliers
 
-_SURFACE = frozenset({"activation", "rounding", "requantize"})
+_SURFACE = frozenset({"activation", "rounding"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +54,13 @@ class _Sum:
 
 
 def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
-    """A quantised operator as the same operator on plain integers, and ``requantize`` (``requantize_float`` for ``even``).
-
-    Attribute ``requantize="fixed"`` chooses fixed point also where ``rounding`` is ``even``.
-    """
+    """A quantised operator as the same operator on plain integers, and ``requantize`` (``requantize_float`` for ``even``)."""
     rewrite = Rewrite(node, graph)
     output = graph.types[node.outputs[0]]
     weight = graph.types[node.inputs[1]].quant
     data_zero, out_zero = (scalar_quant(node, graph, name)[1] for name in (node.inputs[0], node.outputs[0]))
     assert weight is not None and output.quant is not None
     rounding = str(node.attrs.get("rounding", "double"))
-    if node.attrs.get("requantize") == "fixed" and rounding == "even":
-        rounding = "double"
     weights = constant(graph, node.inputs[1])
     if weights is None or not product.biased:
         terms = _centred_operands(rewrite, product.depth)

@@ -25,7 +25,7 @@ from microc.fixed import (
     round_half_even,
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite, clamped
+from microc.ops.arith import Rewrite, clamped
 from microc.ops.quantization_cases import (
     REQUANTIZE,
     dequantize_cases,
@@ -34,7 +34,7 @@ from microc.ops.quantization_cases import (
     requantize_float_cases,
 )
 from microc.ops.quantized_arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
-from microc.ops.registry import OpDef
+from microc.ops.registry import Legalized, OpDef
 from microc.ops.requantization import Requantization, emit_requantize
 from microc.ops.scaling import Output, Scale, double_rounded, float_below, single_rounded, to_integer, wide_rounded
 from microc.ops.surface import dequantized

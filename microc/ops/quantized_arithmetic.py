@@ -24,8 +24,8 @@ from microc.fixed import (
     quantize_multiplier,
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Legalized, Rewrite, activation_range, is_quantised, scalar_quant
-from microc.ops.registry import Case, OpDef
+from microc.ops.arith import TIR, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.surface import split_activation, through_float
 from microc.tir import ir

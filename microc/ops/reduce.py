@@ -19,9 +19,9 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite, is_quantised, scalar_quant
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import compute_dtype
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.requantization import Requantization, emit_requantize
 from microc.ops.surface import through_float
 from microc.ops.tables import IDENTITY, emit_lookup

@@ -10,7 +10,8 @@ import numpy as np
 from microc import dtypes
 from microc.fixed import INT32_MAX, INT32_MIN
 from microc.graph.ir import Graph, Node
-from microc.ops.arith import Legalized, Rewrite, scalar_quant
+from microc.ops.arith import Rewrite, scalar_quant
+from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize
 from microc.ops.tables import stored_bounds
 

@@ -15,8 +15,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import NUMPY, Arith
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Legalized, Rewrite, scalar_quant
-from microc.ops.registry import Case, OpDef
+from microc.ops.arith import TIR, Rewrite, scalar_quant
+from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 

@@ -12,8 +12,8 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite, is_quantised, scalar_quant
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
 from microc.ops.surface import through_float
 from microc.tir import ir

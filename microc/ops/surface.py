@@ -9,7 +9,8 @@ from typing import Any
 from microc import dtypes
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite
+from microc.ops.arith import Rewrite
+from microc.ops.registry import Legalized
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
     {

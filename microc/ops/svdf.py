@@ -18,8 +18,8 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import Legalized, Rewrite, is_quantised
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.arith import Rewrite, is_quantised
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import emit_activation
 from microc.ops.svdf_fixed import QSVDF, legalize_quantised
 from microc.ops.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors

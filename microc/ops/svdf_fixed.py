@@ -19,8 +19,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Legalized, Rewrite, clamped, constant, scalar_quant
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.arith import TIR, Rewrite, clamped, constant, scalar_quant
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
 from microc.tir import ir

@@ -10,8 +10,7 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.arith import Legalized
-from microc.ops.registry import Case, OpCall, OpDef, Operand, get
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
 from microc.target import target_for
 from microc.tir import interp, ir
 

@@ -7,7 +7,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import NUMPY, multiply_double_rounding, multiply_wide, quantize_multiplier
+from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.dense import DENSE, OPERATORS
 from microc.ops.registry import get
@@ -19,7 +19,8 @@ F = np.float32
 def scaled(total: Array, real: float, wide: bool = False) -> Array:
     """An accumulator times ``real`` in TFLite's fixed point."""
     mantissa, shift = quantize_multiplier(real)
-    return np.asarray((multiply_wide if wide else multiply_double_rounding)(total, mantissa, shift, NUMPY))
+    mantissa = reduce_multiplier(mantissa) if wide else mantissa
+    return np.asarray((multiply_reduced if wide else multiply_double_rounding)(total, mantissa, shift, NUMPY))
 
 
 def quant(scale: float, zero_point: int = 0) -> Quant:
