@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from microc.driver.lower import Progress, build_module
+from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
 from microc.errors import OutputError
 from microc.frontend.detect import load
@@ -52,7 +53,7 @@ def optimise(graph: Graph, options: Options) -> Graph:
 def compile_model(path: Path, target: Target, options: Options, progress: Progress | None = None) -> Module:
     """The planned module of a model file."""
     graph = optimise(read_model(path, options), options)
-    module = build_module(graph, target, path.name, progress)
+    module = merge_kernels(build_module(graph, target, path.name, progress))
     module = replace(module, fingerprint=fingerprint(module, target))
     return plan_module(module, io_in_arena=options.io_in_arena)
 
