@@ -104,7 +104,11 @@ def duration(ticks: int, hz: int, instructions: int | None = None) -> str:
     return f"{text}, {count(instructions)} instructions (emulated)" if instructions is not None else text
 
 
+LAYER_WIDTH = 48
+
+
 def layer(name: str) -> str:
-    """A layer without the name of the model file."""
+    """A layer without the name of the model file, short enough for a table; ``--json`` has it whole."""
     start = name.find("#")
-    return name[start:] if start > 0 else name
+    shown = name[start:] if start > 0 else name
+    return shown if len(shown) <= LAYER_WIDTH else shown[: LAYER_WIDTH - 3] + "..."
