@@ -11,12 +11,11 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.tir.ir import PrimFunc
 
-STORAGES = ("input", "output", "const", "state", "intermediate", "workspace")
-
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of the module. ``storage`` is one of :data:`STORAGES`; ``data`` belongs to ``const`` and ``state`` (initial).
+    """A tensor of the module. ``storage`` is one of ``input``, ``output``, ``const``, ``state``,
+    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial).
 
     ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
     source's name for it, for comments.

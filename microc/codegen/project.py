@@ -14,9 +14,8 @@ from microc import paths
 from microc.codegen.data import definition
 from microc.codegen.manifest import manifest, tensor_names, to_json
 from microc.codegen.render import render
-from microc.codegen.source import Tensor, model_context
+from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
-from microc.errors import InternalError
 from microc.module import Module, Value
 from microc.target import Board
 
@@ -36,14 +35,9 @@ _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate"
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """What the Makefile, CMakeLists.txt and README of a project show."""
+    """What the Makefile, CMakeLists.txt, README and main.c of a project show: the network, and how its board is built for."""
 
-    name: str
-    upper: str
-    source: str
-    version: str
-    fingerprint: str
-    board: str
+    model: ModelContext
     board_title: str
     prefix: str
     is_host: bool
@@ -52,15 +46,6 @@ class ProjectContext:
     sources: tuple[str, ...]
     optimisation: str
     has_linker_script: bool
-    kernel_count: int
-    macs: int
-    const_bytes: int
-    arena_size: int
-    lower_bound: int
-    stack_bound: int
-    io_in_arena: bool
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +88,10 @@ class SharedContext:
 
 def network_files(module: Module, version: str) -> dict[str, str]:
     """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
-    context = model_context(module, version, stack_bound(module))
+    return _render_network(model_context(module, version, stack_bound(module)))
+
+
+def _render_network(context: ModelContext) -> dict[str, str]:
     names = ("model.c", "model.h", "model_data.c", "model_data.h")
     return {name: render(f"project/{name}.j2", context) for name in names}
 
@@ -141,8 +129,9 @@ def _text_value(name: str, text: str) -> Value:
 
 def project_files(module: Module, board: Board, version: str) -> dict[str, str | bytes]:
     """Everything that ``microc compile -o DIR`` writes."""
-    files: dict[str, str | bytes] = dict(network_files(module, version))
-    context = _project_context(module, board, version)
+    model = model_context(module, version, stack_bound(module))
+    context = _project_context(model, board)
+    files: dict[str, str | bytes] = dict(_render_network(model))
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
     files["main.c"] = render("project/main.c.j2", context)
@@ -173,18 +162,10 @@ def _payload(board: Board) -> str:
     return f"\n#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */\n"
 
 
-def _project_context(module: Module, board: Board, version: str) -> ProjectContext:
-    if module.plan is None:
-        raise InternalError("the module has no memory plan")
-    model = model_context(module, version, stack_bound(module))
+def _project_context(model: ModelContext, board: Board) -> ProjectContext:
     build = board.raw["build"]
     return ProjectContext(
-        name=module.name,
-        upper=module.name.upper(),
-        source=module.source,
-        version=version,
-        fingerprint=module.fingerprint,
-        board=board.name,
+        model=model,
         board_title=board.title,
         prefix=build["prefix"],
         is_host=board.target.isa == "host",
@@ -193,15 +174,6 @@ def _project_context(module: Module, board: Board, version: str) -> ProjectConte
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
         optimisation=OPTIMISATION[board.target.isa],
         has_linker_script=bool(board.regions),
-        kernel_count=len(module.calls),
-        macs=module.macs,
-        const_bytes=module.const_bytes,
-        arena_size=module.plan.size,
-        lower_bound=module.plan.lower_bound,
-        stack_bound=model.stack_bound,
-        io_in_arena=module.plan.io_in_arena,
-        inputs=model.inputs,
-        outputs=model.outputs,
     )
 
 

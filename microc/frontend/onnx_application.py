@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.onnx_build import Builder, Stored
 from microc.frontend.onnx_file import Operator
+from microc.frontend.operands import integers, normal_axis
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
@@ -90,10 +91,7 @@ class Application:
 
     def integers(self, position: int) -> tuple[int, ...]:
         """A constant operand of a few integers (axes, paddings, sizes), flattened."""
-        data = self.constant(position)
-        if data.dtype not in (np.int32, np.int64) or data.size > 64:
-            self.broken(f"input {position} is no short list of integers")
-        return tuple(int(i) for i in data.reshape(-1))
+        return integers(self, position)
 
     def number(self, position: int) -> float:
         """A constant operand of one number."""
@@ -104,9 +102,7 @@ class Application:
 
     def axis(self, axis: int, rank: int) -> int:
         """A possibly negative axis as 0..rank-1."""
-        if not -rank <= axis < rank:
-            self.broken(f"axis {axis} of a tensor of rank {rank}")
-        return axis % rank
+        return normal_axis(self, axis, rank)
 
     def axes(self, axes: Sequence[int], rank: int) -> tuple[int, ...]:
         """Distinct axes, as 0..rank-1, in the order given."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.operands import integers, normal_axis
 from microc.frontend.tflite_build import Builder
 from microc.frontend.tflite_file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
@@ -107,16 +108,11 @@ class Application:
 
     def integers(self, position: int) -> tuple[int, ...]:
         """A constant operand of a few integers (axes, paddings, sizes), flattened."""
-        data = self.constant(position)
-        if data.dtype not in (np.int32, np.int64) or data.size > 64:
-            self.broken(f"input {position} is no short list of integers")
-        return tuple(int(i) for i in data.reshape(-1))
+        return integers(self, position)
 
     def axis(self, axis: int, rank: int) -> int:
         """A possibly negative axis as 0..rank-1."""
-        if not -rank <= axis < rank:
-            self.broken(f"axis {axis} of a tensor of rank {rank}")
-        return axis % rank
+        return normal_axis(self, axis, rank)
 
     def rank(self, value: str, *ranks: int) -> tuple[int, ...]:
         """The shape of ``value``, which must have one of ``ranks`` axes and some elements."""

@@ -126,9 +126,6 @@ class Graph:
                 found.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
-    def is_const(self, name: str) -> bool:
-        return name in self.consts
-
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
         """The graph with other nodes (and other fields); types and constants nobody names any more are dropped."""
         nodes = tuple(nodes)

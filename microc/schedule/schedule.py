@@ -132,10 +132,6 @@ class Schedule:
         """Names of the loops around a block, outermost first."""
         return tuple(loop.var.name for loop in loops_around(self.func.body, find_block(self.func.body, block)))
 
-    def extents_of(self, block: str) -> tuple[int, ...]:
-        """Their extents."""
-        return tuple(placement.loop_extent(self.func, name) for name in self.loops_of(block))
-
     def has(self, block: str) -> bool:
         return has_block(self.func.body, block)
 
