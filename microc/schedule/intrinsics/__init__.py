@@ -1,0 +1,15 @@
+"""Intrinsics as data, a file per instruction set: ``SCALAR`` and ``TENSOR`` by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from microc.schedule.intrinsics.base import Intrin, TensorIntrin
+from microc.schedule.intrinsics.dsp import DSP, DSP_TENSOR
+from microc.schedule.intrinsics.words import WORDS
+
+SCALAR: Mapping[str, Intrin] = MappingProxyType({i.name: i for i in (*WORDS, *DSP)})
+TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in DSP_TENSOR})
+
+__all__ = ["SCALAR", "TENSOR", "Intrin", "TensorIntrin"]

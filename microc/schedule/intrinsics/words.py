@@ -1,0 +1,50 @@
+"""Loads and stores of whole words, on cores that allow them at any address."""
+
+from __future__ import annotations
+
+from microc.schedule.intrinsics.base import Intrin, i32, pack16, sign8
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Var
+
+_A = Var("a")
+
+
+def _bytes(p: Buffer) -> Expr:
+    """Four bytes from ``p`` on as a little-endian word."""
+    parts = [p[k].astype("int32") & 0xFF for k in range(4)]
+    top = sign8(parts[3])
+    return parts[0] | (parts[1] * 256) | (parts[2] * 65536) | (top * 16777216)
+
+
+def _load(name: str, dtype: str) -> Intrin:
+    pointer = Buffer("p", (4,), dtype)
+    body = "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    return Intrin(name, (pointer,), _bytes(pointer), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
+
+
+def _store(name: str, dtype: str) -> Intrin:
+    """Four bytes of a little-endian word to ``p``."""
+    pointer = Buffer("p", (4,), dtype)
+    parts = [ir.Store(pointer, (i32(k),), _low_byte(_A >> (8 * k), dtype)) for k in range(4)]
+    body = "memcpy(p, &a, sizeof a);"
+    return Intrin(name, (pointer, _A), ir.seq(*parts), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
+
+
+def _low_byte(x: Expr, dtype: str) -> Expr:
+    return ir.cast(dtype, sign8(x) if dtype == "int8" else x & 0xFF)
+
+
+def _load16(name: str) -> Intrin:
+    pointer = Buffer("p", (2,), "int16")
+    low, high = pointer[0].astype("int32"), pointer[1].astype("int32")
+    body = "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    return Intrin(name, (pointer,), pack16(low, high), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
+
+
+WORDS = (
+    _load("load_i8x4", "int8"),
+    _load("load_u8x4", "uint8"),
+    _load16("load_i16x2"),
+    _store("store_i8x4", "int8"),
+    _store("store_u8x4", "uint8"),
+)
