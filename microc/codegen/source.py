@@ -115,7 +115,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
         steps=steps,
         resets=resets,
         data_declarations=tuple(f"extern {declaration(v)};" for v in prefixed),
-        data_definitions=tuple("\n".join(definition(v)) for v in prefixed),
+        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED")) for v in prefixed),
         regions=tuple(
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
