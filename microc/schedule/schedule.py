@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, packing, placement, reduction, storage, tensorize
+from microc.schedule import loops, packing, placement, reduction, selection, storage, tensorize
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -36,6 +36,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "transform_layout": packing.transform_layout,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
+        "select_saturation": selection.select_saturation,
     }
 )
 
@@ -142,6 +143,9 @@ class Schedule:
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
+
+    def select_saturation(self) -> Schedule:
+        return self.apply("select_saturation")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

@@ -17,11 +17,14 @@ from microc.tir import ir
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    start = Schedule(func)
-    if op in ("conv2d", "dense") and is_matrix(start) and suits_dsp(start, target):
-        return schedule_matrix_dsp(start, target)
+    schedule = _loops(Schedule(func), op, target)
+    return schedule.select_saturation() if target.has("sat") else schedule
+
+
+def _loops(start: Schedule, op: str, target: Target) -> Schedule:
+    """The rule that suits an operator on a core."""
     if op in ("conv2d", "dense") and is_matrix(start):
-        return schedule_matrix(start, target)
+        return schedule_matrix_dsp(start, target) if suits_dsp(start, target) else schedule_matrix(start, target)
     if op == "conv2d" and start.has("acc"):
         return schedule_depthwise(start, target)
     return schedule_generic(start, target)

@@ -21,6 +21,10 @@ STEP = 4
 """Products that a tensor intrinsic does at once."""
 
 
+TALL = 3
+"""Pixels that share the widened weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """The buffers of a product: two factors and the sum."""
@@ -62,9 +66,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
     schedule = _crossed(schedule, found.weight.name)
-    tall = next(n for n in (3, 2, 3, 1) if rows % n == 0 or n == 1) if rows > 1 else 1
-    if tall == 1 and rows > 1:
-        tall = 3 if rows % 3 == 2 else 2
+    tall = min(rows, TALL)
     wide = 2 if columns > 1 else 1
     schedule = _tiled(schedule, found, (tall, wide), depth)
     schedule = schedule.compute_at(patch, f"{p}_0").set_dtype(patch, "int16")
