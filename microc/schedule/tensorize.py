@@ -10,9 +10,10 @@ from operator import mul
 from microc import dtypes
 from microc.errors import ScheduleError
 from microc.schedule.intrinsics import TENSOR, TensorIntrin
-from microc.schedule.tree import extent_of, find_loop, replace_stmt
+from microc.schedule.tree import extent_of, find_loop, loops_around, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
+from microc.tir.lower.region import loop_bounds
 from microc.tir.rewrite import free_vars, substitute
 
 Point = Mapping[ir.Var, ir.Expr]
@@ -55,12 +56,13 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
         raise _refuse(loop, what, "the operands have other dtypes")
     bindings = {i.var: i.binding for i in block.iters}
+    bounds = loop_bounds(loops_around(func.body, old))
     for load, order, aligned in ((a, what.order_a, what.aligned_a), (b, what.order_b, what.aligned_b)):
         steps = [_distance(load.indices, bindings, points[0], point) for point in points]
         strides = load.buffer.strides
         if [None if s is None else sum(map(mul, s, strides)) for s in steps] != list(order):
             raise _refuse(loop, what, f"{load.buffer.name!r} is not read in the order {order}")
-        if aligned and not _aligned(load, bindings, points[0]):
+        if aligned and not _aligned(load, bindings, points[0], bounds):
             raise _refuse(loop, what, f"{load.buffer.name!r} is not known to be read at whole words")
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, points[0]))) for i in block.iters)
     places = _places(store, bindings, points, what.outputs)
@@ -115,11 +117,13 @@ def _places(
     return found
 
 
-def _aligned(load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], first: Point) -> bool:
+def _aligned(
+    load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], first: Point, bounds: Mapping[ir.Var, tuple[int, int]]
+) -> bool:
     """Whether the first element lies at a multiple of four bytes, given that the buffer starts at one."""
     elements = 4 // dtypes.nbytes(load.dtype)
     for index, stride in zip(load.indices, load.buffer.strides, strict=True):
-        terms, offset = linear(simplify(substitute(substitute(index, bindings), first)))
+        terms, offset = linear(simplify(substitute(substitute(index, bindings), first), bounds))
         if any(factor * stride % elements for factor in (*terms.values(), offset)):
             return False
     return True
