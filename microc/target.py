@@ -17,11 +17,11 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "host": ("host", frozenset({"fpu", "unaligned"})),
         "cortex-m0": ("arm", frozenset()),
         "cortex-m0plus": ("arm", frozenset()),
-        "cortex-m3": ("arm", frozenset({"unaligned", "mul64"})),
-        "cortex-m4": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m7": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m33": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m55": ("arm", frozenset({"dsp", "fpu", "mve", "unaligned", "mul64"})),
+        "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
+        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "mve", "unaligned", "mul64"})),
     }
 )
 

@@ -232,7 +232,7 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     func = lower(schedule.func)
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
-    args = [_argument(builder, group, k, stem) for k in range(len(group.params))]
+    args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = []
     for buffer in func.params[len(group.func.params) :]:
@@ -257,10 +257,11 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     )
 
 
-def _argument(builder: _Builder, group: LoweredGroup, position: int, stem: str) -> str:
+def _argument(builder: _Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
     param = group.params[position]
     if param.array is not None:
-        return builder.constant(f"{stem}_{param.role}", param.array)
+        array = schedule.packed(group.func.params[position], param.array)
+        return builder.constant(f"{stem}_{param.role}", array)
     return builder.name_of(param.value)
 
 

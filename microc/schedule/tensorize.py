@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
+from microc import dtypes
 from microc.errors import ScheduleError
 from microc.schedule.intrinsics import TENSOR, TensorIntrin
 from microc.schedule.tree import extent_of, find_loop, replace_stmt
@@ -20,8 +23,8 @@ def _operand(expr: ir.Expr) -> ir.Load | None:
 def _refuse(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
     return ScheduleError(
         f"tensorize {loop!r} with {intrin.name}: {why}",
-        hint=f"it replaces 'for k in {intrin.extent}: c += int32(a[.., k]) * int32(b[.., k])'"
-        f" with {intrin.a} a and {intrin.b} b, unit steps in memory, the innermost loop of a decomposed reduction",
+        hint=f"it replaces 'for k in {len(intrin.order_a)}: c += int32(a[.., k]) * int32(b[.., k])'"
+        f" with {intrin.a} a and {intrin.b} b, its order in memory, the innermost loop of a decomposed reduction",
     )
 
 
@@ -31,7 +34,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
         raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint="known: " + ", ".join(TENSOR))
     old, what = find_loop(func.body, loop), TENSOR[intrin]
     block = old.body
-    if not isinstance(block, ir.Block) or extent_of(old) != what.extent:
+    if not isinstance(block, ir.Block) or extent_of(old) != len(what.order_a):
         raise _refuse(loop, what, "the loop is not innermost or has another extent")
     if block.init is not None:
         raise _refuse(loop, what, "the reduction is not decomposed")
@@ -47,24 +50,43 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     if a is None or b is None or (a.dtype, b.dtype) != (what.a, what.b):
         raise _refuse(loop, what, "the operands have other dtypes")
     bindings = {i.var: i.binding for i in block.iters}
-    for load in (a, b):
-        if not _unit_step(load, bindings, old.var):
-            raise _refuse(loop, what, f"{load.buffer.name!r} is not read one after the other")
+    for load, order, aligned in ((a, what.order_a, what.aligned_a), (b, what.order_b, what.aligned_b)):
+        if _steps(load, bindings, old.var, len(order)) != order:
+            raise _refuse(loop, what, f"{load.buffer.name!r} is not read in the order {order}")
+        if aligned and not _aligned(load, bindings, old.var):
+            raise _refuse(loop, what, f"{load.buffer.name!r} is not known to be read at whole words")
     first = {old.var: ir.const(0, "int32")}
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, first))) for i in block.iters)
-    address_a = ir.AddressOf(a.buffer, a.indices, what.extent)
-    address_b = ir.AddressOf(b.buffer, b.indices, what.extent)
+    address_a = ir.AddressOf(a.buffer, a.indices, len(what.order_a))
+    address_b = ir.AddressOf(b.buffer, b.indices, len(what.order_b))
     value = what.value(address_a, address_b, store.value.a)
     new = replace(block, iters=iters, body=ir.Store(store.buffer, store.indices, value))
     return replace(func, body=replace_stmt(func.body, old, new))
 
 
-def _unit_step(load: ir.Load, bindings: dict[ir.Var, ir.Expr], var: ir.Var) -> bool:
-    """Whether consecutive values of ``var`` touch consecutive elements."""
+def _steps(load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], var: ir.Var, count: int) -> tuple[int, ...] | None:
+    """How many elements behind the first the others lie, for each value of ``var``; None where that varies."""
+    found = []
+    for step in range(count):
+        distance = 0
+        for axis, index in enumerate(load.indices):
+            stride = prod(load.buffer.shape[axis + 1 :])
+            bound = substitute(index, bindings)
+            ends = (substitute(bound, {var: ir.const(k, "int32")}) for k in (step, 0))
+            difference = ir.int_value(simplify(next(ends) - next(ends)))
+            if difference is None:
+                return None
+            distance += difference * stride
+        found.append(distance)
+    return tuple(found)
+
+
+def _aligned(load: ir.Load, bindings: Mapping[ir.Var, ir.Expr], var: ir.Var) -> bool:
+    """Whether step 0 reads at a multiple of four bytes, given that the buffer starts at one."""
+    elements = 4 // dtypes.nbytes(load.dtype)
     for axis, index in enumerate(load.indices):
-        terms, _ = linear(simplify(substitute(index, bindings)))
-        step = terms.get(var, 0)
-        hidden = any(var in free_vars(t) for t in terms if t != var)
-        if hidden or step != (1 if axis == len(load.indices) - 1 else 0):
+        stride = prod(load.buffer.shape[axis + 1 :])
+        terms, offset = linear(simplify(substitute(substitute(index, bindings), {var: ir.const(0, "int32")})))
+        if any(factor * stride % elements for factor in (*terms.values(), offset)):
             return False
     return True

@@ -22,19 +22,21 @@ from tests.device.smoke import build as build_firmware
 from tests.native import UNDEFINED, build, call, kernels_source
 
 COUNT = 257
+ALIGNED = "__attribute__((aligned(4)))"
 
 
 def function(name: str) -> ir.PrimFunc:
-    """The intrinsic on many operands: words one after the other, memory from every alignment."""
+    """The intrinsic on many operands: words one after the other, memory from every alignment that it allows."""
     intrin, i = SCALAR[name], ir.Var("i")
     effect = isinstance(intrin.meaning, ir.Stmt)
+    apart = effect or "assume_aligned" in intrin.body
     params: list[ir.Buffer] = []
     args: list[ir.Expr] = []
     for param in intrin.params:
         if isinstance(param, ir.Buffer):
             size = param.size
             params.append(ir.Buffer("p", (COUNT * size,), param.dtype))
-            args.append(ir.AddressOf(params[-1], (i * (size if effect else 1),), size, effect))
+            args.append(ir.AddressOf(params[-1], (i * (size if apart else 1),), size, effect))
         else:
             params.append(ir.Buffer(param.name, (COUNT,), "int32"))
             args.append(params[-1][i])
@@ -104,9 +106,9 @@ def _firmware() -> str:
         names = [f"{name}_{param.name}" for param in params]
         for label, array in zip(names, operands(name), strict=False):
             value = Value(label, array.shape, str(array.dtype), "const", array)
-            text.append("static " + "\n".join(definition(value)))
+            text.append("static " + "\n".join(definition(value, ALIGNED)))
         out = params[-1]
-        text.append(f"static {'int32_t' if out.dtype == 'int32' else out.dtype + '_t'} {names[-1]}[{out.size}];")
+        text.append(f"static {out.dtype}_t {names[-1]}[{out.size}] {ALIGNED};")
         main.append(f"        test_{name}({', '.join(names)});")
         main.append(f"        (void)microc_port_write((const uint8_t *){names[-1]}, sizeof {names[-1]});")
     return "\n".join([*text, *main, "    }", "}"]) + "\n"
@@ -132,15 +134,17 @@ def test_instructions(tmp_path: Path) -> None:
 def test_tensor_intrinsics(name: str) -> None:
     """The replacement of a small loop is a sum of products."""
     intrin, dice = TENSOR[name], np.random.default_rng(1)
+    count = len(intrin.order_a)
     arrays = []
     for dtype in (intrin.a, intrin.b):
         kind = np.iinfo(to_numpy(dtype))
-        arrays.append(dice.integers(kind.min, kind.max, intrin.extent, endpoint=True).astype(kind.dtype))
-    a, b = (ir.Buffer(n, (intrin.extent,), d) for n, d in (("a", intrin.a), ("b", intrin.b)))
+        arrays.append(dice.integers(kind.min, kind.max, count, endpoint=True).astype(kind.dtype))
+    a, b = (ir.Buffer(n, (count,), d) for n, d in (("a", intrin.a), ("b", intrin.b)))
     out, zero = ir.Buffer("result", (1,), "int32"), (ir.const(0, "int32"),)
-    value = intrin.value(
-        ir.AddressOf(a, zero, intrin.extent), ir.AddressOf(b, zero, intrin.extent), ir.const(5, "int32")
-    )
+    value = intrin.value(ir.AddressOf(a, zero, count), ir.AddressOf(b, zero, count), ir.const(5, "int32"))
     func = ir.PrimFunc("dot", (a, b, out), ir.Store(out, zero, value))
     got = execute(func, [*arrays, np.zeros(1, np.int32)], meanings())[-1]
-    assert int(got[0]) == 5 + int(np.dot(arrays[0].astype(int), arrays[1].astype(int)))
+    left, right = (
+        x.astype(int)[list(order)] for x, order in zip(arrays, (intrin.order_a, intrin.order_b), strict=True)
+    )
+    assert int(got[0]) == 5 + int(np.dot(left, right))

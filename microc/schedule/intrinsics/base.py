@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc.tir import ir
+from microc.tir.affine import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 
 
@@ -30,32 +31,46 @@ class Intrin:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorIntrin:
-    """A loop of ``extent`` over ``c += a[k] * b[k]`` (operands widened to int32) and the expression that replaces it.
+class Part:
+    """An operand of a product of pairs: the intrinsics applied, innermost first, to the address ``offset`` elements on."""
 
-    ``a`` and ``b`` are the operand dtypes; ``steps`` maps the operands' loaded words to pairs of ``int16x2`` values to
-    multiply and add, in the same order on both sides.
+    offset: int
+    names: tuple[str, ...]
+
+    def value(self, start: ir.AddressOf) -> Expr:
+        """The pair (``int16x2`` in an int32)."""
+        last = simplify(start.indices[-1] + self.offset)
+        value: Expr = ir.AddressOf(start.buffer, (*start.indices[:-1], last), start.extent - self.offset)
+        for name in self.names:
+            value = Call(name, (value,), "int32")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIntrin:
+    """A loop of ``len(order_a)`` over ``c += a[k] * b[k]`` (operands widened to int32) and the expression that replaces it.
+
+    ``a`` and ``b`` are the operands' dtypes; step k of the loop touches the element ``order_a[k]`` (``order_b[k]``) behind
+    that of step 0. ``steps`` are pairs of parts that SMLAD multiplies and adds. ``aligned_a``, ``aligned_b``: the operand
+    is read by words that must lie at multiples of four bytes.
     """
 
     name: str
     a: str
     b: str
-    extent: int
+    order_a: tuple[int, ...]
+    order_b: tuple[int, ...]
     feature: str
-    steps: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    steps: tuple[tuple[Part, Part], ...]
+    aligned_a: bool = False
+    aligned_b: bool = False
 
     def value(self, a: ir.AddressOf, b: ir.AddressOf, accumulator: Expr) -> Expr:
         """The new accumulator."""
         total = accumulator
         for left, right in self.steps:
-            total = Call("smlad", (_apply(left, a), _apply(right, b), total), "int32")
+            total = Call("smlad", (left.value(a), right.value(b), total), "int32")
         return total
-
-
-def _apply(names: tuple[str, ...], argument: Expr) -> Expr:
-    for name in names:
-        argument = Call(name, (argument,), "int32")
-    return argument
 
 
 def i32(value: int) -> Expr:
