@@ -96,7 +96,7 @@ def measure(path: Path, board_name: str, peer: dict[str, Any] | None) -> Row:
         model=path.stem.removeprefix("mlperf_").removesuffix("_int8"),
         core=BOARDS[board_name],
         exact=exact,
-        macs=module.macs,
+        macs=module.nominal_macs,
         instructions=total,
         arena=module.plan.size,
         ram=ram,

@@ -51,6 +51,7 @@ class Program:
             "kernels": len(module.calls),
             "functions": len(module.kernels),
             "macs": module.macs,
+            "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,

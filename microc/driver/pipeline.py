@@ -14,6 +14,7 @@ from microc.errors import OutputError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module
+from microc.ops import registry
 from microc.plan.plan import plan_module
 from microc.target import Target
 from microc.transform import PASSES
@@ -50,11 +51,22 @@ def optimise(graph: Graph, options: Options) -> Graph:
     return run_passes(graph, PASSES, context)
 
 
+def count_macs(graph: Graph) -> int:
+    """Multiply-accumulates of one inference, as the graph spells it: of a model as read, the nominal ones."""
+    total = 0
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        if definition.macs is not None:
+            ins = [graph.types[name] for name in node.inputs if name]
+            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
+    return total
+
+
 def compile_model(path: Path, target: Target, options: Options, progress: Progress | None = None) -> Module:
     """The planned module of a model file."""
-    graph = optimise(read_model(path, options), options)
-    module = merge_kernels(build_module(graph, target, path.name, progress))
-    module = replace(module, fingerprint=fingerprint(module, target))
+    graph = read_model(path, options)
+    module = merge_kernels(build_module(optimise(graph, options), target, path.name, progress))
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(graph))
     return plan_module(module, io_in_arena=options.io_in_arena)
 
 
