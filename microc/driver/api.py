@@ -52,6 +52,7 @@ class Program:
             "functions": len(module.kernels),
             "macs": module.macs,
             "optimize": module.options["optimize"],
+            "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,

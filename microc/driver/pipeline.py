@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from microc.driver.budget import flash_bytes, goals, refusal
+from microc.driver.budget import count_macs, flash_bytes, goals, refusal
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
@@ -58,9 +58,9 @@ def compile_model(
 
     ``room``: flash that the board has for them, in bytes, which the choice of schedules keeps within if it can; 0: any.
     """
-    graph = optimise(read_model(path, options), options)
-    module = build_within_budget(graph, target, path.name, options, progress, room)
-    module = replace(module, fingerprint=fingerprint(module, target))
+    read = read_model(path, options)
+    module = build_within_budget(optimise(read, options), target, path.name, options, progress, room)
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
     return plan_module(module, io_in_arena=options.io_in_arena)
 
 
