@@ -15,6 +15,7 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.plan.plan import plan_module
+from microc.plan.sequence import order_calls
 from microc.target import Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
@@ -54,6 +55,7 @@ def compile_model(path: Path, target: Target, options: Options, progress: Progre
     """The planned module of a model file."""
     graph = optimise(read_model(path, options), options)
     module = merge_kernels(build_module(graph, target, path.name, progress))
+    module = order_calls(module, io_in_arena=options.io_in_arena)
     module = replace(module, fingerprint=fingerprint(module, target))
     return plan_module(module, io_in_arena=options.io_in_arena)
 

@@ -31,33 +31,82 @@ class _Use:
     dtypes: frozenset[str]
 
 
+class Overlaps:
+    """Rooms between operands of a module's calls, worked out when asked for, once for every kernel."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._kernels = {kernel.name: kernel for kernel in module.kernels}
+        self._clocks: dict[str, dict[str, Touches]] = {}
+        self._known: dict[tuple[object, ...], Room] = {}
+
+    def room(self, call: Call, old: str, new: str) -> Room | None:
+        """Distances from a value that ends with a call to one that starts with it; None if they must stay apart."""
+        kernel = self._kernels.get(call.kernel)
+        sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
+        if kernel is None or not all(sizes):
+            return None
+        key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
+        if key not in self._known:
+            self._known[key] = Room(*sizes, self._safe(kernel, call, old, new))
+        return self._known[key] if self._known[key].shared else None
+
+    def _roles(self, call: Call, base: str) -> tuple[tuple[int, int], ...]:
+        """The positions at which a call is given a value, each with the byte offset there."""
+        places = ((k, *self.module.base_of(name)) for k, name in enumerate(call.args))
+        return tuple((k, offset) for k, owner, offset in places if owner == base)
+
+    def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
+        if kernel.name not in self._clocks:
+            self._clocks[kernel.name] = {buffer.name: times for buffer, times in touches(kernel.func).items()}
+        dying, made = (self._use(kernel, call, name) for name in (old, new))
+        if not all(_aliasing(a, b) for a in dying.dtypes for b in made.dtypes):
+            return ()
+        return safe_distances(made.times.first_write, dying.times.last_touch)
+
+    def _use(self, kernel: Kernel, call: Call, base: str) -> _Use:
+        """Times by byte of a value that a call touches, perhaps in several ways (views of it)."""
+        size, clock, kinds = self.module.values[base].nbytes, self._clocks[kernel.name], set()
+        first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
+        for position, offset in self._roles(call, base):
+            param = kernel.func.params[position]
+            kinds.add(param.dtype)
+            part, width = slice(offset, offset + param.nbytes), dtypes.nbytes(param.dtype)
+            np.minimum(first[part], np.repeat(clock[param.name].first_write, width), out=first[part])
+            np.maximum(last[part], np.repeat(clock[param.name].last_touch, width), out=last[part])
+        return _Use(Touches(first, last), frozenset(kinds))
+
+
 def rooms(module: Module, alive: Lifetimes) -> Rooms:
     """Rooms of all pairs of values that may overlap. ``alive``: first and last call of everything in the arena."""
-    kernels = {kernel.name: kernel for kernel in module.kernels}
-    clocks: dict[str, dict[str, Touches]] = {}
-    known: dict[tuple[object, ...], tuple[range, ...]] = {}
+    overlaps = Overlaps(module)
     found: dict[tuple[str, str], Room] = {}
     for time, call in enumerate(module.calls):
-        if call.kernel not in kernels:
-            continue
-        kernel = kernels[call.kernel]
         ending, starting = _meeting(module, call, alive, time)
-        if not ending or not starting:
-            continue
-        if kernel.name not in clocks:
-            clocks[kernel.name] = {b.name: times for b, times in touches(kernel.func).items()}
-        roles = _roles(module, call)
         for old in ending:
             for new in starting:
-                if old == new or not (module.values[old].nbytes and module.values[new].nbytes):
-                    continue
-                key = (kernel.name, roles[old], roles[new])
-                if key not in known:
-                    known[key] = _between(module, kernel, call, clocks[kernel.name], old, new)
-                room = Room(module.values[old].nbytes, module.values[new].nbytes, known[key])
-                if room.shared and ((old, new) not in found or found[old, new].shared < room.shared):
+                room = overlaps.room(call, old, new) if old != new else None
+                if room is not None and ((old, new) not in found or found[old, new].shared < room.shared):
                     found[old, new], found[new, old] = room, room.turned()  # of two workspaces either may be the older
     return found
+
+
+def shared_bytes(module: Module, call: Call) -> int:
+    """Bytes of a planned call's results that lie over what it reads."""
+    reads, writes = ([_place(module, name) for name in names] for names in (call.reads, call.writes))
+    return sum(
+        max(0, min(a.stop, b.stop) - max(a.start, b.start))
+        for a in reads
+        if a is not None
+        for b in writes
+        if b is not None
+    )
+
+
+def _place(module: Module, name: str) -> range | None:
+    base, offset = module.base_of(name)
+    start = module.plan.offsets.get(base) if module.plan is not None else None
+    return None if start is None else range(start + offset, start + offset + module.values[name].nbytes)
 
 
 def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[list[str], list[str]]:
@@ -69,42 +118,6 @@ def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[l
     return ending, [name for name in here if alive[name][0] == time]
 
 
-def _roles(module: Module, call: Call) -> dict[str, tuple[tuple[int, int], ...]]:
-    """By base: the positions at which a call is given it, each with the byte offset there."""
-    found: dict[str, tuple[tuple[int, int], ...]] = {}
-    for position, name in enumerate(call.args):
-        base, offset = module.base_of(name)
-        found[base] = (*found.get(base, ()), (position, offset))
-    return found
-
-
-def _between(
-    module: Module, kernel: Kernel, call: Call, clock: Mapping[str, Touches], old: str, new: str
-) -> tuple[range, ...]:
-    """Safe distances from ``old`` to ``new`` during a call."""
-    dying, made = (_use(module, kernel, call, clock, name) for name in (old, new))
-    kinds = dying.dtypes | made.dtypes
-    if len(kinds) > 1 and not all(_aliasing(a, b) for a in dying.dtypes for b in made.dtypes):
-        return ()
-    return safe_distances(made.times.first_write, dying.times.last_touch)
-
-
 def _aliasing(a: str, b: str) -> bool:
     """Whether C lets accesses of these dtypes meet in one place."""
     return a == b or bool({a, b} & {"int8", "uint8"})
-
-
-def _use(module: Module, kernel: Kernel, call: Call, clock: Mapping[str, Touches], base: str) -> _Use:
-    """Times by byte of a value that a call touches, perhaps in several ways (views of it)."""
-    size, kinds = module.values[base].nbytes, set()
-    first, last = np.full(size, NEVER_WRITTEN, np.int64), np.full(size, NEVER_TOUCHED, np.int64)
-    for name, param in zip(call.args, kernel.func.params, strict=True):
-        owner, offset = module.base_of(name)
-        if owner != base:
-            continue
-        kinds.add(param.dtype)
-        bytes_of = slice(offset, offset + param.nbytes)
-        width = dtypes.nbytes(param.dtype)
-        np.minimum(first[bytes_of], np.repeat(clock[param.name].first_write, width), out=first[bytes_of])
-        np.maximum(last[bytes_of], np.repeat(clock[param.name].last_touch, width), out=last[bytes_of])
-    return _Use(Touches(first, last), frozenset(kinds))
