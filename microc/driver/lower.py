@@ -242,7 +242,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
         builder.values[work] = Value(work, buffer.shape, buffer.dtype, "workspace")
         scratch.append(work)
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    inplace = tuple((builder.name_of(a), builder.name_of(b)) for a, b in group.inplace)
     builder.calls.append(
         Call(
             kernel=name,
@@ -250,7 +249,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
             reads=reads,
             writes=tuple(written),
             workspace=tuple(scratch),
-            inplace=inplace,
             layer=str(nodes[0].loc),
             op="+".join(node.op for node in nodes),
             macs=group.macs,
