@@ -16,7 +16,7 @@ from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, Step
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -38,6 +38,7 @@ class _Builder:
 
     graph: Graph
     target: Target
+    goal: Goal
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
@@ -97,9 +98,9 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
     return found
 
 
-def build_module(graph: Graph, target: Target, source: str, progress: Progress | None = None) -> Module:
+def build_module(graph: Graph, target: Target, source: str, goal: Goal, progress: Progress | None = None) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel."""
-    builder = _Builder(graph, target)
+    builder = _Builder(graph, target, goal)
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -127,6 +128,7 @@ def build_module(graph: Graph, target: Target, source: str, progress: Progress |
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
+        options={"optimize": goal.name},
     )
 
 
@@ -228,7 +230,7 @@ def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array 
 def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     graph = builder.graph
     group = lower_group(graph, nodes, builder.target, "kernel")
-    schedule = schedule_kernel(group.func, group.anchor.op, builder.target)
+    schedule = schedule_kernel(group.func, group.anchor.op, builder.target, builder.goal)
     func = lower(schedule.func)
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
@@ -240,7 +242,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
         builder.values[work] = Value(work, buffer.shape, buffer.dtype, "workspace")
         scratch.append(work)
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    inplace = tuple((builder.name_of(a), builder.name_of(b)) for a, b in group.inplace)
     builder.calls.append(
         Call(
             kernel=name,
@@ -248,7 +249,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
             reads=reads,
             writes=tuple(written),
             workspace=tuple(scratch),
-            inplace=inplace,
             layer=str(nodes[0].loc),
             op="+".join(node.op for node in nodes),
             macs=group.macs,

@@ -12,12 +12,12 @@ from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.schedule import Schedule
-from microc.target import Target
+from microc.target import SPEED, Goal, Target
 from microc.tir import ir
 
 
-def schedule_kernel(func: ir.PrimFunc, op: str, target: Target) -> Schedule:
-    """The schedule for a lowered group whose anchor is ``op``."""
+def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
+    """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
     schedule = _loops(Schedule(func), op, target)
     return schedule.select_saturation() if target.has("sat") else schedule
 
