@@ -100,7 +100,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A compiled network before printing. ``plan`` is None until planning."""
+    """A compiled network before printing. ``plan`` is None until planning.
+
+    ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
+    """
 
     name: str
     values: Mapping[str, Value]
@@ -113,6 +116,7 @@ class Module:
     plan: Plan | None = None
     source: str = ""
     fingerprint: str = ""
+    nominal_macs: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

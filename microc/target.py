@@ -1,4 +1,5 @@
-"""What code is generated for: a :class:`Target` (core, features) and a :class:`Board` (target, memory, console, emulator).
+"""What code is generated for: a :class:`Target` (core, features), a :class:`Board` (target, memory, console, emulator) and
+a :class:`Goal` (what a byte of flash is worth).
 
 A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; nothing here knows a particular one.
 """
@@ -17,11 +18,11 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "host": ("host", frozenset({"fpu", "unaligned"})),
         "cortex-m0": ("arm", frozenset()),
         "cortex-m0plus": ("arm", frozenset()),
-        "cortex-m3": ("arm", frozenset({"unaligned", "mul64"})),
-        "cortex-m4": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m7": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m33": ("arm", frozenset({"dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m55": ("arm", frozenset({"dsp", "fpu", "mve", "unaligned", "mul64"})),
+        "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
+        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
+        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "mve", "unaligned", "mul64"})),
     }
 )
 
@@ -44,6 +45,23 @@ def target_for(cpu: str) -> Target:
         raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CPUS))
     isa, features = CPUS[cpu]
     return Target(cpu, isa, features)
+
+
+GOALS = ("speed", "size", "balanced")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a choice between ways to compute the same weighs.
+
+    ``price``: instructions of one inference that a byte of flash is worth; 0 for speed alone, infinite for size alone.
+    """
+
+    name: str
+    price: float
+
+
+SPEED, SIZE = Goal("speed", 0.0), Goal("size", float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def compile_(arguments: Arguments) -> show.Answer:
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
-        ("multiply-accumulates", show.count(report["macs"])),
+        ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
         (
             "arena",

@@ -77,14 +77,14 @@ class StmtPrinter:
         names = [register_name(buffer, list(where)) for where in used]
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
-    def function(self, func: ir.PrimFunc) -> list[str]:
-        """The whole function, ``static void``; read-only parameters are pointers to const."""
+    def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
+        """The whole function, declared as ``head``; read-only parameters are pointers to const."""
         written = {b.name for b in buffers_written(func.body)}
         params = ", ".join(_parameter(p, written=p.name in written) for p in func.params)
         self.expr.bounds = {}
         unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
         body = _indented([*unused, *self.lines(func.body)])
-        return [f"static void {func.name}({params or 'void'})", "{", *body, "}"]
+        return [f"{head} {func.name}({params or 'void'})", "{", *body, "}"]
 
 
 def _names_read(func: ir.PrimFunc) -> set[str]:

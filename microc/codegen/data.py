@@ -16,8 +16,8 @@ def declaration(value: Value) -> str:
     return f"const {dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def definition(value: Value) -> list[str]:
-    """The whole definition, wrapped into lines."""
+def definition(value: Value, attribute: str = "") -> list[str]:
+    """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words."""
     assert value.data is not None
     printer = ExprPrinter()
     flat = np.ascontiguousarray(value.data).reshape(-1)
@@ -25,7 +25,8 @@ def definition(value: Value) -> list[str]:
         words = [printer.literal(x, value.dtype) for x in flat.tolist()]
     else:
         words = [_integer(x, value.dtype) for x in flat.tolist()]
-    return [f"{declaration(value)} = {{", *_wrapped(words or ["0"]), "};"]
+    suffix = f" {attribute}" if attribute and dtypes.nbytes(value.dtype) < 4 else ""
+    return [f"{declaration(value)}{suffix} = {{", *_wrapped(words or ["0"]), "};"]
 
 
 def _integer(number: int, dtype: str) -> str:

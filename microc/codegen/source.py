@@ -115,7 +115,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
         steps=steps,
         resets=resets,
         data_declarations=tuple(f"extern {declaration(v)};" for v in prefixed),
-        data_definitions=tuple("\n".join(definition(v)) for v in prefixed),
+        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED")) for v in prefixed),
         regions=tuple(
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
@@ -145,7 +145,7 @@ def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> str:
     layers = [f"{_short(call.layer)} (step {k}, {call.macs} MACs)" for k, call in uses]
     notes = [*layers, *kernel.comment]
     comment = [line for note in notes for line in wrapped(f" * {safe_comment(note)}", "*     ")]
-    code = [line for whole in printer.function(kernel.func) for line in wrapped(whole)]
+    code = [line for whole in printer.function(kernel.func, f"{module.name.upper()}_KERNEL") for line in wrapped(whole)]
     return "\n".join(["/*", *comment, " */", *code])
 
 

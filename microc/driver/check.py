@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from microc.driver.budget import count_macs
 from microc.driver.fit import capacity
 from microc.driver.lower import groups_of
 from microc.driver.options import Options
@@ -97,17 +98,6 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
         "scale": quant.scale[0] if quant else None,
         "zero_point": quant.zero_point[0] if quant else None,
     }
-
-
-def count_macs(graph: Graph) -> int:
-    """Multiply-accumulates of one inference."""
-    total = 0
-    for node in graph.nodes:
-        definition = registry.get(node.op)
-        if definition.macs is not None:
-            ins = [graph.types[name] for name in node.inputs if name]
-            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
-    return total
 
 
 def arena_bound(graph: Graph) -> int:

@@ -16,7 +16,7 @@ from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, Step
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -38,6 +38,7 @@ class _Builder:
 
     graph: Graph
     target: Target
+    goal: Goal
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
@@ -97,9 +98,9 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
     return found
 
 
-def build_module(graph: Graph, target: Target, source: str, progress: Progress | None = None) -> Module:
+def build_module(graph: Graph, target: Target, source: str, goal: Goal, progress: Progress | None = None) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel."""
-    builder = _Builder(graph, target)
+    builder = _Builder(graph, target, goal)
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -127,6 +128,7 @@ def build_module(graph: Graph, target: Target, source: str, progress: Progress |
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
+        options={"optimize": goal.name},
     )
 
 
@@ -228,11 +230,11 @@ def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array 
 def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     graph = builder.graph
     group = lower_group(graph, nodes, builder.target, "kernel")
-    schedule = schedule_kernel(group.func, group.anchor.op, builder.target)
+    schedule = schedule_kernel(group.func, group.anchor.op, builder.target, builder.goal)
     func = lower(schedule.func)
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
-    args = [_argument(builder, group, k, stem) for k in range(len(group.params))]
+    args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = []
     for buffer in func.params[len(group.func.params) :]:
@@ -255,10 +257,11 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     )
 
 
-def _argument(builder: _Builder, group: LoweredGroup, position: int, stem: str) -> str:
+def _argument(builder: _Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
     param = group.params[position]
     if param.array is not None:
-        return builder.constant(f"{stem}_{param.role}", param.array)
+        array = schedule.packed(group.func.params[position], param.array)
+        return builder.constant(f"{stem}_{param.role}", array)
     return builder.name_of(param.value)
 
 

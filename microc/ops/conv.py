@@ -24,6 +24,7 @@ from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
+from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
@@ -77,19 +78,27 @@ def compute(call: OpCall) -> te.Tensor:
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     if g.groups == 1:
-        pixels = data.tensor((g.pixels, g.depth)) if g.direct else _patch(g, data, attrs["pad_value"])
-        return matrix_product(pixels, weight_rows(weight, g.out_channels, g.depth), bias, dtype)
+        depth = padded_depth(g.depth, data, weight, call.target)
+        direct = g.direct and depth == g.depth
+        pixels = data.tensor((g.pixels, g.depth)) if direct else _patch(g, data, attrs["pad_value"], depth)
+        return matrix_product(pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype)
     padded = _padded(g, data, attrs["pad_value"])
     if g.channels == g.groups:
         return _depthwise(g, padded, weight, bias, dtype)
     return _grouped(g, padded, weight, bias, dtype)
 
 
-def weight_rows(weight: Operand, rows: int, depth: int) -> te.Tensor:
-    """Weights as a matrix (rows, depth); constant ones are packed."""
+def padded_depth(depth: int, data: Operand, weight: Operand, target: Target) -> int:
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of bytes where four products are done at once."""
+    bytewise = dtypes.nbytes(data.type.dtype) == 1 and weight.data is not None and weight.data.dtype == np.int8
+    return -(-depth // WORD) * WORD if bytewise and target.has("dsp") and depth > WORD else depth
+
+
+def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
+    """Weights as a matrix (rows, depth); constant ones are packed, with zeros up to ``padded``."""
     if weight.data is None:
         return weight.tensor((rows, depth))
-    return weight.packed(weight.data.reshape(rows, depth))
+    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, 0), (0, padded - depth))))
 
 
 def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
@@ -131,8 +140,8 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
     return found
 
 
-def _patch(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
-    """``patch`` (P, K): the inputs of every pixel. Data is viewed as rows of W * C.
+def _patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.Tensor:
+    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``. Data is viewed as rows of W * C.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -159,11 +168,12 @@ def _patch(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
             checks = _inside(place, row_size, -left, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if top else row
-        inside = ir.all_of(_inside(row, g.height, -top, highest_row) + checks)
+        checks += _inside(row, g.height, -top, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        inside = ir.all_of(checks)
         value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
 
-    return te.compute((g.pixels, g.depth), element, "patch", ("p", "k"))
+    return te.compute((g.pixels, depth), element, "patch", ("p", "k"))
 
 
 def _padded(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:

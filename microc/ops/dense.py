@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.conv import matrix_product, weight_rows
+from microc.ops.conv import matrix_product, padded_depth, weight_rows
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation, through_float
@@ -50,8 +50,20 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     rows, depth = data.type.shape
-    weights = weight_rows(weight, weight.type.shape[0], depth)
-    return matrix_product(data.tensor((rows, depth)), weights, bias, call.attrs.get("out_dtype") or data.type.dtype)
+    padded = padded_depth(depth, data, weight, call.target)
+    weights = weight_rows(weight, weight.type.shape[0], depth, padded)
+    terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
+    return matrix_product(terms, weights, bias, call.attrs.get("out_dtype") or data.type.dtype)
+
+
+def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
+    """``patch`` (rows, padded): the data, and zeros behind every row."""
+    source = data.tensor((rows, depth))
+
+    def element(p: Var, k: Var) -> Expr:
+        return ir.select(k < depth, source[p, k], 0)
+
+    return te.compute((rows, padded), element, "patch", ("p", "k"))
 
 
 def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:

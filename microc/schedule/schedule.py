@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, placement, reduction, storage, tensorize
+from microc.schedule import loops, packing, padding, placement, reduction, selection, storage, tensorize
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -31,8 +32,14 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "cache_read": storage.cache_read,
         "cache_write": storage.cache_write,
         "set_scope": storage.set_scope,
+        "set_dtype": packing.set_dtype,
+        "transform_layout": packing.transform_layout,
+        "storage_align": padding.storage_align,
+        "pad_reduction": padding.pad_reduction,
+        "decompose_padding": padding.decompose_padding,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
+        "select_saturation": selection.select_saturation,
     }
 )
 
@@ -122,11 +129,35 @@ class Schedule:
     def set_scope(self, buffer: str, scope: str) -> Schedule:
         return self.apply("set_scope", buffer, scope)
 
+    def set_dtype(self, buffer: str, dtype: str) -> Schedule:
+        return self.apply("set_dtype", buffer, dtype)
+
+    def transform_layout(
+        self, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
+    ) -> Schedule:
+        return self.apply("transform_layout", buffer, factors, order)
+
+    def packed(self, buffer: ir.Buffer, array: Array) -> Array:
+        """The data of a constant parameter (``buffer`` before scheduling), laid out as this schedule reads it."""
+        return packing.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
+
+    def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
+        return self.apply("storage_align", buffer, axis, factor)
+
+    def pad_reduction(self, block: str) -> Schedule:
+        return self.apply("pad_reduction", block)
+
+    def decompose_padding(self, block: str) -> Schedule:
+        return self.apply("decompose_padding", block)
+
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
         return self.apply("decompose_reduction", block, loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
+
+    def select_saturation(self) -> Schedule:
+        return self.apply("select_saturation")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

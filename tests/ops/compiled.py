@@ -14,6 +14,7 @@ from microc.graph.ir import Graph, Node
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import Case, OpDef
 from microc.schedule.rules import schedule_kernel
+from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower
@@ -42,6 +43,7 @@ class CompiledCase:
     case: Case
     arrays: tuple[Array, ...]
     group: LoweredGroup
+    schedule: Schedule
     func: ir.PrimFunc
 
     def wanted(self) -> tuple[Array, ...]:
@@ -51,7 +53,8 @@ class CompiledCase:
     def run(self, library: ctypes.CDLL) -> tuple[Array, ...]:
         """What the machine says."""
         given: list[Array | None] = [
-            p.array if p.array is not None else self.arrays[int(p.value[1:])] for p in self.group.params
+            self.schedule.packed(b, p.array) if p.array is not None else self.arrays[int(p.value[1:])]
+            for b, p in zip(self.group.func.params, self.group.params, strict=False)
         ]
         results = call(library, self.func, [*given, *(None,) * (len(self.func.params) - len(given))])
         kinds = self.definition.infer(attributes(self.definition, self.case), self.case.types)
@@ -64,8 +67,8 @@ def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> Compile
     graph, node = one_node(definition, case, arrays)
     target = target_for(cpu)
     group = lower_group(graph, (node,), target, name)
-    func = lower(schedule_kernel(group.func, node.op, target).func)
-    return CompiledCase(definition, case, arrays, group, func)
+    schedule = schedule_kernel(group.func, node.op, target)
+    return CompiledCase(definition, case, arrays, group, schedule, lower(schedule.func))
 
 
 def c_name(text: str) -> str:

@@ -34,7 +34,8 @@ def chains(draw: st.DrawFn) -> Module:
         twins = [name for name in known[:-1] if sketch.values[name].nbytes == size]
         name = f"x{number}"
         storage = "output" if number == count else "intermediate"
-        if twins and draw(st.booleans()):
+        reads: tuple[str, ...]
+        if len(twins) > 0 and draw(st.booleans()):
             func, reads = add(size), (source, draw(st.sampled_from(twins)))
         else:
             kinds = sorted(k for k in KERNELS if (k != "shrink" or size % 16 == 0) and (k != "expand" or size < 100))

@@ -7,6 +7,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array, to_numpy
 from microc.schedule.meaning import meanings
+from microc.schedule.schedule import Schedule
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -47,15 +48,18 @@ def padded_rows(size: int, channels: int) -> ir.PrimFunc:
     return te.create_prim_func("rows", [x], [out])
 
 
-def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0) -> Array:
-    """The last ``global`` parameter after running on random data."""
+def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedule | None = None) -> Array:
+    """The last ``global`` parameter after running ``func``, or its schedule, on random data."""
     dice = np.random.default_rng(seed)
-    what = lower(func) if lowered else func
-    arrays = []
-    for param in what.params:
+    scheduled = func if schedule is None else schedule.func
+    what = lower(scheduled) if lowered else scheduled
+    arrays: list[Array] = []
+    for param in func.params:
         info = np.iinfo(to_numpy(param.dtype))
         low, high = (-1000, 1000) if info.bits == 32 else (info.min, info.max)
-        arrays.append(dice.integers(low, high, size=param.shape, endpoint=True).astype(info.dtype))
+        array = dice.integers(low, high, size=param.shape, endpoint=True).astype(info.dtype)
+        arrays.append(array if schedule is None or param.scope != "const" else schedule.packed(param, array))
+    arrays += [np.zeros(work.shape, to_numpy(work.dtype)) for work in what.params[len(arrays) :]]
     run(what, arrays, meanings())
     place = max(k for k, p in enumerate(what.params) if p.scope == "global")
     return arrays[place]

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from microc.schedule.intrinsics.base import Intrin, TensorIntrin, assembly, pack16, sign8, sign16
-from microc.tir.ir import Var
+from microc.schedule.intrinsics.base import Intrin, Part, Step, TensorIntrin, assembly, i32, pack16, sign8, sign16
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Var
 
 _A, _B, _C = Var("a"), Var("b"), Var("c")
 
 _DSP = "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP"
 
+
+def _widen(name: str, signed: bool) -> Intrin:
+    """Four bytes of a word become four 16-bit numbers in memory, in their order; ``p`` lies at a multiple of four bytes."""
+    pointer, letter = Buffer("p", (4,), "int16"), "s" if signed else "u"
+
+    def element(k: int) -> Expr:
+        part = _A >> (8 * k)
+        return ir.cast("int16", sign8(part) if signed else part & 0xFF)
+
+    stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
+    body = f"""int32_t even, odd, pair[2];
+__asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
+__asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
+__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair[0]) : "r"(even), "r"(odd));
+__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair[1]) : "r"(odd), "r"(even));
+memcpy(__builtin_assume_aligned(p, 4), pair, sizeof pair);"""
+    return Intrin(name, (pointer, _A), ir.seq(*stores), "dsp", _DSP, body)
+
+
+def _half(name: str, a: Expr, b: Expr) -> Intrin:
+    """One half of each word multiplied: b is the bottom, t the top."""
+    body = assembly(f"{name} %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)')
+    return Intrin(name, (_A, _B, _C), _C + a * b, "dsp", _DSP, body)
+
+
 DSP = (
+    _widen("widen_i8x4", signed=True),
+    _widen("widen_u8x4", signed=False),
     Intrin("sxtb16", (_A,), pack16(sign8(_A), sign8(_A >> 16)), "dsp", _DSP, assembly("sxtb16 %0, %1", '"r"(a)')),
     Intrin(
         "sxtb16_ror8",
@@ -36,6 +64,10 @@ DSP = (
         _DSP,
         assembly("smlad %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
+    _half("smlabb", sign16(_A), sign16(_B)),
+    _half("smlabt", sign16(_A), _B >> 16),
+    _half("smlatb", _A >> 16, sign16(_B)),
+    _half("smlatt", _A >> 16, _B >> 16),
     Intrin(
         "smmulr",
         (_A, _B),
@@ -44,18 +76,68 @@ DSP = (
         _DSP,
         assembly("smmulr %0, %1, %2", '"r"(a), "r"(b)'),
     ),
+    Intrin(
+        "smmlar",
+        (_A, _B, _C),
+        _C + ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),
+        "dsp",
+        _DSP,
+        assembly("smmlar %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
+    ),
 )
+
+
+_WIDENED = {
+    "int8": (("load_i8x4", "sxtb16"), ("load_i8x4", "sxtb16_ror8")),
+    "uint8": (("load_u8x4", "uxtb16"), ("load_u8x4", "uxtb16_ror8")),
+}
+"""How a word of four bytes becomes the pairs (0, 2) and (1, 3)."""
+
+NATURAL = (0, 1, 2, 3)
+CROSSED = (0, 2, 1, 3)
+"""Bytes stored in this order come out of ``SXTB16`` as the pairs (0, 1) and (2, 3)."""
 
 
 def _dot4(a: str, b: str) -> TensorIntrin:
     """Four products of 8-bit values: bytes 0, 2 and 1, 3 pair up alike on both sides, so nothing is repacked."""
-    wide = {"int8": ("load_i8x4", "sxtb16", "sxtb16_ror8"), "uint8": ("load_u8x4", "uxtb16", "uxtb16_ror8")}
-    (la, ea, oa), (lb, eb, ob) = wide[a], wide[b]
-    return TensorIntrin(f"dot4_{a}_{b}", a, b, 4, "dsp", (((la, ea), (lb, eb)), ((la, oa), (lb, ob))))
+    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(_WIDENED[a], _WIDENED[b], strict=True))
+    return TensorIntrin(f"dot4_{a}_{b}", a, b, NATURAL, NATURAL, "dsp", steps)
 
+
+_PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
+_CROSSED_BYTES = tuple(Part(0, names, 4) for names in _WIDENED["int8"])
 
 DSP_TENSOR = (
     _dot4("int8", "int8"),
     _dot4("uint8", "int8"),
-    TensorIntrin("dot2_int16_int16", "int16", "int16", 2, "dsp", ((("load_i16x2",), ("load_i16x2",)),)),
+    TensorIntrin(
+        "dot4_int16_crossed_int8",
+        "int16",
+        "int8",
+        NATURAL,
+        CROSSED,
+        "dsp",
+        tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
+        aligned_a=True,
+    ),
+    TensorIntrin(
+        "dot4_int16_int16",
+        "int16",
+        "int16",
+        NATURAL,
+        NATURAL,
+        "dsp",
+        tuple(map(Step, _PAIRS, _PAIRS)),
+        aligned_a=True,
+        aligned_b=True,
+    ),
+    TensorIntrin(
+        "dot2_int16_int16",
+        "int16",
+        "int16",
+        (0, 1),
+        (0, 1),
+        "dsp",
+        (Step(Part(0, ("load_i16x2",), 2), Part(0, ("load_i16x2",), 2)),),
+    ),
 )

@@ -93,8 +93,8 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
 def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     """Split the innermost loop of a gathering block into runs that are consecutive in its source, and move them by words."""
     inner = schedule.loops_of(block)[-1]
-    extent, runs = loop_extent(schedule.func, inner), run_lengths(schedule, block)
-    if runs and all(a % b == 0 for a, b in itertools.pairwise((extent, *runs))):
+    runs = run_lengths(schedule, block)
+    if runs and all(a % b == 0 for a, b in itertools.pairwise(runs)):
         counts = tuple(a // b for a, b in itertools.pairwise(runs))
         schedule = schedule.split(inner, (None, *counts, runs[-1]))
         inner = schedule.loops_of(block)[-1]

@@ -34,7 +34,12 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [
-                    _shorten(substitute_stmt(_renamed(body, f"_{t}"), {var: ir.const(t, "int32")}), bounds)
+                    _shorten(
+                        substitute_stmt(
+                            _renamed(body, f"_{var.name.removesuffix('_0')}{t}"), {var: ir.const(t, "int32")}
+                        ),
+                        bounds,
+                    )
                     for t in range(cut, count)
                 ]
                 return ir.seq(full, *tails)

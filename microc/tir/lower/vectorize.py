@@ -1,16 +1,21 @@
-"""``vectorized`` loops: copies and fills of bytes go word by word, everything else runs as an ordinary loop.
+"""``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
 
-The words are moved by the intrinsics ``load_<t>x4`` and ``store_<t>x4`` (``t`` is ``i8`` or ``u8``); a schedule marks loops
-``vectorized`` where the core loads and stores unaligned words.
+Bytes are moved by the intrinsics ``load_<t>x4`` and ``store_<t>x4`` (``t`` is ``i8`` or ``u8``); a schedule marks loops
+``vectorized`` where the core loads and stores unaligned words. Copies of bytes to 16-bit numbers (``widen_<t>x4``) are for
+cores with DSP instructions; their destination must lie at whole words.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.rewrite import free_vars, map_stmt, substitute
 
 LANES = 4
+SHORT = 16
+"""Copies of at most this many elements that no word can move are unrolled."""
 _TYPES = {"int8": "i8", "uint8": "u8"}
 
 
@@ -26,30 +31,75 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _words(loop: ir.For) -> ir.Stmt | None:
-    """The loop as words and a rest of bytes; None when it is no copy or fill of consecutive bytes."""
+    """The loop as words and a rest of single elements; None when it is no copy or fill of consecutive elements."""
     extent, store = ir.int_value(loop.extent), loop.body
-    if extent is None or extent < LANES or not isinstance(store, ir.Store) or store.buffer.dtype not in _TYPES:
+    if extent is None or not isinstance(store, ir.Store) or not _consecutive(store.indices, loop.var):
         return None
-    if not _consecutive(store.indices, loop.var):
-        return None
-    kind = _TYPES[store.buffer.dtype]
     word = ir.Var(loop.var.name, loop.var.dtype)
-    at = {loop.var: word * LANES}
+    move = _moved(store, loop.var, word) if extent >= LANES else None
+    count = extent // LANES
+    if move is None:
+        return _runs(loop, store, word, extent) if _widens(store) else None
+    body: ir.Stmt = ir.For(word, ir.const(count, "int32"), move, "serial" if count > 4 else "unrolled")
+    return ir.seq(body, _elements(store, loop.var, count * LANES, extent))
+
+
+def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
+    """A copy that no word can move: some elements at a time, so that the loop costs little."""
+    if extent <= SHORT:
+        return _elements(store, loop.var, 0, extent)
+    count = extent // LANES
+    body = ir.seq(*(_byte(store, {loop.var: word * LANES + k}) for k in range(LANES)))
+    rest = _elements(store, loop.var, count * LANES, extent)
+    return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
+
+
+def _widens(store: ir.Store) -> bool:
+    return store.buffer.dtype == "int16" and isinstance(store.value, (ir.Cast, ir.Const))
+
+
+def _moved(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
+    """Four elements from four times ``word`` on."""
+    at: dict[ir.Var, ir.Expr] = {var: word * LANES}
+    target = _address(store.buffer, store.indices, at, writes=True)
+    kind = _TYPES.get(store.buffer.dtype)
     match store.value:
-        case ir.Const(value):
-            byte = int(value) & 0xFF
-            packed = byte * 0x01010101
-            source: ir.Expr = ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
-        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and _consecutive(indices, loop.var):
+        case ir.Const(int() as value) if kind is not None:
+            return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, _repeated(value)), "int32"))
+        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and kind and _consecutive(indices, var):
             source = ir.Call(f"load_{kind}x4", (_address(buffer, indices, at, writes=False),), "int32")
+            return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, source), "int32"))
+        case ir.Const(int() as value) if store.buffer.dtype == "int16" and -128 <= value <= 127 and _aligned(target):
+            return ir.Evaluate(ir.Call("widen_i8x4", (target, _repeated(value)), "int32"))
+        case ir.Cast("int16", ir.Load(buffer, indices)) if (
+            buffer.dtype in _TYPES and _consecutive(indices, var) and _aligned(target)
+        ):
+            kind = _TYPES[buffer.dtype]
+            source = ir.Call(f"load_{kind}x4", (_address(buffer, indices, at, writes=False),), "int32")
+            return ir.Evaluate(ir.Call(f"widen_{kind}x4", (target, source), "int32"))
         case _:
             return None
-    target = _address(store.buffer, store.indices, at, writes=True)
-    moved = ir.Evaluate(ir.Call(f"store_{kind}x4", (target, source), "int32"))
-    count = extent // LANES
-    body: ir.Stmt = ir.For(word, ir.const(count, "int32"), moved, "serial" if count > 4 else "unrolled")
-    rest = [_byte(store, {loop.var: ir.const(k, "int32")}) for k in range(count * LANES, extent)]
-    return ir.seq(body, *rest)
+
+
+def _repeated(value: int) -> ir.Expr:
+    """A word of four equal bytes."""
+    packed = (value & 0xFF) * 0x01010101
+    return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
+
+
+def _aligned(target: ir.AddressOf) -> bool:
+    """Whether an address of 16-bit elements is a multiple of four bytes, as its buffer's start is."""
+    for axis, index in enumerate(target.indices):
+        terms, offset = linear(simplify(index))
+        stride = prod(target.buffer.shape[axis + 1 :])
+        if any(factor * stride % 2 for factor in (*terms.values(), offset)):
+            return False
+    return True
+
+
+def _elements(store: ir.Store, var: ir.Var, start: int, stop: int) -> ir.Stmt:
+    """Single elements, one after the other."""
+    return ir.seq(*(_byte(store, {var: ir.const(k, "int32")}) for k in range(start, stop)))
 
 
 def _byte(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:

@@ -1,0 +1,24 @@
+"""SSAT and USAT of Armv7-M and later: a shift and a clamp in one instruction."""
+
+from __future__ import annotations
+
+from microc.schedule.intrinsics.base import Intrin, assembly
+from microc.tir import ir
+from microc.tir.ir import Var
+
+_A = Var("a")
+_SAT = "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT"
+
+
+def _saturate(name: str, text: str, low: int, high: int) -> tuple[Intrin, ...]:
+    plain = Intrin(name, (_A,), ir.clamp(_A, low, high), "sat", _SAT, assembly(f"{text}, %1", '"r"(a)'))
+    shifted = ir.clamp(_A >> 1, low, high)
+    halved = Intrin(f"{name}_asr1", (_A,), shifted, "sat", _SAT, assembly(f"{text}, %1, asr #1", '"r"(a)'))
+    return plain, halved
+
+
+SATURATION = (
+    *_saturate("ssat8", "ssat %0, #8", -128, 127),
+    *_saturate("usat8", "usat %0, #8", 0, 255),
+    *_saturate("ssat16", "ssat %0, #16", -32768, 32767),
+)

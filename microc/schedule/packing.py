@@ -1,0 +1,165 @@
+"""Primitives about how values are stored: set_dtype, transform_layout.
+
+They apply to intermediate buffers and to constant parameters. The data of a constant is repacked at compile time: :func:`packed`
+repeats the steps of a trace on its array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ScheduleError
+from microc.schedule.tree import buffer_named
+from microc.tir import ir
+from microc.tir.affine import simplify
+from microc.tir.rewrite import map_expr, map_stmt
+
+
+def _own(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
+    """An intermediate buffer or constant parameter."""
+    buffer = buffer_named(func, name)
+    if buffer in func.params and buffer.scope != "const":
+        raise ScheduleError(
+            f"{primitive}: {name!r} is an input or output, its form belongs to the network",
+            hint="cache_read or cache_write makes a buffer of its own",
+        )
+    return buffer
+
+
+def _exchange(
+    func: ir.PrimFunc,
+    old: ir.Buffer,
+    new: ir.Buffer,
+    load: Callable[[ir.Load], ir.Expr],
+    store: Callable[[ir.Store], ir.Stmt],
+) -> ir.PrimFunc:
+    """``func`` with another buffer, its loads and stores rewritten."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        if isinstance(e, ir.AddressOf) and e.buffer == old:
+            raise ScheduleError(f"{old.name!r} is used by an intrinsic already", hint="repack before tensorize")
+        return load(e) if isinstance(e, ir.Load) and e.buffer == old else e
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Store(buffer) if buffer == old:
+                return store(s)
+            case ir.Alloc(buffer, body) if buffer == old:
+                return ir.Alloc(new, body)
+            case _:
+                return s
+
+    params = tuple(new if p == old else p for p in func.params)
+    return replace(func, params=params, body=map_stmt(func.body, on_stmt, lambda x: map_expr(x, on_expr)))
+
+
+def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
+    """Store an integer buffer in a wider dtype; loads give the old one (a cast that widens further reads the new one)."""
+    old = _own(func, "set_dtype", buffer)
+    low, high = dtypes.int_range(old.dtype)
+    wide_low, wide_high = dtypes.int_range(dtype)
+    if not (wide_low <= low and high <= wide_high):
+        raise ScheduleError(f"set_dtype: {dtype} does not hold every {old.dtype}", hint="choose a wider integer")
+    new = replace(old, dtype=dtype)
+
+    def load(e: ir.Load) -> ir.Expr:
+        return ir.Cast(old.dtype, ir.Load(new, e.indices))
+
+    def store(s: ir.Store) -> ir.Stmt:
+        return ir.Store(new, s.indices, _widened(s.value, dtype))
+
+    exchanged = _exchange(func, old, new, load, store)
+    return replace(
+        exchanged, body=map_stmt(exchanged.body, lambda s: s, lambda x: map_expr(x, _direct(new, old.dtype)))
+    )
+
+
+def _direct(buffer: ir.Buffer, narrow: str) -> Callable[[ir.Expr], ir.Expr]:
+    """Drop the cast to the old dtype below a cast that widens: the values fit both."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Cast(wide, ir.Cast(kind, ir.Load(b) as inner)) if b == buffer and kind == narrow:
+                return inner if wide == b.dtype else ir.Cast(wide, inner)
+            case _:
+                return e
+
+    return on_expr
+
+
+def _widened(value: ir.Expr, dtype: str) -> ir.Expr:
+    """The same number in a wider dtype; both sides of a select are widened, so that copies stay recognisable."""
+    if isinstance(value, ir.Select):
+        return ir.Select(value.condition, _widened(value.a, dtype), _widened(value.b, dtype))
+    return ir.const(value.value, dtype) if isinstance(value, ir.Const) else ir.Cast(dtype, value)
+
+
+def _digits(extent: int, factors: tuple[int | None, ...], name: str) -> tuple[int, ...]:
+    """The factors of an axis, the open one filled in."""
+    known = prod(f for f in factors if f is not None)
+    if factors.count(None) > 1 or known < 1 or extent % known or (None not in factors and known != extent):
+        raise ScheduleError(f"transform_layout: {name!r} has an axis of {extent}, which {factors} does not divide")
+    return tuple(extent // known if f is None else f for f in factors)
+
+
+def transform_layout(
+    func: ir.PrimFunc, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
+) -> ir.PrimFunc:
+    """Split every axis by its ``factors`` (outermost first, one may be None); the parts, in ``order``, are the new axes.
+
+    Factors ((None, 2), (None, 4)) and order (0, 2, 1, 3) store a matrix in tiles of 2 rows by 4 columns.
+    """
+    old = _own(func, "transform_layout", buffer)
+    parts = _parts(old.shape, factors, order, buffer)
+    new = replace(old, shape=tuple(parts[k][1] for k in order))
+
+    def place(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        found = []
+        for k in order:
+            axis, extent, stride = parts[k]
+            index = simplify(indices[axis] // stride) if stride > 1 else indices[axis]
+            found.append(simplify(index % extent) if extent * stride < old.shape[axis] else index)
+        return tuple(found)
+
+    return _exchange(
+        func,
+        old,
+        new,
+        lambda e: ir.Load(new, place(e.indices)),
+        lambda s: ir.Store(new, place(s.indices), s.value),
+    )
+
+
+def _parts(
+    shape: tuple[int, ...], factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...], name: str
+) -> list[tuple[int, int, int]]:
+    """Axis, extent and stride along the axis of every part."""
+    if len(factors) != len(shape):
+        raise ScheduleError(f"transform_layout: {name!r} has {len(shape)} axes, factors for {len(factors)} are given")
+    found = []
+    for axis, (extent, wanted) in enumerate(zip(shape, factors, strict=True)):
+        digits = _digits(extent, wanted, name)
+        found += [(axis, digit, prod(digits[k + 1 :])) for k, digit in enumerate(digits)]
+    if sorted(order) != list(range(len(found))):
+        raise ScheduleError(f"transform_layout: {order} is no order of {len(found)} parts")
+    return found
+
+
+def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
+    """The data of a constant parameter after the steps (primitive, arguments) of a trace."""
+    array = array.reshape(buffer.shape)
+    for primitive, args in steps:
+        if primitive == "set_dtype" and args[0] == buffer.name:
+            array = array.astype(dtypes.to_numpy(args[1]))
+        elif primitive == "transform_layout" and args[0] == buffer.name:
+            _, factors, order = args
+            extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
+            array = array.reshape(extents).transpose(order)
+    return np.ascontiguousarray(array)
