@@ -17,7 +17,7 @@ from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group, macs_of
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, Step
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.verify import verify
@@ -39,6 +39,7 @@ class _Builder:
 
     graph: Graph
     target: Target
+    goal: Goal
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
@@ -99,13 +100,18 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 
 
 def build_module(
-    graph: Graph, target: Target, source: str, progress: Progress | None = None, chains: Sequence[Chain] = ()
+    graph: Graph,
+    target: Target,
+    source: str,
+    goal: Goal,
+    progress: Progress | None = None,
+    chains: Sequence[Chain] = (),
 ) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
 
     Every chain becomes one kernel that works row by row; it runs where its last group stands.
     """
-    builder = _Builder(graph, target)
+    builder = _Builder(graph, target, goal)
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -139,6 +145,7 @@ def build_module(
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
+        options={"optimize": goal.name},
     )
 
 
@@ -240,7 +247,7 @@ def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array 
 def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     graph = builder.graph
     group = lower_group(graph, nodes, builder.target, "kernel")
-    schedule = schedule_kernel(group.func, group.anchor.op, builder.target)
+    schedule = schedule_kernel(group.func, group.anchor.op, builder.target, builder.goal)
     func = lower(schedule.func)
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
@@ -248,7 +255,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     written = [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = _workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    inplace = tuple((builder.name_of(a), builder.name_of(b)) for a, b in group.inplace)
     builder.calls.append(
         Call(
             kernel=name,
@@ -256,7 +262,6 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
             reads=reads,
             writes=tuple(written),
             workspace=scratch,
-            inplace=inplace,
             layer=str(nodes[0].loc),
             op="+".join(node.op for node in nodes),
             macs=group.macs,
@@ -268,7 +273,7 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
 def _stream(builder: _Builder, chain: Chain, groups: Sequence[tuple[Node, ...]]) -> None:
     """A kernel that works row by row for a whole chain."""
     graph = builder.graph
-    lowered = lower_stream(graph, groups, chain.data, builder.target)
+    lowered = lower_stream(graph, groups, chain.data, builder.target, builder.goal)
     func, last = lowered.func, groups[-1]
     stem = slug(last[-1].loc.name or lowered.result)
     comment = [line for nodes, s in zip(groups, lowered.schedules, strict=True) for line in _comment(graph, nodes, s)]

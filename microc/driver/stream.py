@@ -11,7 +11,7 @@ from microc.ops.lowering import LoweredGroup, Param, lower_group
 from microc.ops.rows import RowGroup, row_group
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.stream import Layer, Window, stream
@@ -53,13 +53,13 @@ def result_of(group: Group) -> str:
     return group[-1].outputs[0]
 
 
-def lower_row(graph: Graph, group: Group, data: str, target: Target) -> LoweredRow | None:
+def lower_row(graph: Graph, group: Group, data: str, target: Target, goal: Goal) -> LoweredRow | None:
     """A group for one row, scheduled and lowered; None where :func:`row_group` says so."""
     rows = row_group(graph, group, data)
     if rows is None:
         return None
     lowered = lower_group(rows.graph, rows.nodes, target, "row")
-    schedule = schedule_kernel(lowered.func, lowered.anchor.op, target)
+    schedule = schedule_kernel(lowered.func, lowered.anchor.op, target, goal)
     func = lower(schedule.func)
     bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
     _, _, width, channels = graph.types[data].shape
@@ -85,11 +85,11 @@ def lower_row(graph: Graph, group: Group, data: str, target: Target) -> LoweredR
     return LoweredRow(rows, lowered, schedule, layer)
 
 
-def lower_stream(graph: Graph, chain: Sequence[Group], data: str, target: Target) -> LoweredStream:
+def lower_stream(graph: Graph, chain: Sequence[Group], data: str, target: Target, goal: Goal) -> LoweredStream:
     """The kernel of a chain, whose first group reads ``data`` and every other group the result of the one before."""
     found: list[LoweredRow] = []
     for group in chain:
-        row = lower_row(graph, group, data, target)
+        row = lower_row(graph, group, data, target, goal)
         if row is None:
             raise InternalError("a group that does not work row by row", where=str(group[0].loc))
         found.append(row)
