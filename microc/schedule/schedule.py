@@ -41,6 +41,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "tensorize": tensorize.tensorize,
         "tensorize_pairs": pairing.tensorize_pairs,
         "select_saturation": selection.select_saturation,
+        "select_fma": selection.select_fma,
     }
 )
 
@@ -162,6 +163,9 @@ class Schedule:
 
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")
+
+    def select_fma(self) -> Schedule:
+        return self.apply("select_fma")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

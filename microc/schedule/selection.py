@@ -1,4 +1,4 @@
-"""The primitive select_saturation: clamps to a whole integer range become the core's saturating instructions."""
+"""Primitives that choose instructions: select_saturation, select_fma."""
 
 from __future__ import annotations
 
@@ -31,3 +31,21 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
+
+    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand.
+    """
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
+                s.value.dtype == "float32" and total == ir.Load(buffer, indices)
+            ):
+                return ir.Store(buffer, indices, ir.call("fma", a, b, total))
+            case _:
+                return s
+
+    return replace(func, body=map_stmt(func.body, on_stmt))
