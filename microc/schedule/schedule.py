@@ -39,6 +39,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_padding": padding.decompose_padding,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
+        "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
     }
 )
@@ -155,6 +156,9 @@ class Schedule:
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
+
+    def select_rounding(self) -> Schedule:
+        return self.apply("select_rounding")
 
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")

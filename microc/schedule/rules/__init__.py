@@ -18,7 +18,7 @@ from microc.tir import ir
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    schedule = _loops(Schedule(func), op, target)
+    schedule = _loops(Schedule(func), op, target).select_rounding()
     return schedule.select_saturation() if target.has("sat") else schedule
 
 
