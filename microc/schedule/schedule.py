@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, packing, padding, placement, reduction, selection, storage, tensorize
+from microc.schedule import doubling, loops, packing, padding, placement, reduction, selection, storage, tensorize
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -37,6 +37,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "storage_align": padding.storage_align,
         "pad_reduction": padding.pad_reduction,
         "decompose_padding": padding.decompose_padding,
+        "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
         "select_rounding": selection.select_rounding,
@@ -150,6 +151,9 @@ class Schedule:
 
     def decompose_padding(self, block: str) -> Schedule:
         return self.apply("decompose_padding", block)
+
+    def double_reduction(self, block: str, weight: str) -> Schedule:
+        return self.apply("double_reduction", block, weight)
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
         return self.apply("decompose_reduction", block, loop)

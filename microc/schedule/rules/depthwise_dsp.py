@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from microc.errors import ScheduleError
 from microc.schedule.intrinsics import TENSOR
 from microc.schedule.intrinsics.correlation import correlation
 from microc.schedule.placement import stored_buffer
@@ -129,6 +130,8 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.pad_reduction("acc").reverse_compute_at("out", f"{run}_0")
     schedule = schedule.set_scope(form.total.name, "register")
     schedule = _widened(schedule, form, plane, walk)
+    if form.weight.dtype == "int8":
+        schedule = _doubled(schedule, form.weight.name)
     place = f"{run}_1" if walk.tile > 1 else taps
     schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, channel[0])
     padded = isinstance(_body(schedule, plane).value, ir.Select)
@@ -145,6 +148,14 @@ def _body(schedule: Schedule, block: str) -> ir.Store:
     store = find_block(schedule.func.body, block).body
     assert isinstance(store, ir.Store)
     return store
+
+
+def _doubled(schedule: Schedule, weight: str) -> Schedule:
+    """Sums doubled by their weights, where the scaling wants them so: a shift less for every output."""
+    try:
+        return schedule.double_reduction("acc", weight)
+    except ScheduleError:
+        return schedule
 
 
 def _widened(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
