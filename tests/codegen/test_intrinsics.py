@@ -14,6 +14,7 @@ from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.module import Value
 from microc.schedule.intrinsics import SCALAR, TENSOR
+from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.schedule.meaning import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
@@ -29,7 +30,7 @@ def function(name: str) -> ir.PrimFunc:
     """The intrinsic on many operands: words one after the other, memory from every alignment that it allows."""
     intrin, i = SCALAR[name], ir.Var("i")
     effect = isinstance(intrin.meaning, ir.Stmt)
-    apart = effect or "assume_aligned" in intrin.body
+    apart = effect or ALIGNED_WORD in intrin.body
     params: list[ir.Buffer] = []
     args: list[ir.Expr] = []
     for param in intrin.params:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from microc.schedule.intrinsics.base import Part, Step, TensorIntrin
 
 MOST_TAPS = 16
-SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2))
+SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
 """Outputs and stride."""
 
 

@@ -23,7 +23,7 @@ from microc.tir.rewrite import walk_expr
 
 MOST_TERMS = 256
 """Sums of more products of 16-bit numbers by bytes could overflow on undefined ones."""
-REGISTERS = 7
+REGISTERS = 5
 """Words of weights that stay in registers; more are loaded for every tile."""
 END = 6
 """Instructions that scale, clamp and store a sum."""
@@ -87,7 +87,7 @@ def choose_walk(form: Depthwise) -> Walk | None:
     found: list[tuple[int, Walk]] = []
     for axis in (1, 0):
         taps, stride, length = form.taps[axis], form.strides[axis], form.outputs[axis]
-        for tile in (2, 4) if length > 1 else (1,):
+        for tile in (2, 4, 6) if length > 1 else (1,):
             name = correlation(tile, taps, stride)
             if name not in TENSOR or form.dilation[axis] != 1:
                 continue
