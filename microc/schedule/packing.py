@@ -159,6 +159,11 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
             array = array.astype(dtypes.to_numpy(args[1]))
+        elif primitive == "double_reduction" and args[1] == buffer.name:
+            low, high = dtypes.int_range(str(array.dtype))
+            if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):
+                raise ScheduleError(f"double_reduction: twice {buffer.name!r} does not fit", hint="set_dtype first")
+            array = array * 2
         elif primitive == "transform_layout" and args[0] == buffer.name:
             _, factors, order = args
             extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]

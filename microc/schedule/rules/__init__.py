@@ -20,7 +20,7 @@ from microc.tir import ir
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    schedule = _loops(Schedule(func), op, target, goal)
+    schedule = _loops(Schedule(func), op, target, goal).select_rounding()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule

@@ -54,9 +54,10 @@ def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """A copy that no word can move: some elements at a time, so that the loop costs little."""
     if extent <= SHORT:
         return _elements(store, loop.var, 0, extent)
-    count = extent // LANES
-    body = ir.seq(*(_element(store, {loop.var: word * LANES + k}) for k in range(LANES)))
-    rest = _elements(store, loop.var, count * LANES, extent)
+    run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
+    count = extent // run
+    body = ir.seq(*(_element(store, {loop.var: word * run + k}) for k in range(run)))
+    rest = _elements(store, loop.var, count * run, extent)
     return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
 
 
