@@ -12,6 +12,7 @@ from microc.transform import (
     layout,
     legalize,
     qdq,
+    unary_functions,
 )
 
 PASSES = (
@@ -23,6 +24,7 @@ PASSES = (
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
+    unary_functions.PASS,
     constant_channels.PASS,
     dead_channels.PASS,
     bounds.PASS,

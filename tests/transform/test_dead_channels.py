@@ -18,6 +18,7 @@ from microc.transform.constant_channels import fold_constant_channels
 from microc.transform.context import PassContext
 from microc.transform.dead_channels import eliminate_dead_channels
 from microc.transform.ranges import value_ranges
+from microc.transform.unary_functions import simplify_unary_functions
 from tests.transform.integer_network import IntegerNetwork, random_network
 from tests.transform.network import apply, check, ops, random_inputs
 
@@ -74,7 +75,7 @@ def test_random_networks_keep_what_they_compute(seed: int) -> None:
 
 def run_all(graph: Graph) -> Graph:
     result = graph
-    for function in (fold_constant_channels, eliminate_dead_channels, tighten_bounds):
+    for function in (simplify_unary_functions, fold_constant_channels, eliminate_dead_channels, tighten_bounds):
         result = check(function, result)
     return result
 
