@@ -65,8 +65,8 @@ class Kernel:
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
-    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call; ``inplace`` pairs
-    (written value, read value) that may share memory exactly (same first byte). ``layer`` is the source location.
+    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
+    source location.
     """
 
     kernel: str
@@ -74,7 +74,6 @@ class Call:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     workspace: tuple[str, ...] = ()
-    inplace: tuple[tuple[str, str], ...] = ()
     layer: str = ""
     op: str = ""
     macs: int = 0

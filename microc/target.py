@@ -1,4 +1,5 @@
-"""What code is generated for: a :class:`Target` (core, features) and a :class:`Board` (target, memory, console, emulator).
+"""What code is generated for: a :class:`Target` (core, features), a :class:`Board` (target, memory, console, emulator) and
+a :class:`Goal` (what a byte of flash is worth).
 
 A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; nothing here knows a particular one.
 """
@@ -44,6 +45,23 @@ def target_for(cpu: str) -> Target:
         raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CPUS))
     isa, features = CPUS[cpu]
     return Target(cpu, isa, features)
+
+
+GOALS = ("speed", "size", "balanced")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a choice between ways to compute the same weighs.
+
+    ``price``: instructions of one inference that a byte of flash is worth; 0 for speed alone, infinite for size alone.
+    """
+
+    name: str
+    price: float
+
+
+SPEED, SIZE = Goal("speed", 0.0), Goal("size", float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

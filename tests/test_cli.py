@@ -106,6 +106,8 @@ def test_version(microc: Command) -> None:
         (["compile", MODEL, "-o", "x", "--input-shape", "a=b"], "is no shape"),
         (["compile", MODEL, "-o", "x", "--input-shape", "a=0"], "is no shape"),
         (["compile", MODEL, "-o", "x", "--nonsense"], "--nonsense"),
+        (["compile", MODEL, "-o", "x", "--optimize", "ram"], "--optimize"),
+        (["compile", MODEL, "-o", "x", "--flash", "64Q"], "is no number of bytes"),
         (["run", MODEL, "--timeout", "never"], "is no time"),
         (["verify", MODEL, "--tolerance", "2"], "is no tolerance"),
         (["boards", "show"], "takes a name"),
@@ -162,6 +164,13 @@ def test_check(microc: Command, tmp_path: Path) -> None:
     said = microc("check", MODEL, "--board", small)
     assert said.code == 4 and "does not fit: weights take" in said.out
     assert microc("check", MODEL, "--board", small, "--json").data["fits"] is False
+
+
+def test_goal_and_budget(microc: Command, tmp_path: Path) -> None:
+    words = ("compile", MODEL, "-o", tmp_path / "out", "--optimize", "size", "--json")
+    assert microc(*words, "--flash", "64K").data["report"]["optimize"] == "size"
+    said = microc(*words, "--flash", "2k")
+    assert said.code == 4 and "budget of 2048 bytes cannot hold" in said.err
 
 
 def test_too_small_a_board(microc: Command, tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class Arguments(argparse.Namespace):
     disable_pass: list[str]
     io: str
     requantize: str
+    optimize: str
+    flash: int
     dump: Path | None
     runner: str
     dry_run: bool
@@ -148,6 +150,14 @@ def _compile_options(command: _Parser) -> None:
         "--requantize", choices=("float", "fixed"), default="float",
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
     )  # fmt: skip
+    group.add_argument(
+        "--optimize", choices=("speed", "size", "balanced"), default="balanced",
+        help="what the code is made for; balanced: a percent of the time is worth three percent of the flash (default: balanced)",
+    )  # fmt: skip
+    group.add_argument(
+        "--flash", type=_bytes, default=0, metavar="BYTES",
+        help="what weights and code may take together, 256K for example (default: what the board has)",
+    )  # fmt: skip
     group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
 
 
@@ -241,6 +251,14 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape: write NAME=1,3,8")
     return name, shape
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 1024, "M": 1024 * 1024}
+    digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 65536 or 64K")
+    return int(digits) * unit
 
 
 def _seconds(text: str) -> float:

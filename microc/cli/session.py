@@ -150,6 +150,8 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         disabled=frozenset(arguments.disable_pass),
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
+        optimize=arguments.optimize,
+        flash=arguments.flash,
         dump=arguments.dump,
     )
 

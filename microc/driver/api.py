@@ -13,14 +13,15 @@ from microc.codegen.project import project_files, shared_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library
-from microc.driver.fit import capacity, check_module, footprint
+from microc.driver.fit import capacity, check_module, flash_room, footprint
 from microc.driver.library import Library
 from microc.driver.lower import Progress
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
 from microc.errors import UsageError
 from microc.module import Module
-from microc.target import Board, target_for
+from microc.plan.overlap import shared_bytes
+from microc.target import GOALS, Board, target_for
 
 REQUANTIZE = ("float", "fixed")
 OPT_LEVELS = (0, 1, 2)
@@ -37,7 +38,7 @@ class Program:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
 
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
-        is, 0 where the board does not bound it.
+        is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands.
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
@@ -51,6 +52,7 @@ class Program:
             "kernels": len(module.calls),
             "functions": len(module.kernels),
             "macs": module.macs,
+            "optimize": module.options["optimize"],
             "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
@@ -72,6 +74,7 @@ class Program:
                     "op": c.op,
                     "macs": c.macs,
                     "schedule": c.schedule,
+                    "in_place": shared_bytes(module, c),
                 }
                 for k, c in enumerate(module.calls)
             ],
@@ -148,7 +151,7 @@ def compile(
         module = compile_model(Path(path), target_for(target), chosen, progress)
         return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
-    program = Program(compile_model(Path(path), found.target, chosen, progress), found)
+    program = Program(compile_model(Path(path), found.target, chosen, progress, flash_room(found)), found)
     check_module(program.module, found)
     return program
 
@@ -170,4 +173,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
     if chosen.requantize not in REQUANTIZE:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    if chosen.optimize not in GOALS:
+        raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
+    if not isinstance(chosen.flash, int) or chosen.flash < 0:
+        raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
     return chosen

@@ -6,15 +6,13 @@ import re
 from dataclasses import dataclass
 
 from microc.codegen.project import max_payload
+from microc.driver.budget import code_bytes
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
-from microc.tir.rewrite import walk_stmt
 
 RUNTIME_FLASH = 3 * 1024
 """Bytes of code around the network: start, console, RPC, the C library's share."""
-BYTES_PER_STATEMENT = 8
-"""Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
 RUNTIME_RAM = 560
 """Bytes of the console's ring and of small variables, beside the two frames of the RPC."""
 FRAME_OVERHEAD = 12
@@ -44,10 +42,9 @@ def footprint(module: Module, board: Board) -> Footprint:
     """Add up what ``module``, planned, will take on ``board``."""
     assert module.plan is not None
     outside = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
-    statements = sum(sum(1 for _ in walk_stmt(kernel.func.body)) for kernel in module.kernels)
     return Footprint(
         weights=module.const_bytes,
-        code=RUNTIME_FLASH + BYTES_PER_STATEMENT * statements,
+        code=RUNTIME_FLASH + code_bytes(module),
         arena=module.plan.size,
         buffers=sum(module.values[n].nbytes for n in outside),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
@@ -58,6 +55,11 @@ def footprint(module: Module, board: Board) -> Footprint:
 def capacity(board: Board, kind: str) -> int:
     """Bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0 when the board does not bound it."""
     return next((region.size for region in board.regions if region.kind == kind), 0)
+
+
+def flash_room(board: Board) -> int:
+    """Bytes of flash that a firmware leaves to the network; 0 when the board does not bound it."""
+    return max(capacity(board, "flash") - RUNTIME_FLASH, 0)
 
 
 def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from microc.driver.budget import count_macs, flash_bytes, goals, refusal
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
@@ -14,8 +15,8 @@ from microc.errors import OutputError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module
-from microc.ops import registry
 from microc.plan.plan import plan_module
+from microc.plan.sequence import order_calls
 from microc.target import Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
@@ -51,23 +52,34 @@ def optimise(graph: Graph, options: Options) -> Graph:
     return run_passes(graph, PASSES, context)
 
 
-def count_macs(graph: Graph) -> int:
-    """Multiply-accumulates of one inference, as the graph spells it: of a model as read, the nominal ones."""
-    total = 0
-    for node in graph.nodes:
-        definition = registry.get(node.op)
-        if definition.macs is not None:
-            ins = [graph.types[name] for name in node.inputs if name]
-            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
-    return total
+def compile_model(
+    path: Path, target: Target, options: Options, progress: Progress | None = None, room: int = 0
+) -> Module:
+    """The planned module of a model file; FitError when its constants and code exceed the flash budget of the options.
 
-
-def compile_model(path: Path, target: Target, options: Options, progress: Progress | None = None) -> Module:
-    """The planned module of a model file."""
-    graph = read_model(path, options)
-    module = merge_kernels(build_module(optimise(graph, options), target, path.name, progress))
-    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(graph))
+    ``room``: flash that the board has for them, in bytes, which the choice of schedules keeps within if it can; 0: any.
+    """
+    read = read_model(path, options)
+    module = build_within_budget(optimise(read, options), target, path.name, options, progress, room)
+    module = order_calls(module, io_in_arena=options.io_in_arena)
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
     return plan_module(module, io_in_arena=options.io_in_arena)
+
+
+def build_within_budget(
+    graph: Graph, target: Target, source: str, options: Options, progress: Progress | None, room: int
+) -> Module:
+    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not."""
+    limits = [limit for limit in (options.flash, room) if limit]
+    for goal in goals(graph, options):
+        module = build_module(graph, target, source, goal, progress)
+        if goal.price:
+            module = merge_kernels(module)
+        if all(flash_bytes(module) <= limit for limit in limits):
+            return module
+    if options.flash and flash_bytes(module) > options.flash:
+        raise refusal(module, options.flash)
+    return module
 
 
 def fingerprint(module: Module, target: Target) -> str:

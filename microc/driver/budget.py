@@ -1,0 +1,67 @@
+"""What flash is worth, and how much of it there is.
+
+A choice of schedules weighs instructions against bytes at a price. ``balanced`` makes a percent of the network's time worth
+EXCHANGE percent of its flash, so that the price needs no unit and no knob: a byte is worth
+MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
+prices, at last for size alone.
+"""
+
+from __future__ import annotations
+
+from microc.driver.options import Options
+from microc.errors import FitError
+from microc.graph.ir import Graph
+from microc.module import Module
+from microc.ops import registry
+from microc.target import SIZE, SPEED, Goal
+from microc.tir.rewrite import walk_stmt
+
+EXCHANGE = 3
+"""Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
+OVERHEAD = 16 * 1024
+"""Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
+BYTES_PER_STATEMENT = 8
+"""Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
+STEPS = (1, 8, 64)
+"""Multiples of the balanced price that a network over its budget is tried at."""
+
+
+def count_macs(graph: Graph) -> int:
+    """Multiply-accumulates of one inference."""
+    total = 0
+    for node in graph.nodes:
+        definition = registry.get(node.op)
+        if definition.macs is not None:
+            ins = [graph.types[name] for name in node.inputs if name]
+            total += definition.macs(node.attrs, ins, [graph.types[name] for name in node.outputs])
+    return total
+
+
+def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
+    """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget."""
+    weights = sum(array.nbytes for array in graph.consts.values())
+    price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
+    steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
+    return steps[next(k for k, goal in enumerate(steps) if goal.name == options.optimize) :]
+
+
+def code_bytes(module: Module) -> int:
+    """Machine code of the network's kernels: an estimate."""
+    statements = sum(sum(1 for _ in walk_stmt(kernel.func.body)) for kernel in module.kernels)
+    return BYTES_PER_STATEMENT * statements
+
+
+def flash_bytes(module: Module) -> int:
+    """Constants and code of the network: an estimate."""
+    return module.const_bytes + code_bytes(module)
+
+
+def refusal(module: Module, flash: int) -> FitError:
+    """The error for a network that takes more flash than it may, however it is scheduled."""
+    excess = flash_bytes(module) - flash
+    return FitError(
+        f"a flash budget of {flash} bytes cannot hold {module.const_bytes} bytes of weights and about {code_bytes(module)} "
+        f"of code ({excess} too many)",
+        where=module.source or module.name,
+        hint="raise --flash, or choose a smaller or quantised network",
+    )

@@ -1,0 +1,60 @@
+"""The goal of a compilation: compiler options, merged kernels, and the flash budget."""
+
+from __future__ import annotations
+
+import pytest
+
+import microc
+from microc.driver.budget import flash_bytes, goals
+from microc.driver.options import Options
+from microc.driver.pipeline import compile_model, optimise, read_model
+from microc.errors import FitError, UsageError
+from microc.module import Module
+from microc.target import GOALS, SIZE, SPEED, target_for
+from tests.driver import digits
+
+
+def compiled(**options: object) -> Module:
+    return compile_model(digits.INT8, target_for("cortex-m4"), Options(**options))  # type: ignore[arg-type]
+
+
+def test_goals_end_with_size_and_prices_rise() -> None:
+    graph = optimise(read_model(digits.INT8, Options()), Options())
+    ladder = goals(graph, Options(optimize="speed"))
+    prices = [goal.price for goal in ladder]
+    assert ladder[0] == SPEED and ladder[-1] == SIZE and prices == sorted(prices)
+    assert goals(graph, Options())[0].name == "balanced" and 0 < goals(graph, Options())[0].price < 1000
+    assert goals(graph, Options(optimize="size")) == (SIZE,)
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_module_knows_its_goal(goal: str) -> None:
+    assert compiled(optimize=goal).options["optimize"] == goal
+
+
+def test_a_budget_that_fits_changes_nothing() -> None:
+    free = compiled()
+    assert compiled(flash=flash_bytes(free)).fingerprint == free.fingerprint
+
+
+def test_an_impossible_budget_is_refused_with_the_numbers() -> None:
+    weights = compiled().const_bytes
+    with pytest.raises(FitError, match=rf"budget of 1000 bytes cannot hold {weights} bytes of weights") as caught:
+        compiled(flash=1000)
+    assert "--flash" in caught.value.hint
+
+
+def test_the_goal_chooses_compiler_options() -> None:
+    makefiles = {
+        goal: str(microc.compile(digits.INT8, board="mps2-an386", optimize=goal).files()["Makefile"]) for goal in GOALS
+    }
+    assert "\nOPT ?= -Os\n" in makefiles["size"]
+    assert "\nOPT ?= -O2 -fno-schedule-insns" in makefiles["balanced"]
+    assert all("\nRUNTIME_OPT ?= -Os\n" in text for text in makefiles.values())
+
+
+def test_wrong_choices() -> None:
+    with pytest.raises(UsageError, match="optimize cannot be 'fast'"):
+        microc.compile(digits.INT8, optimize="fast")
+    with pytest.raises(UsageError, match="flash budget cannot be -1"):
+        microc.compile(digits.INT8, flash=-1)
