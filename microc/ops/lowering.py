@@ -119,11 +119,12 @@ def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) 
     consts = [t for t, p in group.params if p.array is not None]
     func = te.create_prim_func(name, inputs, outputs, consts)
     params = [p for _, p in group.params if p.array is None] + [p for _, p in group.params if p.array is not None]
-    macs = sum(_macs(graph, node) for node in nodes)
+    macs = sum(macs_of(graph, node) for node in nodes)
     return LoweredGroup(func, tuple(params), names, first, macs)
 
 
-def _macs(graph: Graph, node: Node) -> int:
+def macs_of(graph: Graph, node: Node) -> int:
+    """Multiply-accumulates of a node."""
     count = registry.get(node.op).macs
     if count is None:
         return 0

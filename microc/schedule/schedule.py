@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, packing, padding, placement, reduction, selection, storage, tensorize
+from microc.schedule import loops, packing, padding, pairing, placement, reduction, selection, storage, tensorize
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -39,6 +39,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_padding": padding.decompose_padding,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
+        "tensorize_pairs": pairing.tensorize_pairs,
         "select_saturation": selection.select_saturation,
     }
 )
@@ -155,6 +156,9 @@ class Schedule:
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
+
+    def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
+        return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")
