@@ -14,7 +14,8 @@ from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
-from microc.tir.stream import Layer, Shape, Window, choose_blocks, stream
+from microc.tir.stream import Layer, stream
+from microc.tir.stripes import Shape, Window, choose_blocks
 
 Group = tuple[Node, ...]
 

@@ -15,83 +15,7 @@ from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The rows that a layer reads for its row y: ``reach`` of them, from row ``y * stride - top`` on.
-
-    ``width``: elements of a row. Rows above the first hold ``pad_value``, and those below the last, if ``top`` or ``bottom``.
-    """
-
-    reach: int
-    stride: int
-    width: int
-    top: int = 0
-    bottom: int = 0
-    pad_value: int | float = 0
-
-    @property
-    def padded(self) -> bool:
-        return bool(self.top or self.bottom)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a layer of ``rows`` rows reads to make ``block`` of them at a time.
-
-    Blocks start at row ``phase`` and every ``block`` rows before and behind it, also where that is partly outside the image; a
-    layer that touches other tensors than windows must be ``whole``: its blocks lie inside.
-    """
-
-    window: Window
-    rows: int
-    whole: bool = False
-    block: int = 1
-    phase: int = 0
-
-    @property
-    def step(self) -> int:
-        """Rows by which the window moves from block to block."""
-        return self.block * self.window.stride
-
-    @property
-    def held(self) -> int:
-        """Rows in the window: where the stride is longer than the reach, some are skipped."""
-        return max((self.block - 1) * self.window.stride + self.window.reach, self.step)
-
-    @property
-    def lead(self) -> int:
-        """Rows of the predecessor that exist when the layer asks for more to make its row 0."""
-        return self.held - self.step - self.window.top
-
-    @property
-    def inside(self) -> bool:
-        """Whether no block reaches beyond the image."""
-        return self.phase == 0 and self.rows % self.block == 0
-
-    @property
-    def computed(self) -> int:
-        """Rows that are computed, those outside the image included."""
-        return self.block * len(range(self.phase - self.block if self.phase else 0, self.rows, self.block))
-
-    def serving(self, reader: Shape | None, block: int) -> Shape:
-        """The shape with ``block`` rows at a time, as the next layer asks for them (None: this is the last one)."""
-        phase = (reader.phase * reader.window.stride + reader.lead) % block if reader is not None else 0
-        return replace(self, block=block, phase=phase)
-
-
-def choose_blocks(shapes: Sequence[Shape], height: int) -> tuple[Shape, ...]:
-    """The shapes with the most rows at a time that serve the next layer, up to ``height``."""
-    found: list[Shape] = []
-    for k, shape in reversed(list(enumerate(shapes))):
-        reader = found[0] if found else None
-        whole = shape.whole or reader is None or (k == 0 and not shape.window.padded)
-        wanted = reader.step if reader is not None else shape.rows
-        sizes = (m for m in range(min(height, wanted), 0, -1) if wanted % m == 0)
-        options = (shape.serving(reader, m) for m in sizes)
-        found.insert(0, next(s for s in options if s.inside or not whole))
-    return tuple(found)
+from microc.tir.stripes import Shape, Window, first_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +45,8 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
     """One function for a chain of layers. ``source_rows``: rows of the first layer's input, which stands in memory whole.
 
     Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of bytes are
-    moved by (unaligned) words. The blocks are as :func:`choose_blocks` chooses them.
+    moved by (unaligned) words. The blocks are as
+    :func:`~microc.tir.stripes.choose_blocks` chooses them.
     """
     return _Stream(name, tuple(layers), source_rows, words).build()
 
@@ -161,7 +86,7 @@ class _Stream:
     def build(self) -> Stream:
         last = len(self.layers) - 1
         shape = self.layers[last].shape
-        early = -(-self.early(last) // shape.block)
+        early = -(-first_row([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh("step"))
         body = ir.For(
             step,
@@ -215,14 +140,6 @@ class _Stream:
         )
 
     # ------------------------------------------------------------ statements
-
-    def early(self, position: int) -> int:
-        """How many rows before its row 0 a layer has to start, so that its window and those before it are full by then."""
-        if position not in self.windows:
-            return 0
-        shape = self.layers[position].shape
-        before = self.early(position - 1) if position else 0
-        return max(0, -(-(shape.lead + before) // shape.window.stride))
 
     def out_rows(self, row: ir.Var) -> _Place:
         return _Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
