@@ -54,38 +54,41 @@ def beam_search(wanted: Demand) -> Placement:
 def settle(wanted: Demand, order: Sequence[Unit]) -> Placement:
     """Place units in this order; it should bring units that conflict close together."""
     states = [_Partial(0, 0, {})]
+    last = {unit: max((k for k, v in enumerate(order) if v in wanted.near[unit]), default=0) for unit in order}
     for k, unit in enumerate(order):
-        later = order[k + 1 :]
-        rooms = {other: room for other in order[:k] if (room := wanted.room(other, unit)) is not None}
-        open_units = [u for u in order[: k + 1] if any(u.conflicts(v) for v in later)]
+        rooms = [(u, room, room.turned()) for u in order[:k] if (room := wanted.near[unit].get(u)) is not None]
+        waiting = [u for u in order[: k + 1] if last[u] > k]
         found: dict[tuple[int, ...], _Partial] = {}
         for state in states:
-            for at in _places(state, unit, rooms):
-                new = _placed(state, unit, at, open_units)
+            for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in rooms]):
+                new = _placed(state, unit, at, waiting)
                 found.setdefault(new.key, new)
-        states = sorted(found.values(), key=lambda s: s.key[0])[:WIDTH]
+        states = sorted(found.values(), key=lambda s: s.high - s.low)[:WIDTH]
     return _offsets(states[0])
 
 
-def _placed(state: _Partial, unit: Unit, at: int, open_units: Sequence[Unit]) -> _Partial:
+def _placed(state: _Partial, unit: Unit, at: int, waiting: Sequence[Unit]) -> _Partial:
     everything = {**state.near, unit: at}
     low, high = at, at + unit.size
     if state.unit is not None:
         low, high = min(low, state.low), max(high, state.high)
-    return _Partial(low, high, {u: everything[u] for u in open_units}, unit, at, state)
+    return _Partial(low, high, {u: everything[u] for u in waiting}, unit, at, state)
 
 
-def _places(state: _Partial, unit: Unit, rooms: dict[Unit, Room]) -> set[int]:
+Near = list[tuple[int, Room, Room]]
+"""Offsets of neighbours, with the allowed distances from them and to them."""
+
+
+def _places(state: _Partial, unit: Unit, near: Near) -> list[int]:
     """Offsets worth trying: at either end of what is in use, and at the ends of every neighbour's allowed distances."""
-    near = [(state.near[other], room, room.turned()) for other, room in rooms.items()]
     starts = {state.low, state.high - unit.size}
     for at, room, _ in near:
-        starts |= {at + d for d in (-room.over, room.under, 0, room.under - room.over)}
+        starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return {_settled(start, unit, near, up) for start in starts for up in (True, False)}
+    return sorted({_settled(start, unit, near, up) for start in starts for up in (True, False)})
 
 
-def _settled(start: int, unit: Unit, near: list[tuple[int, Room, Room]], up: bool) -> int:
+def _settled(start: int, unit: Unit, near: Near, up: bool) -> int:
     """The nearest allowed offset at or above (or below) a start."""
     offset, settled = start - start % unit.align, None
     while offset != settled:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from microc.module import Module
-from microc.plan.overlap import rooms
+from microc.plan.overlap import Rooms, rooms
 from microc.plan.room import Room
 
 BEFORE = -1
 """The time before the first call, when inputs are written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """A value to place, alive from call ``first`` to call ``last``, both included."""
 
@@ -57,16 +58,20 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Everything that wants a place. ``rooms`` holds pairs (names, both ways) that may overlap although a call needs both."""
+    """Everything that wants a place. ``near``: by unit, the allowed distances to it from every other that it conflicts with."""
 
     units: tuple[Unit, ...]
-    rooms: Mapping[tuple[str, str], Room] = field(default_factory=dict)
+    near: Mapping[Unit, Mapping[Unit, Room]]
 
-    def room(self, under: Unit, over: Unit) -> Room | None:
-        """Allowed distances from one unit to another; None if any will do."""
-        if not under.conflicts(over):
-            return None
-        return self.rooms.get((under.name, over.name)) or Room(under.size, over.size)
+
+def demand_of(units: tuple[Unit, ...], overlapping: Rooms = MappingProxyType({})) -> Demand:
+    """Units that conflict stay apart, but for pairs (of names, both ways) that may overlap."""
+    near: dict[Unit, dict[Unit, Room]] = {unit: {} for unit in units}
+    for unit in units:
+        for other in units:
+            if other is not unit and other.conflicts(unit):
+                near[unit][other] = overlapping.get((other.name, unit.name)) or Room(other.size, unit.size)
+    return Demand(units, near)
 
 
 Placement = dict[Unit, int]
@@ -82,7 +87,7 @@ def demand(module: Module, *, io_in_arena: bool) -> Demand:
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
-    return Demand(units, rooms(module, alive))
+    return demand_of(units, rooms(module, alive))
 
 
 def lower_bound(wanted: Demand) -> int:
@@ -97,7 +102,6 @@ def lower_bound(wanted: Demand) -> int:
 
 def _need(wanted: Demand, time: int) -> int:
     here = [u for u in wanted.units if u.first <= time <= u.last]
-    names = {u.name for u in here}
-    pairs = [room for (a, b), room in wanted.rooms.items() if a < b and a in names and b in names]
+    shared = sum(wanted.near[a][b].shared for k, a in enumerate(here) for b in here[:k] if wanted.near[a][b].safe)
     before, after = ([u.size for u in here if u.first < time], [u.size for u in here if u.last > time])
-    return max(sum(u.size for u in here) - sum(room.shared for room in pairs), sum(before), sum(after))
+    return max(sum(u.size for u in here) - shared, sum(before), sum(after))

@@ -17,8 +17,14 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     """``module`` with offsets for everything in the arena; inputs and outputs lie inside it by choice."""
     wanted = demand(module, io_in_arena=io_in_arena)
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
-    candidates = [(name, planner(wanted)) for name, planner in planners]
-    name, best = min(candidates, key=lambda c: size_of(c[1]))
+    bound, name, best = lower_bound(wanted), "", None
+    for tried, planner in planners:
+        placement = planner(wanted)
+        if best is None or size_of(placement) < size_of(best):
+            name, best = tried, placement
+        if size_of(best) == bound:
+            break
+    assert best is not None
     if size_of(best) > LARGEST:
         raise FitError(
             f"the network needs an arena of {size_of(best):,} bytes; generated code indexes at most {LARGEST:,}",
@@ -29,7 +35,7 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     plan = Plan(
         offsets=dict(sorted(offsets.items())),
         size=align_up(size_of(best), 4),
-        lower_bound=lower_bound(wanted),
+        lower_bound=bound,
         planner=name,
         io_in_arena=io_in_arena,
         align=ARENA_ALIGN,

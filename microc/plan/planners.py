@@ -29,7 +29,7 @@ def first_fit(wanted: Demand, order: Sequence[Unit]) -> Placement:
 
 def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
     """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
-    near = [(at, room) for other, at in placed.items() if (room := wanted.room(other, unit)) is not None]
+    near = [(placed[other], room) for other, room in wanted.near[unit].items() if other in placed]
     near.sort(key=lambda pair: pair[0])
     offset, settled = 0, -1
     while offset != settled:
@@ -52,7 +52,7 @@ def greedy_by_conflicts(wanted: Demand) -> Placement:
     """Units that share their time with the most bytes first."""
 
     def pressure(unit: Unit) -> int:
-        return sum(other.size for other in wanted.units if unit.conflicts(other))
+        return sum(other.size for other in wanted.near[unit])
 
     return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure(u), *_by_size(u))))
 

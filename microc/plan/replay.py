@@ -132,17 +132,18 @@ def _statement(stmt: ir.Stmt, way: Way) -> Iterator[_Access]:
 
 def _flat(stmt: ir.Stmt) -> Iterator[ir.Stmt | _Name]:
     """Statements in order; a let is a statement that names a value for those behind it."""
-    match stmt:
-        case ir.Seq(body):
-            for child in body:
-                yield from _flat(child)
-        case ir.Let(var, value, body):
-            yield _Name(var, value)
-            yield from _flat(body)
-        case ir.Alloc(_, body):
-            yield from _flat(body)
-        case _:
-            yield stmt
+    waiting = [stmt]
+    while waiting:
+        match waiting.pop():
+            case ir.Seq(body):
+                waiting.extend(reversed(body))
+            case ir.Let(var, value, body):
+                yield _Name(var, value)
+                waiting.append(body)
+            case ir.Alloc(_, body):
+                waiting.append(body)
+            case other:
+                yield other
 
 
 def _operands(exprs: tuple[ir.Expr, ...], way: Way) -> Iterator[_Access]:

@@ -68,8 +68,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     places = _places(store, bindings, points, what.outputs)
     if places is None:
         raise _refuse(loop, what, f"{store.buffer.name!r} is not written at one place for each output")
-    sums = what.values(a, b, tuple(ir.Load(store.buffer, place) for place in places))
-    body = ir.seq(*(ir.Store(store.buffer, place, total) for place, total in zip(places, sums, strict=True)))
+    body = what.body(a, b, tuple(ir.Load(store.buffer, place) for place in places))
     return replace(func, body=replace_stmt(func.body, old, replace(block, iters=iters, body=body)))
 
 

@@ -34,7 +34,8 @@ _AT_ONCE = 1 << 20
 _MOST = 1 << 24
 """Executions of one access beyond which its address is not followed: it is taken to reach the whole buffer."""
 
-Bounds = dict[ir.Var, tuple[int, int]]
+_FOLLOWED = ("global", "workspace")
+"""Scopes whose accesses matter; constants and registers have no place in the arena."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
     found = {
         b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
-        if b.scope != "const"
+        if b.scope in _FOLLOWED
     }
     if any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(func.body)):
         return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _collect(func.body, {})
+    _, accesses = _collect(func.body, _Scope({}, {}))
     for access in accesses:
         if access.buffer in found:
             _record(access, found[access.buffer])
@@ -88,29 +89,64 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
 Timed = tuple[int, list[_Access]]
 
 
-def _collect(stmt: ir.Stmt, bounds: Bounds) -> Timed:
-    """How long a statement lasts, and its accesses timed from its start. ``bounds``: those of the variables around it."""
-    match stmt:
-        case ir.Store(buffer, indices, value):
-            return TICKS, [*_accesses((*indices, value)), _Access(buffer, indices, 1, True, 1)]
-        case ir.Evaluate(value):
-            return TICKS, _accesses((value,))
-        case ir.Seq(body):
-            return _sequence(_collect(child, bounds) for child in body)
-        case ir.If(condition, then, otherwise):
-            parts = [(TICKS, _accesses((condition,))), _collect(then, bounds)]
-            return _sequence([*parts, _collect(otherwise, bounds)] if otherwise else parts)
-        case ir.Let(var, value, body):
-            reach = bounds_of(value, bounds) if value.dtype == "int32" else None
-            known = {**bounds, var: reach} if reach is not None else bounds
-            duration, inner = _sequence([(TICKS, _accesses((value,))), _collect(body, known)])
-            return duration, _inlined(inner, var, value)
-        case ir.Alloc(_, body):
-            return _collect(body, bounds)
-        case ir.For():
-            return _loop(stmt, bounds)
-        case _:
-            raise InternalError(f"{type(stmt).__name__} was not lowered")
+@dataclass(slots=True)
+class _Scope:
+    """What is known of variables: bounds, and the indices that names stand for. A name for data stays unknown."""
+
+    bounds: dict[ir.Var, tuple[int, int]]
+    names: dict[ir.Var, ir.Expr]
+
+    def name(self, var: ir.Var, value: ir.Expr) -> None:
+        if any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value)):
+            return
+        self.names[var] = substitute(value, self.names)
+        reach = bounds_of(value, self.bounds)
+        if reach is not None:
+            self.bounds[var] = reach
+
+    def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(substitute(index, self.names) for index in indices) if self.names else indices
+
+
+def _collect(stmt: ir.Stmt, around: _Scope) -> Timed:
+    """How long a statement lasts, and its accesses timed from its start."""
+    scope = _Scope(dict(around.bounds), dict(around.names))
+    parts: list[Timed] = []
+    for item in _row(stmt):
+        match item:
+            case ir.Store(buffer, indices, value):
+                written = [_Access(buffer, scope.indices(indices), 1, True, 1)] if buffer.scope in _FOLLOWED else []
+                parts.append((TICKS, _accesses((*indices, value), scope) + written))
+            case ir.Evaluate(value):
+                parts.append((TICKS, _accesses((value,), scope)))
+            case ir.Let(var, value):
+                parts.append((TICKS, _accesses((value,), scope)))
+                scope.name(var, value)
+            case ir.If(condition, then, otherwise):
+                parts += [(TICKS, _accesses((condition,), scope)), _collect(then, scope)]
+                parts += [_collect(otherwise, scope)] if otherwise else []
+            case ir.For():
+                # C looks at the extent before every turn, so for the last time at the end
+                parts += [_loop(item, scope), (TICKS, _accesses((item.extent,), scope))]
+            case _:
+                raise InternalError(f"{type(item).__name__} was not lowered")
+    return _sequence(parts)
+
+
+def _row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
+    """Statements in order; a let stands for itself, what it encloses comes behind it."""
+    stack = [stmt]
+    while stack:
+        match stack.pop():
+            case ir.Seq(body):
+                stack += reversed(body)
+            case ir.Let(_, _, body) as let:
+                yield let
+                stack.append(body)
+            case ir.Alloc(_, body):
+                stack.append(body)
+            case other:
+                yield other
 
 
 def _sequence(parts: Iterable[Timed]) -> Timed:
@@ -121,34 +157,26 @@ def _sequence(parts: Iterable[Timed]) -> Timed:
     return total, found
 
 
-def _loop(loop: ir.For, bounds: Bounds) -> Timed:
-    reach = bounds_of(loop.extent, bounds)
+def _loop(loop: ir.For, scope: _Scope) -> Timed:
+    reach = bounds_of(loop.extent, scope.bounds)
     if reach is None:
         raise InternalError(f"loop {loop.var.name} has no bound")
     extent = max(reach[1], 0)
-    span, inner = _collect(loop.body, {**bounds, loop.var: (0, max(extent - 1, 0))})
+    inside = _Scope({**scope.bounds, loop.var: (0, max(extent - 1, 0))}, scope.names)
+    span, inner = _collect(loop.body, inside)
     turn = _Turn(loop.var, extent, span)
-    turns = [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
-    # C looks at the extent before every turn, so for the last time at the end
-    return _sequence([(extent * span, turns), (TICKS, _accesses((loop.extent,)))])
+    return extent * span, [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
 
 
-def _inlined(accesses: list[_Access], var: ir.Var, value: ir.Expr) -> list[_Access]:
-    """Indices that use a name for other indices, spelled out; a name for data stays, and is unknown."""
-    if any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value)):
-        return accesses
-    return [replace(a, indices=tuple(substitute(i, {var: value}) for i in a.indices)) for a in accesses]
-
-
-def _accesses(exprs: tuple[ir.Expr, ...]) -> list[_Access]:
+def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
     """What the expressions of one statement touch. Operands of a call are there before it starts to write."""
     found, writes = [], False
     for x in (x for expr in exprs for x in walk_expr(expr)):
         match x:
-            case ir.Load(buffer, indices) if buffer.scope != "register":
-                found.append(_Access(buffer, indices, 1, False, 0))
-            case ir.AddressOf(buffer, indices, extent, write):
-                found.append(_Access(buffer, indices, extent, write, 1 if write else 0))
+            case ir.Load(buffer, indices) if buffer.scope in _FOLLOWED:
+                found.append(_Access(buffer, scope.indices(indices), 1, False, 0))
+            case ir.AddressOf(buffer, indices, extent, write) if buffer.scope in _FOLLOWED:
+                found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0))
                 writes = writes or write
     if not writes:
         return found

@@ -14,6 +14,7 @@ from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.module import Value
 from microc.schedule.intrinsics import SCALAR, TENSOR
+from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.schedule.meaning import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
@@ -29,7 +30,7 @@ def function(name: str) -> ir.PrimFunc:
     """The intrinsic on many operands: words one after the other, memory from every alignment that it allows."""
     intrin, i = SCALAR[name], ir.Var("i")
     effect = isinstance(intrin.meaning, ir.Stmt)
-    apart = effect or "assume_aligned" in intrin.body
+    apart = effect or ALIGNED_WORD in intrin.body
     params: list[ir.Buffer] = []
     args: list[ir.Expr] = []
     for param in intrin.params:
@@ -144,8 +145,8 @@ def test_tensor_intrinsics(name: str) -> None:
         arrays.append(dice.integers(low, high, order.max() + 2, endpoint=True).astype(kind.dtype))
     a, b = (ir.Buffer(n, x.shape, d) for n, x, d in zip("ab", arrays, (intrin.a, intrin.b), strict=True))
     out = ir.Buffer("result", (intrin.outputs,), "int32")
-    sums = intrin.values(a[0], b[0], tuple(ir.const(5, "int32") for _ in range(intrin.outputs)))
-    body = ir.seq(*(ir.Store(out, (ir.const(n, "int32"),), total) for n, total in enumerate(sums)))
-    got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, np.zeros(intrin.outputs, np.int32)], meanings())[-1]
+    body = intrin.body(a[0], b[0], tuple(out[n] for n in range(intrin.outputs)))
+    start = np.full(intrin.outputs, 5, np.int32)
+    got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, start], meanings())[-1]
     left, right = (x.astype(int)[order] for x, order in zip(arrays, orders, strict=True))
     np.testing.assert_array_equal(got, 5 + (left * right).sum(axis=1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
-from microc.plan.liveness import Demand, Placement, Unit, demand, lower_bound, size_of
+from microc.plan.liveness import Placement, Unit, demand, demand_of, lower_bound, size_of
 from microc.plan.plan import plan_module
 from microc.plan.planners import EXACT_LIMIT, PLANNERS, Planner, exact, first_fit, greedy_by_size
 from tests.plan.modules import Sketch, modules, residual
@@ -59,7 +59,7 @@ unit_sets = st.lists(
 @given(unit_sets)
 @settings(max_examples=150, deadline=None)
 def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
-    wanted = Demand(found)
+    wanted = demand_of(found)
     best = min((size_of(first_fit(wanted, order)) for order in permutations(found)), default=0)
     assert size_of(exact(wanted)) == best
     for _, planner in PLANNERS:

@@ -87,13 +87,17 @@ class TensorIntrin:
         terms = len(self.order_a) // self.outputs
         return (self.outputs, terms) if self.outputs > 1 else (terms,)
 
-    def values(self, a: ir.Load, b: ir.Load, sums: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The new sums, from the operands at (0, 0) and the old sums."""
-        found = list(sums)
+    def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
+        """The instructions, from the operands at (0, 0) and the places of the sums; those that add to one sum in turn are
+        one statement."""
+        stores: list[ir.Store] = []
         for step in self.steps:
-            operands = (step.left.value(a), step.right.value(b), found[step.output])
-            found[step.output] = Call(step.name, operands, "int32")
-        return tuple(found)
+            place = sums[step.output]
+            chained = bool(stores) and ir.Load(stores[-1].buffer, stores[-1].indices) == place
+            old = stores.pop().value if chained else place
+            value = Call(step.name, (step.left.value(a), step.right.value(b), old), "int32")
+            stores.append(ir.Store(place.buffer, place.indices, value))
+        return ir.seq(*stores)
 
 
 def i32(value: int) -> Expr:

@@ -54,7 +54,7 @@ def correlation(outputs: int, taps: int, stride: int) -> str:
 
 
 def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
-    """Steps run along the row, so that few of its words are held at once."""
+    """Steps run along the row by two words, which one instruction can load, so that few are held at once."""
     places = [(n, k) for n in range(outputs) for k in range(taps)]
     steps = [step for n in range(outputs) for step in _steps(n, n * stride, taps)]
     return TensorIntrin(
@@ -64,7 +64,7 @@ def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
         tuple(n * stride + k for n, k in places),
         tuple(k for _, k in places),
         "dsp",
-        tuple(sorted(steps, key=lambda step: step.left.offset)),
+        tuple(sorted(steps, key=lambda step: (step.left.offset // 4, step.output))),
         aligned_a=True,
         outputs=outputs,
     )

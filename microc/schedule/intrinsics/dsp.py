@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microc.schedule.intrinsics.base import Intrin, Part, Step, TensorIntrin, assembly, i32, pack16, sign8, sign16
+from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -20,12 +21,13 @@ def _widen(name: str, signed: bool) -> Intrin:
         return ir.cast("int16", sign8(part) if signed else part & 0xFF)
 
     stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
-    body = f"""int32_t even, odd, pair[2];
+    body = f"""{ALIGNED_WORD}int32_t even, odd, low, high;
 __asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
 __asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
-__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair[0]) : "r"(even), "r"(odd));
-__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair[1]) : "r"(odd), "r"(even));
-memcpy(__builtin_assume_aligned(p, 4), pair, sizeof pair);"""
+__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+((word *)(void *)p)[0] = low;
+((word *)(void *)p)[1] = high;"""
     return Intrin(name, (pointer, _A), ir.seq(*stores), "dsp", _DSP, body)
 
 

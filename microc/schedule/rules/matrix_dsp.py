@@ -13,7 +13,7 @@ from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_expr, walk_stmt
 
@@ -26,6 +26,10 @@ WIDE = 4
 
 TALL = 3
 """Pixels that share the widened weights."""
+
+
+SAVED = 0.5 / TALL
+"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two SXTB16 in four, shared by a tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ def suits_dsp(schedule: Schedule, target: Target) -> bool:
     return found.weight.scope == "const" and found.weight.dtype == "int8" and depth % STEP == 0
 
 
-def schedule_matrix_dsp(schedule: Schedule, target: Target, *, widened: bool = False) -> Schedule:
-    """p and o tiled into registers, k innermost. ``widened``: weights are stored as 16-bit numbers, twice the flash."""
+def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Schedule:
+    """p and o tiled into registers, k innermost; weights stored as 16-bit numbers where that is worth twice the flash."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
@@ -68,6 +72,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, *, widened: bool = F
     if not schedule.has("patch"):
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
+    widened = rows * SAVED >= goal.price
     intrin = "dot4_int16_int16" if widened else "dot4_int16_crossed_int8"
     schedule = schedule.set_dtype(found.weight.name, "int16") if widened else _crossed(schedule, found.weight.name)
     tall = min(rows, TALL)
