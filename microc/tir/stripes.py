@@ -94,8 +94,8 @@ def first_row(shapes: Sequence[Shape], position: int) -> int:
 
 @dataclass
 class Timeline:
-    """When rows are touched, on a clock that every block moves on: the last time of each row of the source, the first write of each
-    row of the result. ``beside``: the source is also read by row by these layers."""
+    """When rows are touched, on a clock that every block moves on: the last time of each row of the source, the first write of
+    each row of the result. ``beside``: the source is also read by row by these layers."""
 
     shapes: Sequence[Shape]
     source_rows: int

@@ -45,7 +45,7 @@ class _Program:
 
     def value(self, scope: tuple[ir.Var, ...]) -> ir.Expr:
         parts = [X[self.index(SIZE, scope)], WORK[self.index(WORK.size, scope)]]
-        loaded = self.draw(st.sampled_from(parts))
+        loaded: ir.Expr = self.draw(st.sampled_from(parts))
         if self.choice("plain", "plain", "select") == "select":
             loaded = ir.select(self.condition(scope), loaded, X[self.index(SIZE, scope)])
         return ((loaded.astype("int32") * 3 + self.number(1, 9)) & 0x7F).astype("int8")
@@ -70,7 +70,7 @@ class _Program:
             case "loop":
                 var, extent = ir.Var(name), self.number(1, 6)
                 bound: ir.Expr = ir.const(extent, "int32")
-                if scope and self.draw(st.booleans()):
+                if len(scope) > 0 and self.draw(st.booleans()):
                     bound = ir.minimum(bound, scope[-1] + 1)
                 return ir.For(var, bound, self.statement(depth - 1, (*scope, var)))
             case "row":
@@ -102,7 +102,7 @@ def working(func: ir.PrimFunc) -> set[int]:
     data = np.random.default_rng(0).integers(-128, 128, SIZE).astype(np.int8)
 
     def run(x: Array, out: Array) -> Array:
-        compiled([x, out.reshape(OUT.shape), np.zeros(WORK.shape, to_numpy(WORK.dtype))])
+        compiled([x, out.reshape(OUT.shape), np.zeros(WORK.shape, to_numpy(WORK.dtype))], {})
         return out.copy()
 
     fills = [run(data.copy(), np.full(SIZE, fill, np.int8)) for fill in (-1, -2)]
