@@ -186,7 +186,7 @@ def row(model: str, core: str, optimize: str, found: Measured, peer: dict[str, A
         core=CORES[core].code_for,
         optimize=optimize,
         exact=found.exact,
-        macs=module.macs,
+        macs=module.nominal_macs,
         weights=module.const_bytes,
         ratios=ratios,
         most=dict(wanted.most),

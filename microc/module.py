@@ -65,8 +65,8 @@ class Kernel:
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
-    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call; ``inplace`` pairs
-    (written value, read value) that may share memory exactly (same first byte). ``layer`` is the source location.
+    ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
+    source location.
     """
 
     kernel: str
@@ -74,7 +74,6 @@ class Call:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     workspace: tuple[str, ...] = ()
-    inplace: tuple[tuple[str, str], ...] = ()
     layer: str = ""
     op: str = ""
     macs: int = 0
@@ -101,7 +100,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A compiled network before printing. ``plan`` is None until planning."""
+    """A compiled network before printing. ``plan`` is None until planning.
+
+    ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
+    """
 
     name: str
     values: Mapping[str, Value]
@@ -114,6 +116,7 @@ class Module:
     plan: Plan | None = None
     source: str = ""
     fingerprint: str = ""
+    nominal_macs: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -28,12 +28,13 @@ def compile_(arguments: Arguments) -> show.Answer:
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
-        ("multiply-accumulates", show.count(report["macs"])),
+        ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
         (
             "arena",
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
+        ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]

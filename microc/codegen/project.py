@@ -23,8 +23,8 @@ OPTIMISATION = {
     ("host", "speed"): "-O2",
     ("host", "balanced"): "-O2",
     ("host", "size"): "-Os",
-    ("arm", "speed"): "-O2 -fno-schedule-insns -fno-move-loop-invariants",
-    ("arm", "balanced"): "-O2 -fno-schedule-insns -fno-move-loop-invariants",
+    ("arm", "speed"): "-O2 -fno-schedule-insns",
+    ("arm", "balanced"): "-O2 -fno-schedule-insns",
     ("arm", "size"): "-Os",
 }
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile

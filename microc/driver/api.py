@@ -20,6 +20,7 @@ from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
 from microc.errors import UsageError
 from microc.module import Module
+from microc.plan.overlap import shared_bytes
 from microc.target import GOALS, Board, target_for
 
 REQUANTIZE = ("float", "fixed")
@@ -37,7 +38,7 @@ class Program:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
 
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
-        is, 0 where the board does not bound it.
+        is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands.
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
@@ -52,6 +53,7 @@ class Program:
             "functions": len(module.kernels),
             "macs": module.macs,
             "optimize": module.options["optimize"],
+            "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,
@@ -72,6 +74,7 @@ class Program:
                     "op": c.op,
                     "macs": c.macs,
                     "schedule": c.schedule,
+                    "in_place": shared_bytes(module, c),
                 }
                 for k, c in enumerate(module.calls)
             ],

@@ -1,8 +1,9 @@
 """What flash is worth, and how much of it there is.
 
-A choice of schedules weighs instructions against bytes at a price. ``balanced`` makes a percent of the network's time worth a
-percent of its flash, so that the price needs no unit and no knob: a byte is worth MACs / (bytes of weights + OVERHEAD)
-instructions. A network over its budget is compiled again at ever higher prices, at last for size alone.
+A choice of schedules weighs instructions against bytes at a price. ``balanced`` makes a percent of the network's time worth
+EXCHANGE percent of its flash, so that the price needs no unit and no knob: a byte is worth
+MACs / (bytes of weights + OVERHEAD) / EXCHANGE instructions. A network over its budget is compiled again at ever higher
+prices, at last for size alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from microc.ops import registry
 from microc.target import SIZE, SPEED, Goal
 from microc.tir.rewrite import walk_stmt
 
+EXCHANGE = 3
+"""Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
 OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
 BYTES_PER_STATEMENT = 8
@@ -37,7 +40,7 @@ def count_macs(graph: Graph) -> int:
 def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
     """The goal that is asked for, and behind it those to fall back to when the network exceeds its flash budget."""
     weights = sum(array.nbytes for array in graph.consts.values())
-    price = max(count_macs(graph), 1) / (weights + OVERHEAD)
+    price = max(count_macs(graph), 1) / (weights + OVERHEAD) / EXCHANGE
     steps = (SPEED, *(Goal("balanced", price * step) for step in STEPS), SIZE)
     return steps[next(k for k, goal in enumerate(steps) if goal.name == options.optimize) :]
 

@@ -101,9 +101,9 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
 
 
 def arena_bound(graph: Graph) -> int:
-    """The largest sum of bytes alive at one kernel of a fused graph: no arena is smaller.
+    """The largest sum of bytes alive between two kernels of a fused graph: no arena is smaller.
 
-    An operand of an elementwise node counts as dead while its kernel runs, since the result may take its place.
+    While a kernel runs its results may take the place of operands that nobody needs any more.
     """
     groups = groups_of(graph)
     last = {name: t for t, nodes in enumerate(groups) for node in nodes for name in node.inputs}
@@ -125,7 +125,7 @@ def arena_bound(graph: Graph) -> int:
         made = {name for node in nodes for name in node.outputs}
         for node in nodes:
             for name in set(node.inputs) - made:
-                use(name, time - 1 if registry.get(node.op).elementwise else time)
+                use(name, time - 1)
         for name in made:
             if last.get(name, -1) > time or name in graph.outputs:
                 use(name, time)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from microc import dtypes, te
+from microc.driver.stream import Chain, lower_stream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Call, Kernel, Module, Value, View
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_group
+from microc.ops.lowering import LoweredGroup, lower_group, macs_of
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, Step
 from microc.target import Goal, Target
@@ -98,8 +99,18 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
     return found
 
 
-def build_module(graph: Graph, target: Target, source: str, goal: Goal, progress: Progress | None = None) -> Module:
-    """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel."""
+def build_module(
+    graph: Graph,
+    target: Target,
+    source: str,
+    goal: Goal,
+    progress: Progress | None = None,
+    chains: Sequence[Chain] = (),
+) -> Module:
+    """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
+
+    Every chain becomes one kernel that works row by row; it runs where its last group stands.
+    """
     builder = _Builder(graph, target, goal)
     for name in graph.inputs:
         builder.declare(name, "input")
@@ -110,10 +121,16 @@ def build_module(graph: Graph, target: Target, source: str, goal: Goal, progress
             builder.declare(name, "output")
     outputs = [_output(builder, name) for name in graph.outputs]
     groups = groups_of(graph)
+    named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
+    streamed = {name: chain for chain in chains for name in chain.groups}
     for k, nodes in enumerate(groups):
         if progress is not None:
             progress(nodes[0].op, k, len(groups))
-        if len(nodes) > 1 or not _placed(builder, nodes[0]):
+        chain = streamed.get(nodes[0].group)
+        if chain is not None:
+            if chain.groups[-1] == nodes[0].group:
+                _stream(builder, chain, [named[name] for name in chain.groups])
+        elif len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
     for state, value in sorted(graph.updates.items()):
@@ -236,27 +253,60 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
     args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.declare(o, "intermediate") for o in group.outputs]
-    scratch = []
-    for buffer in func.params[len(group.func.params) :]:
-        work = builder.unique(f"{stem}_{buffer.name}")
-        builder.values[work] = Value(work, buffer.shape, buffer.dtype, "workspace")
-        scratch.append(work)
+    scratch = _workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    inplace = tuple((builder.name_of(a), builder.name_of(b)) for a, b in group.inplace)
     builder.calls.append(
         Call(
             kernel=name,
             args=(*args, *written, *scratch),
             reads=reads,
             writes=tuple(written),
-            workspace=tuple(scratch),
-            inplace=inplace,
+            workspace=scratch,
             layer=str(nodes[0].loc),
             op="+".join(node.op for node in nodes),
             macs=group.macs,
             schedule=describe(schedule.trace),
         )
     )
+
+
+def _stream(builder: _Builder, chain: Chain, groups: Sequence[tuple[Node, ...]]) -> None:
+    """A kernel that works row by row for a whole chain."""
+    graph = builder.graph
+    lowered = lower_stream(graph, groups, chain.data, builder.target, builder.goal)
+    func, last = lowered.func, groups[-1]
+    stem = slug(last[-1].loc.name or lowered.result)
+    comment = [line for nodes, s in zip(groups, lowered.schedules, strict=True) for line in _comment(graph, nodes, s)]
+    name = _register(builder, func, f"stream_{stem}", (f"{len(groups)} layers, row by row", *comment))
+    args = [
+        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        for p in lowered.params
+    ]
+    written = builder.declare(lowered.result, "intermediate")
+    scratch = _workspaces(builder, stem, func.params[len(args) + 1 :])
+    builder.calls.append(
+        Call(
+            kernel=name,
+            args=(*args, written, *scratch),
+            reads=tuple(dict.fromkeys(a for a, p in zip(args, lowered.params, strict=True) if p.array is None)),
+            writes=(written,),
+            workspace=scratch,
+            layer=str(groups[0][0].loc),
+            op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
+            macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
+            schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
+        )
+    )
+
+
+def _workspaces(builder: _Builder, stem: str, buffers: Sequence[ir.Buffer]) -> tuple[str, ...]:
+    """Values for the workspaces of a kernel."""
+    names = []
+    for buffer in buffers:
+        name = builder.unique(f"{stem}_{buffer.name}")
+        builder.values[name] = Value(name, buffer.shape, buffer.dtype, "workspace")
+        names.append(name)
+    return tuple(names)
 
 
 def _argument(builder: _Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:

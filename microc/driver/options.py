@@ -18,8 +18,8 @@ class Options:
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
-    - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth a percent
-      of the flash.
+    - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
+      percent of the flash.
     - ``flash``: bytes that constants and the network's code may take together; 0: what the board has. A choice of schedules that
       takes more is made again with a higher price for flash.
     - ``dump``: folder that receives every stage as text.

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from microc.driver.budget import flash_bytes, goals, refusal
+from microc.driver.budget import count_macs, flash_bytes, goals, refusal
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
@@ -16,6 +16,7 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.plan.plan import plan_module
+from microc.plan.sequence import order_calls
 from microc.target import Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
@@ -58,9 +59,10 @@ def compile_model(
 
     ``room``: flash that the board has for them, in bytes, which the choice of schedules keeps within if it can; 0: any.
     """
-    graph = optimise(read_model(path, options), options)
-    module = build_within_budget(graph, target, path.name, options, progress, room)
-    module = replace(module, fingerprint=fingerprint(module, target))
+    read = read_model(path, options)
+    module = build_within_budget(optimise(read, options), target, path.name, options, progress, room)
+    module = order_calls(module, io_in_arena=options.io_in_arena)
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
     return plan_module(module, io_in_arena=options.io_in_arena)
 
 

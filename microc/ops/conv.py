@@ -22,7 +22,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
 from microc.ops.products import Product, legalize_product
-from microc.ops.registry import Legalized, OpCall, OpDef, Operand
+from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
 from microc.ops.surface import split_activation
 from microc.target import Target
 from microc.tir import ir
@@ -252,6 +252,15 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
     return out_types[0].size * geometry(attrs, types[0].shape, types[1].shape).depth
 
 
+def rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
+    """The rows between the first and the last tap."""
+    attrs = {**DEFAULTS, **attrs}
+    if attrs["layout"] != "NHWC":
+        return None
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    return RowWindow((g.kernel[0] - 1) * g.dilation[0] + 1, g.strides[0], g.padding, attrs["pad_value"])
+
+
 OPERATORS = (
     OpDef(
         "conv2d",
@@ -262,6 +271,7 @@ OPERATORS = (
         defaults=DEFAULTS,
         legalize=legalize,
         macs=macs,
+        rows=rows,
         operand_names=("data", "weight", "bias"),
     ),
 )

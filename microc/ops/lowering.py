@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from microc import dtypes, te
+from microc import te
 from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node, TensorType
@@ -35,14 +35,13 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class LoweredGroup:
-    """A kernel before scheduling. ``params`` follow ``func.params``; ``inplace`` pairs (output value, input value)."""
+    """A kernel before scheduling. ``params`` follow ``func.params``."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
     outputs: tuple[str, ...]
     anchor: Node
     macs: int
-    inplace: tuple[tuple[str, str], ...]
 
 
 class _Group:
@@ -54,8 +53,6 @@ class _Group:
         self.params: list[tuple[te.Tensor, Param]] = []
         self.cache: dict[tuple[str, tuple[int, ...]], te.Tensor] = {}
         self.names: set[str] = {"out", "acc", "patch", "padded"}
-        self.anchored: set[str] = set()
-        self.identity: set[str] = set()
 
     def fresh(self, stem: str) -> str:
         name, number = stem, 1
@@ -91,7 +88,6 @@ class _Group:
                 if made.shape != wanted:
                     raise InternalError(f"{value} is computed as {made.shape}, wanted as {wanted}")
                 return made
-            self.anchored.add(value)
             return self.placeholder(value, role, wanted)
 
         return Operand(kind, self.graph.consts.get(value), tensor, lambda array: self.packed(value, role, array))
@@ -123,11 +119,12 @@ def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) 
     consts = [t for t, p in group.params if p.array is not None]
     func = te.create_prim_func(name, inputs, outputs, consts)
     params = [p for _, p in group.params if p.array is None] + [p for _, p in group.params if p.array is not None]
-    macs = sum(_macs(graph, node) for node in nodes)
-    return LoweredGroup(func, tuple(params), names, first, macs, _inplace(group, names))
+    macs = sum(macs_of(graph, node) for node in nodes)
+    return LoweredGroup(func, tuple(params), names, first, macs)
 
 
-def _macs(graph: Graph, node: Node) -> int:
+def macs_of(graph: Graph, node: Node) -> int:
+    """Multiply-accumulates of a node."""
     count = registry.get(node.op).macs
     if count is None:
         return 0
@@ -226,8 +223,6 @@ def _element(
             return ir.const(array.reshape(-1)[0].item(), kind.dtype)
         return group.placeholder(value, role, (1,))[0]
     if kind.size == result.size:
-        if dtypes.nbytes(kind.dtype) == dtypes.nbytes(result.dtype):
-            group.identity.add(value)
         return group.placeholder(value, role, shape)[index]
     if _along_last(kind, result) and shape[-1] == kind.size:
         return group.placeholder(value, role, (kind.size,))[index[-1]]
@@ -250,17 +245,3 @@ def _graph_index(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[i
         found.append(flat % extent)
         flat = flat // extent
     return tuple(simplify(e) for e in reversed(found))
-
-
-def _inplace(group: _Group, outputs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Inputs that each output element replaces: read at that element only, by the last stage only."""
-    if len(outputs) != 1:
-        return ()
-    reads: dict[str, int] = {}
-    for _, param in group.params:
-        reads[param.value] = reads.get(param.value, 0) + 1
-    return tuple(
-        (outputs[0], value)
-        for value in sorted(group.identity)
-        if value not in group.anchored and reads[value] == 1 and value not in group.graph.consts
-    )

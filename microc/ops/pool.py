@@ -21,7 +21,7 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.functions import compute_dtype
 from microc.ops.pool_quantised import legalize_avg, legalize_max
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import Case, OpCall, OpDef, RowWindow
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -162,10 +162,14 @@ def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
 def _max_compute(call: OpCall) -> te.Tensor:
     data = call.operands[0]
     assert data is not None
-    dtype = data.type.dtype
-    lowest = float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
+    lowest = _lowest(data.type.dtype)
     acc = _reduced(call, "max", lowest, lowest)
-    return _epilogue(acc, lambda value, *_: ir.cast(dtype, value))
+    return _epilogue(acc, lambda value, *_: ir.cast(data.type.dtype, value))
+
+
+def _lowest(dtype: str) -> int | float:
+    """What no maximum notices."""
+    return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
 
 
 def _avg_compute(call: OpCall) -> te.Tensor:
@@ -215,6 +219,27 @@ def _sum_compute(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- registry
 
 
+def _rows(attrs: Mapping[str, Any], pad_value: int | float) -> RowWindow | None:
+    if attrs["layout"] != "NHWC":
+        return None
+    return RowWindow(attrs["kernel"][0], attrs["strides"][0], tuple(attrs["padding"]), pad_value)
+
+
+def _max_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
+    return _rows(attrs, _lowest(types[0].dtype))
+
+
+def _avg_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
+    """None where the border changes what an average divides by."""
+    if any(attrs["padding"]) and not attrs["count_include_pad"]:
+        return None
+    return _rows(attrs, 0)
+
+
+def _sum_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
+    return _rows(attrs, attrs["pad_value"])
+
+
 def _case(shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any) -> Case:
     given = {**DEFAULTS, "kernel": kernel, "strides": kernel, **attrs}
     return Case(given, (TensorType(shape, dtype),), tolerance=tolerance)
@@ -257,6 +282,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_geometries,
         defaults=DEFAULTS,
         legalize=legalize_max,
+        rows=_max_rows,
         operand_names=("data",),
     ),
     OpDef(
@@ -268,6 +294,7 @@ OPERATORS: tuple[OpDef, ...] = (
         defaults={**DEFAULTS, "count_include_pad": False},
         legalize=legalize_avg,
         macs=_macs,
+        rows=_avg_rows,
         operand_names=("data",),
     ),
     OpDef(
@@ -278,6 +305,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_sum_cases,
         defaults={"padding": (0, 0, 0, 0), "layout": "NHWC", "out_dtype": "int32"},
         macs=_macs,
+        rows=_sum_rows,
         operand_names=("data",),
     ),
 )

@@ -77,6 +77,20 @@ class Alias:
     parts: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RowWindow:
+    """Which rows of its first operand (N, H, W, C) an application reads for one row of its result.
+
+    Row y needs the ``reach`` rows from ``y * stride - top`` on; ``padding`` is top, left, bottom, right. Rows and columns
+    outside the tensor hold ``pad_value``.
+    """
+
+    reach: int = 1
+    stride: int = 1
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_value: int | float = 0
+
+
 @dataclass(frozen=True)
 class OpDef:
     """An operator.
@@ -92,6 +106,8 @@ class OpDef:
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is always the input's memory under another shape.
     - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
+    - ``rows(attrs, types)``: which input rows a row of the result needs; None when rows cannot be computed one by one. The same
+      application with ``padding`` zero, on the padded window, makes the row.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     """
@@ -107,6 +123,7 @@ class OpDef:
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
+    rows: Callable[[Mapping[str, Any], Sequence[TensorType]], RowWindow | None] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
 

@@ -1,15 +1,21 @@
 """The checker: executes the call sequence on an arena of owners. It shares no code with the planners.
 
-Every byte remembers whose value it holds. A read of a byte that holds something else, a write over an operand of the same
-call, or a place outside the arena is a defect of the plan.
+Every byte remembers whose value it holds. A read of a byte that holds something else or a place outside the arena is a defect
+of the plan. Where operands of one call overlap, the call's loops are run to see in which order they touch each byte
+(:mod:`microc.plan.replay`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
+from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.module import Call, Module
+from microc.plan.replay import Replay
+from microc.tir.ir import Buffer, PrimFunc
 
 
 class _Arena:
@@ -59,23 +65,69 @@ class _Arena:
             raise InternalError(f"{who} reads {name}, whose memory was overwritten")
 
 
-def _overlap(a: slice, b: slice) -> bool:
-    return bool(a.start < b.stop and b.start < a.stop)
+def _shared(a: slice, b: slice) -> slice:
+    """The bytes that two places have in common; an empty or backward slice if there are none."""
+    return slice(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def _check_call(arena: _Arena, call: Call) -> None:
-    """Operands of one call keep out of each other's way, in-place pairs excepted: those start at the same byte."""
-    for written in (*call.writes, *call.workspace):
-        mine = arena.place(written)
-        if mine is None:
-            continue
-        for other in (*call.reads, *call.writes, *call.workspace):
-            theirs = arena.place(other)
-            if other == written or theirs is None or not _overlap(mine[0], theirs[0]):
-                continue
-            if (written, other) in call.inplace and mine[0] == theirs[0]:
-                continue
-            raise InternalError(f"{call.kernel}: {written} overlaps {other}")
+    """Operands of one call keep out of each other's way: where they share bytes, one is done before the other comes.
+
+    What is written for later (not for this call only) has to come last.
+    """
+    places = {name: place[0] for name in (*call.reads, *call.writes, *call.workspace) if (place := arena.place(name))}
+    pairs = [
+        (one, other)
+        for one in (*call.writes, *call.workspace)
+        for other in places
+        if one in places and one != other and _length(_shared(places[one], places[other])) > 0
+    ]
+    if not pairs:
+        return
+    kernel = next((k for k in arena.module.kernels if k.name == call.kernel), None)
+    if kernel is None:
+        raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
+    names = {name for pair in pairs for name in pair}
+    order = _Order(kernel.func, call, names)
+    for one, other in pairs:
+        common = _shared(places[one], places[other])
+        free = order.done_before(other, one, places, common) & (other not in call.writes)
+        if other in (*call.writes, *call.workspace):
+            free |= order.done_before(one, other, places, common) & (one not in call.writes)
+        if not free.all():
+            byte = common.start + int(np.argmin(free))
+            raise InternalError(f"{call.kernel}: {one} overlaps {other} while it is in use (byte {byte} of the arena)")
+        if not _may_alias(order.dtypes[one], order.dtypes[other]):
+            raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type")
+
+
+def _length(place: slice) -> int:
+    return int(place.stop - place.start)
+
+
+def _may_alias(one: set[str], other: set[str]) -> bool:
+    """C lets characters alias everything, and other types themselves only."""
+    return all(a == b or "int8" in (a, b) or "uint8" in (a, b) for a in one for b in other)
+
+
+class _Order:
+    """When a call touches the bytes of some operands."""
+
+    def __init__(self, func: PrimFunc, call: Call, names: set[str]) -> None:
+        self.params = {name: [p for p, a in zip(func.params, call.args, strict=True) if a == name] for name in names}
+        self.dtypes = {name: {p.dtype for p in params} for name, params in self.params.items()}
+        self.replay = Replay(func, [p for params in self.params.values() for p in params])
+
+    def done_before(self, first: str, second: str, places: Mapping[str, slice], common: slice) -> Array:
+        """By byte: whether ``first`` is touched for the last time before ``second`` is written for the first time."""
+
+        def part(times: Mapping[Buffer, Array], name: str) -> list[Array]:
+            base = places[name].start
+            return [times[p][common.start - base : common.stop - base] for p in self.params[name]]
+
+        last: Array = np.max(part(self.replay.last_touch, first), axis=0)
+        start: Array = np.min(part(self.replay.first_write, second), axis=0)
+        return last < start
 
 
 def check_plan(module: Module) -> None:

@@ -1,21 +1,24 @@
-"""When every value in the arena is alive, and which of them must not overlap."""
+"""When every value in the arena is alive, which of them conflict, and how near to each other they may lie."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from microc.module import Call, Module
+from microc.module import Module
+from microc.plan.overlap import Rooms, rooms
+from microc.plan.room import Room
 
 BEFORE = -1
 """The time before the first call, when inputs are written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """Values that share one place (in-place chains), alive from call ``first`` to call ``last``, both included."""
+    """A value to place, alive from call ``first`` to call ``last``, both included."""
 
-    names: tuple[str, ...]
+    name: str
     size: int
     align: int
     first: int
@@ -53,50 +56,52 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
     return found
 
 
-def units(module: Module, *, io_in_arena: bool) -> tuple[Unit, ...]:
-    """The things to place. A value that dies in the call that makes another of its size, in place, shares its unit."""
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Everything that wants a place. ``near``: by unit, the allowed distances to it from every other that it conflicts with."""
+
+    units: tuple[Unit, ...]
+    near: Mapping[Unit, Mapping[Unit, Room]]
+
+
+def demand_of(units: tuple[Unit, ...], overlapping: Rooms = MappingProxyType({})) -> Demand:
+    """Units that conflict stay apart, but for pairs (of names, both ways) that may overlap."""
+    near: dict[Unit, dict[Unit, Room]] = {unit: {} for unit in units}
+    for unit in units:
+        for other in units:
+            if other is not unit and other.conflicts(unit):
+                near[unit][other] = overlapping.get((other.name, unit.name)) or Room(other.size, unit.size)
+    return Demand(units, near)
+
+
+Placement = dict[Unit, int]
+
+
+def size_of(placement: Placement) -> int:
+    """Bytes that a placement needs."""
+    return max((at + unit.size for unit, at in placement.items()), default=0)
+
+
+def demand(module: Module, *, io_in_arena: bool) -> Demand:
+    """The things to place, and how they may lie to each other."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
-    parent: dict[str, str] = {name: name for name in alive}
-
-    def root(name: str) -> str:
-        while parent[name] != name:
-            name = parent[name]
-        return name
-
-    for time, call in enumerate(module.calls):
-        taken: set[str] = set()
-        for written, read in call.inplace:
-            (new, new_offset), (old, old_offset) = module.base_of(written), module.base_of(read)
-            if new_offset or old_offset or new not in alive or old not in alive or new in taken:
-                continue
-            if _also_read(module, call, written, old):
-                continue
-            same = module.values[new].nbytes == module.values[old].nbytes
-            if same and alive[old][1] == time and alive[new][0] == time and root(new) != root(old):
-                parent[root(new)] = root(old)
-                taken.add(new)  # one result replaces one operand
-    members: dict[str, list[str]] = {}
-    for name in alive:
-        members.setdefault(root(name), []).append(name)
-    return tuple(_unit(module, names, alive) for names in members.values())
+    values = module.values
+    units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
+    return demand_of(units, rooms(module, alive))
 
 
-def _also_read(module: Module, call: Call, written: str, base: str) -> bool:
-    """Whether a call reads the memory of ``base`` also through a view that ``written`` must not replace."""
-    return any((written, name) not in call.inplace and module.base_of(name)[0] == base for name in call.reads)
+def lower_bound(wanted: Demand) -> int:
+    """The largest need of one call: no placement is smaller.
+
+    What is alive together takes the sum of its sizes, less what pairs of them may share at most (a byte of more than two counts
+    as shared more often than it saves, so nothing is missed).
+    """
+    times = {t for unit in wanted.units for t in (unit.first, unit.last)}
+    return max((_need(wanted, t) for t in times), default=0)
 
 
-def _unit(module: Module, names: list[str], alive: Mapping[str, tuple[int, int]]) -> Unit:
-    return Unit(
-        names=tuple(names),
-        size=max(module.values[n].nbytes for n in names),
-        align=max(module.values[n].align for n in names),
-        first=min(alive[n][0] for n in names),
-        last=max(alive[n][1] for n in names),
-    )
-
-
-def lower_bound(found: tuple[Unit, ...]) -> int:
-    """The largest sum of sizes alive at one call: no placement is smaller."""
-    times = {u.first for u in found}
-    return max((sum(u.size for u in found if u.first <= t <= u.last) for t in times), default=0)
+def _need(wanted: Demand, time: int) -> int:
+    here = [u for u in wanted.units if u.first <= time <= u.last]
+    shared = sum(wanted.near[a][b].shared for k, a in enumerate(here) for b in here[:k] if wanted.near[a][b].safe)
+    before, after = ([u.size for u in here if u.first < time], [u.size for u in here if u.last > time])
+    return max(sum(u.size for u in here) - shared, sum(before), sum(after))

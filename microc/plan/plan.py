@@ -5,8 +5,8 @@ from __future__ import annotations
 from microc.errors import FitError
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
-from microc.plan.liveness import lower_bound, units
-from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact, size_of
+from microc.plan.liveness import demand, lower_bound, size_of
+from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact
 
 ARENA_ALIGN = 8
 LARGEST = (1 << 31) - 1
@@ -15,21 +15,27 @@ LARGEST = (1 << 31) - 1
 
 def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     """``module`` with offsets for everything in the arena; inputs and outputs lie inside it by choice."""
-    found = units(module, io_in_arena=io_in_arena)
-    planners = PLANNERS + ((("exact", exact),) if len(found) <= EXACT_LIMIT else ())
-    candidates = [(name, planner(found)) for name, planner in planners]
-    name, best = min(candidates, key=lambda c: size_of(c[1]))
+    wanted = demand(module, io_in_arena=io_in_arena)
+    planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
+    bound, name, best = lower_bound(wanted), "", None
+    for tried, planner in planners:
+        placement = planner(wanted)
+        if best is None or size_of(placement) < size_of(best):
+            name, best = tried, placement
+        if size_of(best) == bound:
+            break
+    assert best is not None
     if size_of(best) > LARGEST:
         raise FitError(
             f"the network needs an arena of {size_of(best):,} bytes; generated code indexes at most {LARGEST:,}",
             where=module.source,
             hint="bind a smaller input shape: --input-shape NAME=1,...",
         )
-    offsets = {member: at for unit, at in best.items() for member in unit.names}
+    offsets = {unit.name: at for unit, at in best.items()}
     plan = Plan(
         offsets=dict(sorted(offsets.items())),
         size=align_up(size_of(best), 4),
-        lower_bound=lower_bound(found),
+        lower_bound=bound,
         planner=name,
         io_in_arena=io_in_arena,
         align=ARENA_ALIGN,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from microc.plan.liveness import Unit, lower_bound
+from microc.plan.beam import beam_search
+from microc.plan.liveness import Demand, Placement, Unit, lower_bound, size_of
 
-Placement = dict[Unit, int]
-Planner = Callable[[tuple[Unit, ...]], Placement]
+Planner = Callable[[Demand], Placement]
 
 HILL_CLIMBING_STEPS = 400
 EXACT_LIMIT = 9
@@ -19,82 +19,79 @@ def align_up(offset: int, align: int) -> int:
     return -(-offset // align) * align
 
 
-def first_fit(order: Sequence[Unit]) -> Placement:
-    """Place units one by one at the lowest offset where they disturb nobody placed before."""
+def first_fit(wanted: Demand, order: Sequence[Unit]) -> Placement:
+    """Place units one by one at the lowest offset that every unit placed before allows."""
     placed: Placement = {}
     for unit in order:
-        placed[unit] = lowest_gap(unit, placed)
+        placed[unit] = lowest_gap(wanted, unit, placed)
     return placed
 
 
-def lowest_gap(unit: Unit, placed: Placement) -> int:
-    """The lowest aligned offset at which ``unit`` overlaps no placed unit that it conflicts with."""
-    taken = sorted((at, at + other.size) for other, at in placed.items() if unit.conflicts(other))
-    offset = 0
-    for start, end in taken:
-        if offset + unit.size <= start:
-            break
-        offset = max(offset, align_up(end, unit.align))
+def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
+    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
+    near = [(placed[other], room) for other, room in wanted.near[unit].items() if other in placed]
+    near.sort(key=lambda pair: pair[0])
+    offset, settled = 0, -1
+    while offset != settled:
+        settled = offset
+        for at, room in near:
+            offset = align_up(at + room.next(offset - at), unit.align)
     return offset
 
 
-def size_of(placement: Placement) -> int:
-    """Bytes that a placement needs."""
-    return max((at + unit.size for unit, at in placement.items()), default=0)
+def _by_size(unit: Unit) -> tuple[int, int, str]:
+    return -unit.size, unit.first, unit.name
 
 
-def _by_name(unit: Unit) -> tuple[str, ...]:
-    return unit.names
-
-
-def greedy_by_size(found: tuple[Unit, ...]) -> Placement:
+def greedy_by_size(wanted: Demand) -> Placement:
     """Largest first."""
-    return first_fit(sorted(found, key=lambda u: (-u.size, u.first, _by_name(u))))
+    return first_fit(wanted, sorted(wanted.units, key=_by_size))
 
 
-def greedy_by_conflicts(found: tuple[Unit, ...]) -> Placement:
+def greedy_by_conflicts(wanted: Demand) -> Placement:
     """Units that share their time with the most bytes first."""
 
     def pressure(unit: Unit) -> int:
-        return sum(other.size for other in found if unit.conflicts(other))
+        return sum(other.size for other in wanted.near[unit])
 
-    return first_fit(sorted(found, key=lambda u: (-pressure(u), -u.size, u.first, _by_name(u))))
+    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure(u), *_by_size(u))))
 
 
-def hill_climbing(found: tuple[Unit, ...]) -> Placement:
-    """Start from largest first; swap two units of the order while that does not make the arena larger. Deterministic."""
-    order = sorted(found, key=lambda u: (-u.size, u.first, _by_name(u)))
-    best = first_fit(order)
-    bound, dice = lower_bound(found), random.Random(0)
+def hill_climbing(wanted: Demand) -> Placement:
+    """Start from the best greedy order; swap two units while that does not make the arena larger. Deterministic."""
+    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
+    order = list(best)
+    bound, dice = lower_bound(wanted), random.Random(0)
     for _ in range(HILL_CLIMBING_STEPS if len(order) > 1 else 0):
         if size_of(best) == bound:
             break
-        top = max(best, key=lambda u: (best[u] + u.size, _by_name(u)))
+        top = max(best, key=lambda u: (best[u] + u.size, u.name))
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        placement = first_fit(trial)
+        placement = first_fit(wanted, trial)
         if size_of(placement) <= size_of(best):
             order, best = trial, placement
     return best
 
 
-def exact(found: tuple[Unit, ...]) -> Placement:
-    """Branch and bound over placement orders: optimal among first-fit placements, which contain an optimum.
+def exact(wanted: Demand) -> Placement:
+    """Branch and bound over placement orders: the best first-fit placement.
 
-    (Take any optimal placement, sort by offset, and let every unit sink as first fit does: nothing gets higher.)
+    Without rooms that is an optimum, and orders of rising offsets suffice. (Take any optimal placement, sort by offset, and
+    let every unit sink as first fit does: nothing gets higher.)
     """
-    bound = lower_bound(found)
-    best = min((greedy_by_size(found), greedy_by_conflicts(found)), key=size_of)
+    bound = lower_bound(wanted)
+    best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
 
     def search(placed: Placement, left: tuple[Unit, ...], limit: int) -> Placement | None:
         if not left:
             return dict(placed)
         result = None
         for unit in left:
-            at = lowest_gap(unit, placed)
+            at = lowest_gap(wanted, unit, placed)
             if at + unit.size >= limit or (placed and at < max(placed.values())):
-                continue  # only orders of rising offsets need a look
+                continue
             placed[unit] = at
             deeper = search(placed, tuple(u for u in left if u is not unit), limit)
             del placed[unit]
@@ -106,11 +103,12 @@ def exact(found: tuple[Unit, ...]) -> Placement:
 
     if size_of(best) == bound:
         return best
-    return search({}, tuple(sorted(found, key=lambda u: (-u.size, _by_name(u)))), size_of(best)) or best
+    return search({}, tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (
     ("greedy by size", greedy_by_size),
     ("greedy by conflicts", greedy_by_conflicts),
     ("hill climbing", hill_climbing),
+    ("beam search", beam_search),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, packing, placement, reduction, selection, storage, tensorize
+from microc.schedule import loops, packing, padding, placement, reduction, selection, storage, tensorize
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -34,6 +34,9 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "set_scope": storage.set_scope,
         "set_dtype": packing.set_dtype,
         "transform_layout": packing.transform_layout,
+        "storage_align": padding.storage_align,
+        "pad_reduction": padding.pad_reduction,
+        "decompose_padding": padding.decompose_padding,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
         "select_saturation": selection.select_saturation,
@@ -137,6 +140,15 @@ class Schedule:
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
         """The data of a constant parameter (``buffer`` before scheduling), laid out as this schedule reads it."""
         return packing.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
+
+    def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
+        return self.apply("storage_align", buffer, axis, factor)
+
+    def pad_reduction(self, block: str) -> Schedule:
+        return self.apply("pad_reduction", block)
+
+    def decompose_padding(self, block: str) -> Schedule:
+        return self.apply("decompose_padding", block)
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
         return self.apply("decompose_reduction", block, loop)

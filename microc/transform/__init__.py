@@ -1,8 +1,11 @@
 """Floor 4: graph passes. ``PASSES`` is the order in which they run."""
 
 from microc.transform import (
+    bounds,
     canonicalise,
     common_subexpressions,
+    constant_channels,
+    dead_channels,
     dead_code,
     fold_constants,
     fuse,
@@ -20,6 +23,9 @@ PASSES = (
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
+    constant_channels.PASS,
+    dead_channels.PASS,
+    bounds.PASS,
     common_subexpressions.PASS,
     dead_code.PASS,
     fuse.PASS,

@@ -14,6 +14,7 @@ from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.module import Value
 from microc.schedule.intrinsics import SCALAR, TENSOR
+from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.schedule.meaning import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
@@ -29,7 +30,7 @@ def function(name: str) -> ir.PrimFunc:
     """The intrinsic on many operands: words one after the other, memory from every alignment that it allows."""
     intrin, i = SCALAR[name], ir.Var("i")
     effect = isinstance(intrin.meaning, ir.Stmt)
-    apart = effect or "assume_aligned" in intrin.body
+    apart = effect or ALIGNED_WORD in intrin.body
     params: list[ir.Buffer] = []
     args: list[ir.Expr] = []
     for param in intrin.params:
@@ -58,9 +59,9 @@ def halves(dice: np.random.Generator, limit: int) -> Array:
 
 @lru_cache
 def operands(name: str) -> tuple[Array, ...]:
-    """Data for all parameters but the last; products of ``smlad`` stay within 32 bits."""
+    """Data for all parameters but the last; products of ``smlad`` and its kin stay within 32 bits."""
     dice = np.random.default_rng(0)
-    if name == "smlad":
+    if name.startswith("smla"):
         a, b = halves(dice, 20000), halves(dice, 20000)
         a[0], b[0] = -(1 << 31), -(1 << 31)  # one half -32768 squared, the other zero
         c = dice.integers(-1_000_000_000, 1_000_000_000, COUNT).astype(np.int32)
@@ -71,6 +72,8 @@ def operands(name: str) -> tuple[Array, ...]:
         array = dice.integers(kind.min, kind.max, param.shape, endpoint=True).astype(kind.dtype)
         array[:4] = (kind.min, kind.max, 0, -1 if kind.min else 1)
         found.append(array)
+    if name == "smmlar":  # the product's upper half takes 31 bits
+        found[2] //= 2
     return tuple(found)
 
 
@@ -132,19 +135,18 @@ def test_instructions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TENSOR)
 def test_tensor_intrinsics(name: str) -> None:
-    """The replacement of a small loop is a sum of products."""
+    """The replacement of a small loop nest is a sum of products for each output."""
     intrin, dice = TENSOR[name], np.random.default_rng(1)
-    count = len(intrin.order_a)
+    orders = [np.reshape(order, (intrin.outputs, -1)) for order in (intrin.order_a, intrin.order_b)]
     arrays = []
-    for dtype in (intrin.a, intrin.b):
+    for dtype, order in zip((intrin.a, intrin.b), orders, strict=True):
         kind = np.iinfo(to_numpy(dtype))
-        arrays.append(dice.integers(kind.min, kind.max, count, endpoint=True).astype(kind.dtype))
-    a, b = (ir.Buffer(n, (count,), d) for n, d in (("a", intrin.a), ("b", intrin.b)))
-    out, zero = ir.Buffer("result", (1,), "int32"), (ir.const(0, "int32"),)
-    value = intrin.value(ir.AddressOf(a, zero, count), ir.AddressOf(b, zero, count), ir.const(5, "int32"))
-    func = ir.PrimFunc("dot", (a, b, out), ir.Store(out, zero, value))
-    got = execute(func, [*arrays, np.zeros(1, np.int32)], meanings())[-1]
-    left, right = (
-        x.astype(int)[list(order)] for x, order in zip(arrays, (intrin.order_a, intrin.order_b), strict=True)
-    )
-    assert int(got[0]) == 5 + int(np.dot(left, right))
+        low, high = (max(kind.min, -4096), min(kind.max, 4095))
+        arrays.append(dice.integers(low, high, order.max() + 2, endpoint=True).astype(kind.dtype))
+    a, b = (ir.Buffer(n, x.shape, d) for n, x, d in zip("ab", arrays, (intrin.a, intrin.b), strict=True))
+    out = ir.Buffer("result", (intrin.outputs,), "int32")
+    body = intrin.body(a[0], b[0], tuple(out[n] for n in range(intrin.outputs)))
+    start = np.full(intrin.outputs, 5, np.int32)
+    got = execute(ir.PrimFunc("dot", (a, b, out), body), [*arrays, start], meanings())[-1]
+    left, right = (x.astype(int)[order] for x, order in zip(arrays, orders, strict=True))
+    np.testing.assert_array_equal(got, 5 + (left * right).sum(axis=1))

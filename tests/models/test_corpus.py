@@ -71,6 +71,13 @@ def test_integers_are_bit_exact(path: Path) -> None:
         assert np.array_equal(got, expected)
 
 
+@pytest.mark.parametrize("path", models("mlperf_vww_int8*"), ids=lambda p: p.stem)
+def test_channels_that_are_dead_are_not_computed(path: Path) -> None:
+    """Half of the products and 83 % of the weights."""
+    module = compile_model(path, target_for("cortex-m4"), Options())
+    assert module.macs < 0.51 * module.nominal_macs and module.const_bytes < 42_000
+
+
 @pytest.mark.parametrize("path", FLOAT, ids=lambda p: p.stem)
 def test_floats_within_1e_5_of_the_largest(path: Path) -> None:
     """Sums are taken in another order than the reference's; 1e-5 of the largest magnitude is the bar."""

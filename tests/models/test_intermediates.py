@@ -1,4 +1,7 @@
-"""Every tensor that survives fusion equals TensorFlow Lite Micro's, on reference and on random inputs."""
+"""Every tensor that survives fusion equals TensorFlow Lite Micro's, on reference and on random inputs.
+
+Of tensors that lost channels (their names end in ``.live``), each channel that is left equals one of TFLM's.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +58,22 @@ def compare(path: Path, batches: list[list[Array]], cpu: str) -> int:
             library.run_kernel(number)
             for name in call.writes:
                 value = module.values[name]
-                if value.label not in indices:
+                label = value.label.removesuffix(".live")
+                if label not in indices:
                     continue
-                got = library.tensor(name)
-                expected = oracle.tensor(indices[value.label])
-                assert np.array_equal(got.reshape(-1), expected.reshape(-1)), f"{call.layer}: {value.label}"
+                got, expected = library.tensor(name), oracle.tensor(indices[label])
+                if label == value.label:
+                    assert np.array_equal(got.reshape(-1), expected.reshape(-1)), f"{call.layer}: {label}"
+                else:
+                    assert channels(got) <= channels(expected), f"{call.layer}: {label}"
                 compared += 1
     return compared
+
+
+def channels(array: Array) -> set[bytes]:
+    """The contents of every channel."""
+    rows = array.reshape(-1, array.shape[-1])
+    return {rows[:, k].tobytes() for k in range(rows.shape[1])}
 
 
 def random_inputs(path: Path, count: int) -> list[list[Array]]:

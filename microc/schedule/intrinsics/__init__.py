@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from microc.schedule.intrinsics.base import Intrin, TensorIntrin
+from microc.schedule.intrinsics.correlation import CORRELATIONS
 from microc.schedule.intrinsics.dsp import DSP, DSP_TENSOR
 from microc.schedule.intrinsics.saturation import SATURATION
 from microc.schedule.intrinsics.words import WORDS
 
 SCALAR: Mapping[str, Intrin] = MappingProxyType({i.name: i for i in (*WORDS, *SATURATION, *DSP)})
-TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in DSP_TENSOR})
+TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in (*DSP_TENSOR, *CORRELATIONS)})
 
 __all__ = ["SCALAR", "TENSOR", "Intrin", "TensorIntrin"]

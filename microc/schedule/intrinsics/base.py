@@ -34,27 +34,42 @@ class Intrin:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operand of a product of pairs: the intrinsics applied, innermost first, to the address ``offset`` elements on."""
+    """An operand of a step: the intrinsics applied, innermost first, to the address ``offset`` elements on, where ``width``
+    elements are read; without intrinsics the element itself, widened to int32."""
 
     offset: int
     names: tuple[str, ...]
+    width: int
 
-    def value(self, start: ir.AddressOf) -> Expr:
-        """The pair (``int16x2`` in an int32)."""
-        last = simplify(start.indices[-1] + self.offset)
-        value: Expr = ir.AddressOf(start.buffer, (*start.indices[:-1], last), start.extent - self.offset)
+    def value(self, start: ir.Load) -> Expr:
+        """The operand, counted from the element ``start`` (often a pair: ``int16x2`` in an int32)."""
+        indices = (*start.indices[:-1], simplify(start.indices[-1] + self.offset))
+        if not self.names:
+            return ir.cast("int32", ir.Load(start.buffer, indices))
+        value: Expr = ir.AddressOf(start.buffer, indices, self.width)
         for name in self.names:
             value = Call(name, (value,), "int32")
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class TensorIntrin:
-    """A loop of ``len(order_a)`` over ``c += a[k] * b[k]`` (operands widened to int32) and the expression that replaces it.
+class Step:
+    """An instruction that multiplies two parts and adds to the sum of one ``output``."""
 
-    ``a`` and ``b`` are the operands' dtypes; step k of the loop touches the element ``order_a[k]`` (``order_b[k]``) behind
-    that of step 0. ``steps`` are pairs of parts that SMLAD multiplies and adds. ``aligned_a``, ``aligned_b``: the operand
-    is read by words that must lie at multiples of four bytes.
+    left: Part
+    right: Part
+    name: str = "smlad"
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIntrin:
+    """Loops over ``outputs`` and the terms of a sum, ``c[n] += a[n, k] * b[n, k]`` (operands widened to int32), and the
+    instructions that replace them.
+
+    ``a`` and ``b`` are the operands' dtypes. ``order_a`` and ``order_b`` say, for every (n, k) in row-major order, how many
+    elements behind that of (0, 0) the operand lies. ``aligned_a``, ``aligned_b``: the operand is read by words that must lie
+    at multiples of four bytes. A single output has no loop n.
     """
 
     name: str
@@ -63,16 +78,28 @@ class TensorIntrin:
     order_a: tuple[int, ...]
     order_b: tuple[int, ...]
     feature: str
-    steps: tuple[tuple[Part, Part], ...]
+    steps: tuple[Step, ...]
     aligned_a: bool = False
     aligned_b: bool = False
+    outputs: int = 1
 
-    def value(self, a: ir.AddressOf, b: ir.AddressOf, accumulator: Expr) -> Expr:
-        """The new accumulator."""
-        total = accumulator
-        for left, right in self.steps:
-            total = Call("smlad", (left.value(a), right.value(b), total), "int32")
-        return total
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The lengths of the loops."""
+        terms = len(self.order_a) // self.outputs
+        return (self.outputs, terms) if self.outputs > 1 else (terms,)
+
+    def body(self, a: ir.Load, b: ir.Load, sums: tuple[ir.Load, ...]) -> Stmt:
+        """The instructions, from the operands at (0, 0) and the places of the sums; those that add to one sum in turn are
+        one statement."""
+        stores: list[ir.Store] = []
+        for step in self.steps:
+            place = sums[step.output]
+            chained = bool(stores) and ir.Load(stores[-1].buffer, stores[-1].indices) == place
+            old = stores.pop().value if chained else place
+            value = Call(step.name, (step.left.value(a), step.right.value(b), old), "int32")
+            stores.append(ir.Store(place.buffer, place.indices, value))
+        return ir.seq(*stores)
 
 
 def i32(value: int) -> Expr:

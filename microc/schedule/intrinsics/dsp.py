@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from microc.schedule.intrinsics.base import Intrin, Part, TensorIntrin, assembly, i32, pack16, sign8, sign16
+from microc.schedule.intrinsics.base import Intrin, Part, Step, TensorIntrin, assembly, i32, pack16, sign8, sign16
+from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -20,13 +21,20 @@ def _widen(name: str, signed: bool) -> Intrin:
         return ir.cast("int16", sign8(part) if signed else part & 0xFF)
 
     stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
-    body = f"""int32_t even, odd, pair[2];
+    body = f"""{ALIGNED_WORD}int32_t even, odd, low, high;
 __asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
 __asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
-__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(pair[0]) : "r"(even), "r"(odd));
-__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(pair[1]) : "r"(odd), "r"(even));
-memcpy(__builtin_assume_aligned(p, 4), pair, sizeof pair);"""
+__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+__asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
+((word *)(void *)p)[0] = low;
+((word *)(void *)p)[1] = high;"""
     return Intrin(name, (pointer, _A), ir.seq(*stores), "dsp", _DSP, body)
+
+
+def _half(name: str, a: Expr, b: Expr) -> Intrin:
+    """One half of each word multiplied: b is the bottom, t the top."""
+    body = assembly(f"{name} %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)')
+    return Intrin(name, (_A, _B, _C), _C + a * b, "dsp", _DSP, body)
 
 
 DSP = (
@@ -58,6 +66,10 @@ DSP = (
         _DSP,
         assembly("smlad %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
+    _half("smlabb", sign16(_A), sign16(_B)),
+    _half("smlabt", sign16(_A), _B >> 16),
+    _half("smlatb", _A >> 16, sign16(_B)),
+    _half("smlatt", _A >> 16, _B >> 16),
     Intrin(
         "smmulr",
         (_A, _B),
@@ -65,6 +77,14 @@ DSP = (
         "dsp",
         _DSP,
         assembly("smmulr %0, %1, %2", '"r"(a), "r"(b)'),
+    ),
+    Intrin(
+        "smmlar",
+        (_A, _B, _C),
+        _C + ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),
+        "dsp",
+        _DSP,
+        assembly("smmlar %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
 )
 
@@ -82,12 +102,12 @@ CROSSED = (0, 2, 1, 3)
 
 def _dot4(a: str, b: str) -> TensorIntrin:
     """Four products of 8-bit values: bytes 0, 2 and 1, 3 pair up alike on both sides, so nothing is repacked."""
-    steps = tuple((Part(0, left), Part(0, right)) for left, right in zip(_WIDENED[a], _WIDENED[b], strict=True))
+    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(_WIDENED[a], _WIDENED[b], strict=True))
     return TensorIntrin(f"dot4_{a}_{b}", a, b, NATURAL, NATURAL, "dsp", steps)
 
 
-_PAIRS = (Part(0, ("load_i16x2_aligned",)), Part(2, ("load_i16x2_aligned",)))
-_CROSSED_BYTES = tuple(Part(0, names) for names in _WIDENED["int8"])
+_PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
+_CROSSED_BYTES = tuple(Part(0, names, 4) for names in _WIDENED["int8"])
 
 DSP_TENSOR = (
     _dot4("int8", "int8"),
@@ -99,7 +119,7 @@ DSP_TENSOR = (
         NATURAL,
         CROSSED,
         "dsp",
-        tuple(zip(_PAIRS, _CROSSED_BYTES, strict=True)),
+        tuple(map(Step, _PAIRS, _CROSSED_BYTES)),
         aligned_a=True,
     ),
     TensorIntrin(
@@ -109,7 +129,7 @@ DSP_TENSOR = (
         NATURAL,
         NATURAL,
         "dsp",
-        tuple(zip(_PAIRS, _PAIRS, strict=True)),
+        tuple(map(Step, _PAIRS, _PAIRS)),
         aligned_a=True,
         aligned_b=True,
     ),
@@ -120,6 +140,6 @@ DSP_TENSOR = (
         (0, 1),
         (0, 1),
         "dsp",
-        ((Part(0, ("load_i16x2",)), Part(0, ("load_i16x2",))),),
+        (Step(Part(0, ("load_i16x2",), 2), Part(0, ("load_i16x2",), 2)),),
     ),
 )

@@ -7,6 +7,7 @@ A rule is ``(Schedule, Target) -> Schedule``. The blocks that operators make are
 from __future__ import annotations
 
 from microc.schedule.rules.depthwise import schedule_depthwise
+from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
@@ -17,14 +18,16 @@ from microc.tir import ir
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    schedule = _loops(Schedule(func), op, target)
+    schedule = _loops(Schedule(func), op, target, goal)
     return schedule.select_saturation() if target.has("sat") else schedule
 
 
-def _loops(start: Schedule, op: str, target: Target) -> Schedule:
+def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> Schedule:
     """The rule that suits an operator on a core."""
     if op in ("conv2d", "dense") and is_matrix(start):
-        return schedule_matrix_dsp(start, target) if suits_dsp(start, target) else schedule_matrix(start, target)
+        return schedule_matrix_dsp(start, target, goal) if suits_dsp(start, target) else schedule_matrix(start, target)
     if op == "conv2d" and start.has("acc"):
+        if suits_planes(start, target):
+            return schedule_depthwise_dsp(start, target)
         return schedule_depthwise(start, target)
     return schedule_generic(start, target)

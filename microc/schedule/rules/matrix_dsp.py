@@ -13,7 +13,7 @@ from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_expr, walk_stmt
 
@@ -21,8 +21,15 @@ STEP = 4
 """Products that a tensor intrinsic does at once."""
 
 
+WIDE = 4
+"""Outputs of a single row at once."""
+
 TALL = 3
 """Pixels that share the widened weights."""
+
+
+SAVED = 0.5 / TALL
+"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two SXTB16 in four, shared by a tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,8 @@ def suits_dsp(schedule: Schedule, target: Target) -> bool:
     return found.weight.scope == "const" and found.weight.dtype == "int8" and depth % STEP == 0
 
 
-def schedule_matrix_dsp(schedule: Schedule, target: Target) -> Schedule:
-    """p and o tiled into registers, k innermost."""
+def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Schedule:
+    """p and o tiled into registers, k innermost; weights stored as 16-bit numbers where that is worth twice the flash."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
@@ -65,13 +72,15 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target) -> Schedule:
     if not schedule.has("patch"):
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
-    schedule = _crossed(schedule, found.weight.name)
+    widened = rows * SAVED >= goal.price
+    intrin = "dot4_int16_int16" if widened else "dot4_int16_crossed_int8"
+    schedule = schedule.set_dtype(found.weight.name, "int16") if widened else _crossed(schedule, found.weight.name)
     tall = min(rows, TALL)
     wide = 2 if columns > 1 else 1
     schedule = _tiled(schedule, found, (tall, wide), depth)
     schedule = schedule.compute_at(patch, f"{p}_0").set_dtype(patch, "int16")
     schedule = copy_words(schedule, patch, target)
-    return _unrolled(schedule.tensorize(f"{k}_2", "dot4_int16_crossed_int8"), p, o, k)
+    return _unrolled(schedule.tensorize(f"{k}_2", intrin), p, o, k)
 
 
 def _crossed(schedule: Schedule, weight: str) -> Schedule:
@@ -82,7 +91,7 @@ def _crossed(schedule: Schedule, weight: str) -> Schedule:
 def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> Schedule:
     """A vector times a matrix: several outputs share the widened activations."""
     p, o, k = schedule.loops_of("acc")
-    wide = next(n for n in (6, 5, 4, 3, 2, 1) if columns % n == 0 or n == 1)
+    wide = min(columns, WIDE)
     schedule = _tiled(schedule, found, (1, wide), depth)
     return _unrolled(schedule.tensorize(f"{k}_2", f"dot4_{found.data.dtype}_int8"), p, o, k)
 

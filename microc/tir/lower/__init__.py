@@ -1,6 +1,6 @@
 """From a scheduled function to plain loops that print as C, one small pass per file.
 
-blocks -> compact -> partition -> unswitch -> vectorize -> unroll -> simplify -> share -> workspaces become parameters.
+blocks -> compact -> hoist -> partition -> unswitch -> vectorize -> unroll -> simplify -> share -> workspaces become parameters.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
@@ -22,6 +23,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = drop_blocks(func.body)
     body = simplify_stmt(body)
     body = compact_buffers(body)
+    body = hoist_fills(body)
     body = partition_loops(body)
     body = unswitch_loops(body)
     body = lower_vectorized(body)

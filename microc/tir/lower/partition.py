@@ -29,6 +29,9 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             count = ir.int_value(extent)
             if count is None:
                 return stmt
+            shorter = _bounded(stmt)
+            if shorter is not stmt:
+                return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
             cut = _threshold(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
@@ -57,18 +60,18 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             return stmt
 
 
+def _bounded(stmt: ir.Stmt) -> ir.Stmt:
+    """``for i: if i < n`` as a shorter loop; anything else as it is."""
+    if not isinstance(stmt, ir.For) or not isinstance(stmt.body, ir.If) or stmt.body.otherwise is not None:
+        return stmt
+    count, limit = ir.int_value(stmt.extent), _upper(stmt.var, stmt.body.condition)
+    if count is None or limit is None:
+        return stmt
+    return ir.For(stmt.var, ir.const(min(count, limit), "int32"), stmt.body.then, stmt.kind, stmt.annotations)
+
+
 def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
     """Simplify under the bounds of the loops around, then turn ``for i: if i < n`` into a shorter loop."""
-
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.For):
-            return s
-        count = ir.int_value(s.extent)
-        if count is not None and isinstance(s.body, ir.If) and s.body.otherwise is None:
-            limit = _upper(s.var, s.body.condition)
-            if limit is not None:
-                return ir.For(s.var, ir.const(min(count, limit), "int32"), s.body.then, s.kind, s.annotations)
-        return s
 
     def merge(s: ir.Stmt) -> ir.Stmt:
         """Guards move outwards over loops that they do not depend on, so that they meet the loop they bound."""
@@ -80,8 +83,8 @@ def _shorten(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 body = ir.If(kept, s.body.then) if kept is not None else s.body.then
                 guard = ir.all_of(free)
                 assert guard is not None
-                return ir.If(guard, on_stmt(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
-        return on_stmt(s)
+                return ir.If(guard, _bounded(ir.For(s.var, s.extent, body, s.kind, s.annotations)))
+        return _bounded(s)
 
     shortened = map_stmt(simplify_stmt(stmt, bounds), merge)
     return simplify_stmt(_partition(shortened, bounds), bounds)

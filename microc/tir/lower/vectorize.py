@@ -37,11 +37,21 @@ def _words(loop: ir.For) -> ir.Stmt | None:
         return None
     word = ir.Var(loop.var.name, loop.var.dtype)
     move = _moved(store, loop.var, word) if extent >= LANES else None
-    if move is None:
-        return _elements(store, loop.var, 0, extent) if _widens(store) and extent <= SHORT else None
     count = extent // LANES
+    if move is None:
+        return _runs(loop, store, word, extent) if _widens(store) else None
     body: ir.Stmt = ir.For(word, ir.const(count, "int32"), move, "serial" if count > 4 else "unrolled")
     return ir.seq(body, _elements(store, loop.var, count * LANES, extent))
+
+
+def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
+    """A copy that no word can move: some elements at a time, so that the loop costs little."""
+    if extent <= SHORT:
+        return _elements(store, loop.var, 0, extent)
+    count = extent // LANES
+    body = ir.seq(*(_byte(store, {loop.var: word * LANES + k}) for k in range(LANES)))
+    rest = _elements(store, loop.var, count * LANES, extent)
+    return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
 
 
 def _widens(store: ir.Store) -> bool:

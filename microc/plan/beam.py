@@ -1,0 +1,114 @@
+"""Beam search: units settle one by one next to those that they may overlap; many partial placements are followed at once.
+
+First fit puts every unit as low as it can, which is wrong for a chain of kernels that each write a little below what they
+read: the chain drifts down and needs to start high. Here offsets may be negative, and what counts is the distance from the
+lowest to the highest byte in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from microc.plan.liveness import Demand, Placement, Unit, size_of
+from microc.plan.room import Room
+
+WIDTH = 32
+"""Partial placements that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """Units placed so far: the lowest and highest byte, offsets of those with neighbours to come, and the unit placed last."""
+
+    low: int
+    high: int
+    near: dict[Unit, int]
+    unit: Unit | None = None
+    at: int = 0
+    before: _Partial | None = None
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What the units to come can see of it."""
+        return self.high - self.low, *(at - self.low for at in self.near.values())
+
+
+def beam_search(wanted: Demand) -> Placement:
+    """The best of three orders: with time, against it, and from the largest unit on both ways."""
+    if not wanted.units:
+        return {}
+    start = min(wanted.units, key=lambda u: (-u.size, u.first, u.name))
+
+    def away(unit: Unit) -> int:
+        return max(unit.first - start.last, start.first - unit.last, 0)
+
+    orders = (
+        sorted(wanted.units, key=lambda u: (u.first, -u.size, u.name)),
+        sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
+        sorted(wanted.units, key=lambda u: (away(u), -u.size, u.name)),
+    )
+    return min((settle(wanted, order) for order in orders), key=size_of)
+
+
+def settle(wanted: Demand, order: Sequence[Unit]) -> Placement:
+    """Place units in this order; it should bring units that conflict close together."""
+    states = [_Partial(0, 0, {})]
+    last = {unit: max((k for k, v in enumerate(order) if v in wanted.near[unit]), default=0) for unit in order}
+    for k, unit in enumerate(order):
+        rooms = [(u, room, room.turned()) for u in order[:k] if (room := wanted.near[unit].get(u)) is not None]
+        waiting = [u for u in order[: k + 1] if last[u] > k]
+        found: dict[tuple[int, ...], _Partial] = {}
+        for state in states:
+            for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in rooms]):
+                new = _placed(state, unit, at, waiting)
+                found.setdefault(new.key, new)
+        states = sorted(found.values(), key=lambda s: s.high - s.low)[:WIDTH]
+    return _offsets(states[0])
+
+
+def _placed(state: _Partial, unit: Unit, at: int, waiting: Sequence[Unit]) -> _Partial:
+    everything = {**state.near, unit: at}
+    low, high = at, at + unit.size
+    if state.unit is not None:
+        low, high = min(low, state.low), max(high, state.high)
+    return _Partial(low, high, {u: everything[u] for u in waiting}, unit, at, state)
+
+
+Near = list[tuple[int, Room, Room]]
+"""Offsets of neighbours, with the allowed distances from them and to them."""
+
+
+def _places(state: _Partial, unit: Unit, near: Near) -> list[int]:
+    """Offsets worth trying: at either end of what is in use, and at the ends of every neighbour's allowed distances."""
+    starts = {state.low, state.high - unit.size}
+    for at, room, _ in near:
+        starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
+        starts |= {at + span[k] for span in room.safe for k in (0, -1)}
+    return sorted({_settled(start, unit, near, up) for start in starts for up in (True, False)})
+
+
+def _settled(start: int, unit: Unit, near: Near, up: bool) -> int:
+    """The nearest allowed offset at or above (or below) a start."""
+    offset, settled = start - start % unit.align, None
+    while offset != settled:
+        settled = offset
+        for at, room, turned in near:
+            if up:
+                offset = at + room.next(offset - at)
+                offset += -offset % unit.align
+            else:
+                offset = at - turned.next(at - offset)
+                offset -= offset % unit.align
+    return offset
+
+
+def _offsets(state: _Partial) -> Placement:
+    """All offsets, moved so that the lowest (rounded down to the alignment) is 0."""
+    found: Placement = {}
+    link: _Partial | None = state
+    while link is not None and link.unit is not None:
+        found[link.unit] = link.at
+        link = link.before
+    base = state.low - state.low % max((unit.align for unit in found), default=1)
+    return {unit: at - base for unit, at in found.items()}

@@ -1,0 +1,127 @@
+"""How two blocks of memory may lie to each other: apart, or overlapping at distances that are known to be safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from microc.dtypes import Array
+
+GRAIN = 4
+"""Everything in the arena starts at a multiple of this many bytes, so that only such distances matter."""
+_BUDGET = 1 << 26
+"""Bytes compared when single distances are tried; beyond it the rest count as unsafe."""
+_SAMPLES = (8, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Distances in bytes from the start of a block of ``under`` bytes to the start of one of ``over`` bytes.
+
+    Distances of -over and less, of ``under`` and more keep the blocks apart. Between them those in ``safe`` are allowed: rising
+    ranges that do not meet.
+    """
+
+    under: int
+    over: int
+    safe: tuple[range, ...] = ()
+
+    def next(self, distance: int) -> int:
+        """The smallest allowed distance that is not below ``distance``."""
+        if distance <= -self.over or distance >= self.under:
+            return distance
+        for span in self.safe:
+            if distance <= span[-1]:
+                return max(span.start, span.start - (span.start - distance) // span.step * span.step)
+        return self.under
+
+    def turned(self) -> Room:
+        """The same from the other block's point of view."""
+        safe = tuple(range(-span[-1], -span.start + 1, span.step) for span in reversed(self.safe))
+        return Room(self.over, self.under, safe)
+
+    @property
+    def shared(self) -> int:
+        """The most bytes that the blocks may have in common."""
+        inner = sorted((0, self.under - self.over))  # here one block lies within the other
+        tries = {span[k] for span in self.safe for k in (0, -1)}
+        tries |= {self.next(inner[0]), -self.turned().next(-inner[1])}
+        return max(min(self.under, d + self.over) - max(0, d) for d in tries | {self.under})
+
+
+def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
+    """Safe distances, multiples of :data:`GRAIN`, of a block that is written over one that dies.
+
+    ``first_write`` (by byte of the new block) and ``last_touch`` (by byte of the old one) are times on one clock. A distance d is
+    safe if ``last_touch[x + d] < first_write[x]`` wherever both exist.
+    """
+    new, old = _grains(first_write, np.iinfo(np.int64).max), _grains(last_touch, -1)
+    low, high = _rays(new, old)
+    safe = np.ones(len(old) + len(new) - 1, bool)  # distance d stands at d + len(new) - 1
+    zero = len(new) - 1
+    safe[max(low + 1 + zero, 0) : max(high + zero, 0)] = False
+    for d in _single(new, old, range(low + 1, high)):
+        safe[d + zero] = True
+    return tuple(_ranges((np.flatnonzero(safe) - zero) * GRAIN))
+
+
+def _grains(times: Array, neutral: int) -> Array:
+    """Times as rows of one grain each."""
+    padding = -len(times) % GRAIN
+    return np.concatenate([times, np.full(padding, neutral, np.int64)]).reshape(-1, GRAIN)
+
+
+def _rays(new: Array, old: Array) -> tuple[int, int]:
+    """(low, high): every distance up to ``low`` and every one from ``high`` on is safe, in grains."""
+    low = min(_ray(new[:, k], old[:, k]) for k in range(GRAIN))
+    down = min(_ray(new[::-1, k], old[::-1, k]) for k in range(GRAIN))
+    if low >= len(old) - 1 or down >= len(old) - 1:
+        return len(old) - 1, len(old)
+    return low, len(old) - len(new) - down
+
+
+def _ray(new: Array, old: Array) -> int:
+    """The largest d such that d and every smaller distance are safe.
+
+    Old grains at y <= x + d must be done before x is written, so what counts is the latest time of a prefix.
+    """
+    reached = np.searchsorted(np.maximum.accumulate(old), new, side="left")
+    bound = reached < len(old)
+    return int((reached - np.arange(len(new)))[bound].min()) - 1 if bound.any() else len(old) - 1
+
+
+def _single(new: Array, old: Array, between: range) -> list[int]:
+    """Safe distances among those that no ray covers: a sample refutes most of them, the rest are compared in full."""
+    left = np.arange(between.start, between.stop)
+    dice = np.random.default_rng(0)
+    for count in _SAMPLES:
+        for x in dice.integers(0, len(new), count):
+            y = left + x
+            inside = (y >= 0) & (y < len(old))
+            damaged = (old[np.where(inside, y, 0)] >= new[x]).any(axis=1)
+            left = left[~(inside & damaged)]
+    ends = len(old) - len(new)
+    found, budget = [], _BUDGET
+    for d in sorted(left.tolist(), key=lambda d: (min(abs(d), abs(d - ends)), d)):
+        first, last = max(0, -d), min(len(new), len(old) - d)
+        budget -= (last - first) * GRAIN
+        if budget < 0:
+            break
+        if (old[first + d : last + d] < new[first:last]).all():
+            found.append(d)
+    return found
+
+
+def _ranges(rising: Array) -> Iterable[range]:
+    """Rising numbers as ranges, as long as each goes."""
+    numbers = rising.tolist()
+    start = 0
+    while start < len(numbers):
+        step = numbers[start + 1] - numbers[start] if start + 1 < len(numbers) else GRAIN
+        end = start
+        while end + 1 < len(numbers) and numbers[end + 1] - numbers[end] == step:
+            end += 1
+        yield range(numbers[start], numbers[end] + 1, step)
+        start = end + 1

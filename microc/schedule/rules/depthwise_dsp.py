@@ -1,0 +1,159 @@
+"""Depthwise convolutions of bytes on cores with DSP instructions: one channel at a time.
+
+A channel's image is widened into a plane of 16-bit numbers with its border; there neighbours lie side by side, and rows of taps
+are multiplied by SMLAD, two or four outputs at once. The weights, the bias and the scale stay in registers or are loop invariant.
+A channel is read before it is written: the output can lie over the input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microc.schedule.intrinsics import TENSOR
+from microc.schedule.intrinsics.correlation import correlation
+from microc.schedule.placement import stored_buffer
+from microc.schedule.rules.generic import inline_elementwise
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.affine import linear
+from microc.tir.rewrite import walk_expr
+
+MOST_TERMS = 256
+"""Sums of more products of 16-bit numbers by bytes could overflow on undefined ones."""
+REGISTERS = 7
+"""Words of weights that stay in registers; more are loaded for every tile."""
+END = 6
+"""Instructions that scale, clamp and store a sum."""
+ROW = 10
+"""Instructions around a row of tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Rows run along axis ``run`` (1: y, 2: x) of the image; ``tile`` outputs at once by the tensor intrinsic ``intrin``."""
+
+    run: int
+    tile: int
+    intrin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Depthwise:
+    """The parts of ``acc``: factors, sum, and by axis (y, x): outputs, taps, stride, dilation; outputs per channel."""
+
+    data: ir.Buffer
+    weight: ir.Buffer
+    total: ir.Buffer
+    outputs: tuple[int, int]
+    taps: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    times: int
+
+
+def depthwise_form(schedule: Schedule) -> Depthwise | None:
+    """What ``acc`` computes, if it is a depthwise convolution of bytes by constant weights."""
+    block = find_block(schedule.func.body, "acc")
+    store = block.body
+    if [i.kind for i in block.iters] != ["space"] * 4 + ["reduce"] * 2 or not isinstance(store, ir.Store):
+        return None
+    loads = [x for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer]
+    if len(loads) != 2 or len(loads[0].indices) != 4 or len(loads[1].indices) != 3:
+        return None
+    data, weight = loads
+    _, y, x, c, ky, kx = block.iters
+    if weight.buffer.scope != "const" or weight.indices != (ky.var, kx.var, c.var):
+        return None
+    if data.dtype not in ("int8", "uint8") or weight.dtype not in ("int8", "int16") or store.buffer.dtype != "int32":
+        return None
+    pitch = [linear(index)[0] for index in data.indices[1:3]]
+    return Depthwise(
+        data.buffer,
+        weight.buffer,
+        store.buffer,
+        (y.extent, x.extent),
+        (ky.extent, kx.extent),
+        (pitch[0].get(y.var, 1), pitch[1].get(x.var, 1)),
+        (pitch[0].get(ky.var, 1), pitch[1].get(kx.var, 1)),
+        c.extent // data.buffer.shape[3],
+    )
+
+
+def choose_walk(form: Depthwise) -> Walk | None:
+    """The walk with the fewest instructions for a channel, as far as they differ; None if none is possible."""
+    found: list[tuple[int, Walk]] = []
+    for axis in (1, 0):
+        taps, stride, length = form.taps[axis], form.strides[axis], form.outputs[axis]
+        for tile in (2, 4) if length > 1 else (1,):
+            name = correlation(tile, taps, stride)
+            if name not in TENSOR or form.dilation[axis] != 1:
+                continue
+            steps, rows = TENSOR[name].steps, form.taps[1 - axis]
+            weights = rows * len({step.right for step in steps})
+            loads = rows * len({step.left for step in steps}) + (weights if weights > REGISTERS else 0)
+            each = loads + rows * len(steps) + 3
+            cost = form.outputs[1 - axis] * (ROW + -(-length // tile) * each + length * END)
+            found.append((cost, Walk(axis + 1, tile, name)))
+    return min(found, key=lambda x: x[0])[1] if found else None
+
+
+def suits_planes(schedule: Schedule, target: Target) -> bool:
+    """Whether :func:`schedule_depthwise_dsp` applies."""
+    if not target.has("dsp"):
+        return False
+    form = depthwise_form(schedule)
+    return form is not None and form.taps[0] * form.taps[1] <= MOST_TERMS and choose_walk(form) is not None
+
+
+def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
+    """Channels outermost; for each the plane, then rows of tiles."""
+    schedule = inline_elementwise(schedule)
+    form = depthwise_form(schedule)
+    walk = choose_walk(form) if form is not None else None
+    assert form is not None and walk is not None
+    names = schedule.loops_of("acc")
+    n, c, run, across = names[0], names[3], names[walk.run], names[3 - walk.run]
+    taps, rows = names[3 + walk.run], names[6 - walk.run]
+    channel: tuple[str, ...] = (c,)
+    if form.times > 1:
+        schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
+    schedule = schedule.split(run, (None, walk.tile))
+    schedule = schedule.reorder(n, *channel, across, f"{run}_0", rows, f"{run}_1", taps)
+    schedule = schedule.decompose_reduction("acc", rows)
+    plane = "padded"
+    if not schedule.has("padded"):
+        schedule = schedule.cache_read("acc", form.data.name, "workspace")
+        plane = f"{form.data.name}_workspace"
+    schedule = schedule.pad_reduction("acc").reverse_compute_at("out", f"{run}_0")
+    schedule = schedule.set_scope(form.total.name, "register")
+    schedule = _widened(schedule, form, plane, walk)
+    place = f"{run}_1" if walk.tile > 1 else taps
+    schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, channel[0])
+    padded = isinstance(_body(schedule, plane).value, ir.Select)
+    inner = schedule.loops_of(plane)[-3:]
+    schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
+    if padded:
+        schedule = schedule.decompose_padding(plane)
+    schedule = schedule.vectorize(inner[walk.run - 1]).unroll(rows)
+    outputs = schedule.loops_of("out")[walk.run - 4]
+    return schedule.unroll(schedule.loops_of("acc_init")[-1]).unroll(outputs)
+
+
+def _body(schedule: Schedule, block: str) -> ir.Store:
+    store = find_block(schedule.func.body, block).body
+    assert isinstance(store, ir.Store)
+    return store
+
+
+def _widened(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:
+    """Rows of 16-bit numbers along the walk, by channel; weights in the same order."""
+    image = (1, 2) if walk.run == 2 else (2, 1)
+    buffer = stored_buffer(find_block(schedule.func.body, plane)).name
+    whole = ((None,),) * 4
+    schedule = schedule.transform_layout(buffer, whole, (0, 3, *image)).set_dtype(buffer, "int16")
+    schedule = schedule.storage_align(buffer, 3, 2)
+    taps = tuple(axis - 1 for axis in image)
+    schedule = schedule.transform_layout(form.weight.name, whole[:3], (2, *taps))
+    return schedule.set_dtype(form.weight.name, "int16") if form.weight.dtype != "int16" else schedule

@@ -1,0 +1,281 @@
+"""When a function touches every element of its buffers: the first write and the last touch, on one clock.
+
+A lowered function runs its statements in a fixed order, so the time of a statement is an affine function of the loop
+variables around it: every leaf statement lasts :data:`TICKS`, a loop as many times its body as it has turns. From it
+follows whether two buffers may share memory: a byte that ends up in both must be touched for the last time as the one before
+it is written for the first time as the other (:mod:`microc.plan.overlap`).
+
+Whatever is not known makes the answer careful: a guarded access counts as made where its indices lie within the buffer, an
+index made of data reaches all along its axis, a loop of variable extent runs to its bound, and in a function with a ``parallel``
+loop nothing is known to come before anything else. Work is numpy's; there is no Python loop over elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.affine import bounds_of
+from microc.tir.rewrite import substitute, walk_expr, walk_stmt
+
+TICKS = 3
+"""A statement reads (0), then writes (1); an intrinsic that reads and writes through pointers reads to its very end (2)."""
+NEVER_WRITTEN = np.iinfo(np.int64).max
+NEVER_TOUCHED = -1
+_AT_ONCE = 1 << 20
+"""Accesses that are worked out in one go; bounds the memory this takes."""
+_MOST = 1 << 24
+"""Executions of one access beyond which its address is not followed: it is taken to reach the whole buffer."""
+
+_FOLLOWED = ("global", "workspace")
+"""Scopes whose accesses matter; constants and registers have no place in the arena."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """Times of a buffer by flat element index, int64: its first write (:data:`NEVER_WRITTEN`) and its last read or write
+    (:data:`NEVER_TOUCHED`)."""
+
+    first_write: Array
+    last_touch: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A loop around an access: ``span`` ticks from one turn to the next."""
+
+    var: ir.Var
+    extent: int
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One syntactic access; it happens at ``at`` plus ``span`` times the turn of every loop around it, innermost first."""
+
+    buffer: ir.Buffer
+    indices: tuple[ir.Expr, ...]
+    extent: int
+    write: bool
+    at: int
+    loops: tuple[_Turn, ...] = ()
+
+
+def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
+    """First writes and last touches of every parameter of a lowered function; constants are left out."""
+    found = {
+        b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
+        for b in func.params
+        if b.scope in _FOLLOWED
+    }
+    if any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(func.body)):
+        return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
+    _, accesses = _collect(func.body, _Scope({}, {}))
+    for access in accesses:
+        if access.buffer in found:
+            _record(access, found[access.buffer])
+    return found
+
+
+# ---------------------------------------------------------------- all accesses of a function, with their loops
+
+Timed = tuple[int, list[_Access]]
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What is known of variables: bounds, and the indices that names stand for. A name for data stays unknown."""
+
+    bounds: dict[ir.Var, tuple[int, int]]
+    names: dict[ir.Var, ir.Expr]
+
+    def name(self, var: ir.Var, value: ir.Expr) -> None:
+        if any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value)):
+            return
+        self.names[var] = substitute(value, self.names)
+        reach = bounds_of(value, self.bounds)
+        if reach is not None:
+            self.bounds[var] = reach
+
+    def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(substitute(index, self.names) for index in indices) if self.names else indices
+
+
+def _collect(stmt: ir.Stmt, around: _Scope) -> Timed:
+    """How long a statement lasts, and its accesses timed from its start."""
+    scope = _Scope(dict(around.bounds), dict(around.names))
+    parts: list[Timed] = []
+    for item in _row(stmt):
+        match item:
+            case ir.Store(buffer, indices, value):
+                written = [_Access(buffer, scope.indices(indices), 1, True, 1)] if buffer.scope in _FOLLOWED else []
+                parts.append((TICKS, _accesses((*indices, value), scope) + written))
+            case ir.Evaluate(value):
+                parts.append((TICKS, _accesses((value,), scope)))
+            case ir.Let(var, value):
+                parts.append((TICKS, _accesses((value,), scope)))
+                scope.name(var, value)
+            case ir.If(condition, then, otherwise):
+                parts += [(TICKS, _accesses((condition,), scope)), _collect(then, scope)]
+                parts += [_collect(otherwise, scope)] if otherwise else []
+            case ir.For():
+                # C looks at the extent before every turn, so for the last time at the end
+                parts += [_loop(item, scope), (TICKS, _accesses((item.extent,), scope))]
+            case _:
+                raise InternalError(f"{type(item).__name__} was not lowered")
+    return _sequence(parts)
+
+
+def _row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
+    """Statements in order; a let stands for itself, what it encloses comes behind it."""
+    stack = [stmt]
+    while stack:
+        match stack.pop():
+            case ir.Seq(body):
+                stack += reversed(body)
+            case ir.Let(_, _, body) as let:
+                yield let
+                stack.append(body)
+            case ir.Alloc(_, body):
+                stack.append(body)
+            case other:
+                yield other
+
+
+def _sequence(parts: Iterable[Timed]) -> Timed:
+    total, found = 0, []
+    for duration, accesses in parts:
+        found += [replace(access, at=access.at + total) for access in accesses] if total else accesses
+        total += duration
+    return total, found
+
+
+def _loop(loop: ir.For, scope: _Scope) -> Timed:
+    reach = bounds_of(loop.extent, scope.bounds)
+    if reach is None:
+        raise InternalError(f"loop {loop.var.name} has no bound")
+    extent = max(reach[1], 0)
+    inside = _Scope({**scope.bounds, loop.var: (0, max(extent - 1, 0))}, scope.names)
+    span, inner = _collect(loop.body, inside)
+    turn = _Turn(loop.var, extent, span)
+    return extent * span, [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
+
+
+def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
+    """What the expressions of one statement touch. Operands of a call are there before it starts to write."""
+    found, writes = [], False
+    for x in (x for expr in exprs for x in walk_expr(expr)):
+        match x:
+            case ir.Load(buffer, indices) if buffer.scope in _FOLLOWED:
+                found.append(_Access(buffer, scope.indices(indices), 1, False, 0))
+            case ir.AddressOf(buffer, indices, extent, write) if buffer.scope in _FOLLOWED:
+                found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0))
+                writes = writes or write
+    if not writes:
+        return found
+    call = exprs[0]
+    outermost = isinstance(call, ir.Call) and any(isinstance(a, ir.AddressOf) and a.writes for a in call.args)
+    pointed = {a.buffer for a in call.args if isinstance(a, ir.AddressOf)} if isinstance(call, ir.Call) else set()
+    return [a if a.write or (outermost and a.buffer not in pointed) else replace(a, at=2) for a in found]
+
+
+# ---------------------------------------------------------------- addresses and times as arrays
+
+
+def _record(access: _Access, into: Touches) -> None:
+    """Enter one access at all its elements: a write at its earliest, any access at its latest time."""
+    for grid, rank in _grids(access):
+        flat: Array = _along(np.arange(access.extent), rank - 1, rank)
+        inside: Array = np.ones((1,) * rank, bool)
+        buffer = access.buffer
+        for axis, (index, size, stride) in enumerate(zip(access.indices, buffer.shape, buffer.strides, strict=True)):
+            value = _evaluate(index, grid) if grid is not None else None
+            if value is None:
+                value = _along(np.arange(size), rank - 2 - axis, rank)
+            inside = inside & (value >= 0) & (value < size)
+            flat = flat + value * stride
+        inside = inside & (flat < buffer.size)
+        if access.write:
+            _enter(into.first_write, np.minimum, flat, inside, _time(access, grid or {}, last=False))
+        _enter(into.last_touch, np.maximum, flat, inside, _time(access, grid or {}, last=True))
+
+
+Grid = Mapping[ir.Var, Array]
+
+
+def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
+    """The loop variables that the address depends on, as arrays along an axis each, piece by piece; and the rank of all.
+
+    Behind the loops' axes there is one for every index, should it be unknown, and one for the elements from an address on.
+    The grid is None when it would be too large.
+    """
+    names = {x for index in access.indices for x in walk_expr(index) if isinstance(x, ir.Var)}
+    used = [turn for turn in reversed(access.loops) if turn.var in names]
+    rank = len(used) + len(access.indices) + 1
+    points = prod(turn.extent for turn in used) * access.extent
+    if points > _MOST:
+        yield None, rank
+        return
+    first = used[0].extent if used else 1
+    step = max(1, first * _AT_ONCE // points) if points else 1
+    fixed = {t.var: _along(np.arange(t.extent), axis, rank) for axis, t in enumerate(used)}
+    for start in range(0, first, step):
+        turns = {used[0].var: _along(np.arange(start, min(start + step, first)), 0, rank)} if used else {}
+        yield {**fixed, **turns}, rank
+
+
+def _time(access: _Access, grid: Grid, *, last: bool) -> Array:
+    """When the access happens, over the grid: in the last (or first) turn of the loops that its address does not see."""
+    when: Array = np.array(access.at, np.int64)
+    for turn in access.loops:
+        if turn.var in grid:
+            when = when + grid[turn.var] * turn.span
+        elif last:
+            when = when + (turn.extent - 1) * turn.span
+    return when
+
+
+def _enter(times: Array, better: np.ufunc, flat: Array, inside: Array, when: Array) -> None:
+    flat, inside, when = np.broadcast_arrays(flat, inside, when)
+    better.at(times, flat[inside], when[inside])
+
+
+def _along(values: Array, axis: int, rank: int) -> Array:
+    shape = [1] * rank
+    shape[axis] = -1
+    return values.astype(np.int64).reshape(shape)
+
+
+def _evaluate(expr: ir.Expr, grid: Grid) -> Array | None:
+    """An index over the grid; None when it is made of data."""
+    match expr:
+        case ir.Const(int() as value):
+            return np.array(value, np.int64)
+        case ir.Var():
+            return grid.get(expr)
+        case ir.Bin(op, a, b) if op in _OPERATORS:
+            x, y = _evaluate(a, grid), _evaluate(b, grid)
+            return None if x is None or y is None else _OPERATORS[op](x, y)
+        case _:
+            return None
+
+
+_OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
+    {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "floordiv": np.floor_divide,
+        "floormod": np.mod,
+        "min": np.minimum,
+        "max": np.maximum,
+    }
+)
+"""Index arithmetic; indices of any other kind are unknown."""
