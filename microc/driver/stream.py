@@ -9,11 +9,11 @@ from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.ops.lowering import LoweredGroup, Param, lower_group
 from microc.ops.rows import RowGroup, row_group
-from microc.schedule.rules import schedule_kernel
+from microc.schedule.choose import choose
+from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.lower import lower
 from microc.tir.stream import Layer, Window, stream
 
 Group = tuple[Node, ...]
@@ -59,8 +59,8 @@ def lower_row(graph: Graph, group: Group, data: str, target: Target, goal: Goal)
     if rows is None:
         return None
     lowered = lower_group(rows.graph, rows.nodes, target, "row")
-    schedule = schedule_kernel(lowered.func, lowered.anchor.op, target, goal)
-    func = lower(schedule.func)
+    choice = choose(candidates(lowered.func, lowered.anchor.op, target, goal), target, goal)
+    schedule, func = choice.schedule, choice.func
     bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
     _, _, width, channels = graph.types[data].shape
     top, left, bottom, right = rows.window.padding

@@ -54,17 +54,19 @@ def _add(expr: ir.Expr, factor: int, terms: Terms) -> int:
 
 def moves_with(pointer: Pointer, var: ir.Var) -> bool:
     """Whether a pointer changes with a loop variable."""
-    return any(var == e or (not isinstance(e, ir.Var) and var in free_vars(e)) for e, _ in pointer[1])
+    return any(_depends(e, var) for e, _ in pointer[1])
 
 
-def steps_with(pointer: Pointer, var: ir.Var) -> bool:
-    """Whether a pointer advances by a constant with a loop variable."""
-    return any(var == e for e, _ in pointer[1]) and not any(
-        var != e and not isinstance(e, ir.Var) and var in free_vars(e) for e, _ in pointer[1]
-    )
+def step_of(pointer: Pointer, var: ir.Var) -> int:
+    """Elements that a loop advances a pointer by."""
+    return sum(k for e, k in pointer[1] if e == var)
 
 
 def without(pointer: Pointer, var: ir.Var) -> Pointer:
     """The pointer at the start of a loop."""
     name, terms = pointer
-    return name, frozenset((e, k) for e, k in terms if e != var and not (not isinstance(e, ir.Var) and var in free_vars(e)))
+    return name, frozenset((e, k) for e, k in terms if not _depends(e, var))
+
+
+def _depends(expr: ir.Expr, var: ir.Var) -> bool:
+    return expr == var if isinstance(expr, ir.Var) else var in free_vars(expr)

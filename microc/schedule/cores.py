@@ -1,9 +1,10 @@
-"""What code costs on a core: one table of numbers for each. A core that is absent here is taken for its instruction set's usual one.
+"""What code costs on a core: one table of numbers for each core.
 
 Operations are counted by kind: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``, ``multiply_long``,
 ``divide``, ``branch`` (executed), ``taken`` (branches that jump: cycles, no instruction of their own), ``float``,
-``float_multiply``, ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``, ``vector_store``, and ``call_*``
-for what the core leaves to a library function.
+``float_move``, ``float_multiply``, ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``,
+``vector_store``, ``call_*`` for what the core leaves to a library function, and ``constant_byte``: a byte that a load takes
+from flash (no instruction either).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc.target import Target
+
+SILENT = frozenset({"taken", "constant_byte"})
+"""Kinds of operations that are no instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class Core:
     issue: float = 1.0
 
     def length(self, operation: str) -> float:
-        """Instructions of an operation."""
-        return self.lengths.get(operation, 0.0 if operation == "taken" else 1.0)
+        """Instructions of an operation; none for what only takes time."""
+        return self.lengths.get(operation, 0.0 if operation in SILENT else 1.0)
 
     def duration(self, operation: str) -> float:
         """Cycles of an operation."""

@@ -8,14 +8,15 @@ Instructions rank schedules and are comparable with emulated counts; cycles are 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc import dtypes
-from microc.schedule.addresses import Place, place_of
-from microc.schedule.cores import Core, core_of
+from microc.errors import InternalError
+from microc.schedule.addresses import place_of
+from microc.schedule.cores import SILENT, Core, core_of
 from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
 from microc.schedule.region import Region
@@ -25,13 +26,12 @@ from microc.tir.rewrite import children, free_vars
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
-
+PROLOGUE = 8
+"""Instructions among them that belong to the function."""
 BYTE = 255
 """Largest literal of a short instruction."""
 SPILL = 1.5
 """Accesses to the stack that a compiler makes for each that the best choice of values would."""
-PROLOGUE = 8
-"""Instructions among them that belong to the function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def estimate(func: ir.PrimFunc, target: Target) -> Cost:
     cycles = sum(n * core.duration(kind) for kind, n in operations.items())
     return Cost(
         instructions=instructions,
-        cycles=cycles * core.issue,
+        cycles=cycles * core.issue + operations["constant_byte"] * target.flash_wait,
         code_bytes=round(walker.printed * core.instruction_bytes),
         spilled=walker.spilled,
         operations=MappingProxyType(dict(operations)),
@@ -69,13 +69,12 @@ class _Walker:
     def __init__(self, selector: Selector, core: Core) -> None:
         self.selector = selector
         self.core = core
-        self.operations: Operations = Counter()
+        self.operations: defaultdict[str, float] = defaultdict(float)
         self.printed = 0.0
         self.spilled = 0.0
         self.regions: list[Region] = []
         self.guards: list[ir.Expr] = []
         self.extents: dict[ir.Var, int] = {}
-        self.computed: set[tuple[int, ir.Expr]] = set()
 
     def enter(self, func: ir.PrimFunc) -> None:
         self.regions.append(Region(None, 1.0, 1.0))
@@ -84,11 +83,11 @@ class _Walker:
         self.walk(func.body, 1.0)
         self.leave()
 
-    def add(self, counts: Operations, weight: float, printed: bool = True) -> None:
+    def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
         for kind, n in counts.items():
             self.operations[kind] += n * weight
-            if printed:
-                self.printed += n * (0 if kind == "taken" else 1)
+            if printed and kind not in SILENT:
+                self.printed += n
 
     # ------------------------------------------------------------ statements
 
@@ -110,24 +109,24 @@ class _Walker:
             case ir.Alloc(buffer, body):
                 self.regions[-1].own(buffer)
                 self.walk(body, weight)
-            case ir.If(condition, then, otherwise):
-                self.branch(condition, then, otherwise, weight)
+            case ir.If():
+                self.branch(stmt, weight)
             case ir.For():
                 self.loop(stmt, weight)
             case _:
-                raise AssertionError(stmt)
+                raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
-    def branch(self, condition: ir.Expr, then: ir.Stmt, otherwise: ir.Stmt | None, weight: float) -> None:
-        met = share(condition, self.guards, self.extents)
-        self.value(condition, weight, self.selector.branch(condition))
-        self.add(Counter({"taken": 1 - met, "branch": met if otherwise is not None else 0}), weight, printed=False)
-        self.guards.append(condition)
-        self.walk(then, weight * met)
-        self.guards.pop()
-        if otherwise is not None:
-            self.guards.append(ir.Un("not", condition))
-            self.walk(otherwise, weight * (1 - met))
-            self.guards.pop()
+    def branch(self, branch: ir.If, weight: float) -> None:
+        """Both sides, weighted by how often they run; the first jumps over the second."""
+        met = share(branch.condition, self.guards, self.extents)
+        self.value(branch.condition, weight, self.selector.branch(branch.condition))
+        self.add({"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}, weight, printed=False)
+        sides = ((branch.condition, branch.then, met), (ir.Un("not", branch.condition), branch.otherwise, 1 - met))
+        for guard, side, part in sides:
+            if side is not None:
+                self.guards.append(guard)
+                self.walk(side, weight * part)
+                self.guards.pop()
 
     def loop(self, loop: ir.For, weight: float) -> None:
         extent = ir.int_value(loop.extent) or 1
@@ -139,33 +138,36 @@ class _Walker:
     def leave(self) -> None:
         """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
         region = self.regions.pop()
-        outer = self.regions[-1] if self.regions else None
         self.add(region.entry(), region.entries)
         self.add(region.turn(self.core), region.runs)
-        spills = Counter({kind: SPILL * n for kind, n in region.spills(self.core).items()})
-        self.spilled += spills.total() * region.runs
-        self.add(spills, region.runs)
-        if outer is not None:
-            outer.hold(region)
+        loads, stores = (SPILL * n for n in region.spills(self.core))
+        self.add({"load": loads, "store": stores}, region.runs)
+        self.spilled += (loads + stores) * region.runs
+        if self.regions:
+            self.regions[-1].hold(region)
 
     # ------------------------------------------------------------ expressions
 
     def value(self, value: ir.Expr, weight: float, counts: Operations) -> None:
-        """An expression where it stands: its operations, the accesses of its loads, the names that it uses."""
+        """An expression where it stands: its operations, then the memory and the names that it uses."""
         self.add(counts, weight)
-        self.names(value, weight)
+        self.uses(value, weight)
 
-    def names(self, value: ir.Expr, weight: float) -> None:
+    def uses(self, value: ir.Expr, weight: float) -> None:
         match value:
-            case ir.Load(buffer, indices) | ir.AddressOf(buffer, indices):
+            case ir.Load(buffer, indices):
                 self.access(buffer, indices, weight)
+            case ir.AddressOf(buffer, indices, extent):
+                self.access(buffer, indices, weight, extent=extent)
             case ir.Var():
                 self.regions[-1].use(value)
             case _:
                 for child in children(value):
-                    self.names(child, weight)
+                    self.uses(child, weight)
 
-    def access(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], weight: float, *, writes: bool = False) -> None:
+    def access(
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], weight: float, *, writes: bool = False, extent: int = 1
+    ) -> None:
         region = self.regions[-1]
         if buffer.scope == "register":
             region.cell(buffer, indices, writes=writes)
@@ -174,23 +176,22 @@ class _Walker:
         for term, _ in place.terms:
             if not isinstance(term, ir.Var):
                 self.index(term)
-        region.access(place)
-        self.add(Counter({"alu": self.reach(place, region)}), weight)
+        self.add({"alu": self.reach(buffer, region.access(place))}, weight)
+        if buffer.scope == "const":
+            self.operations["constant_byte"] += weight * dtypes.nbytes(buffer.dtype) * extent
 
-    def reach(self, place: Place, region: Region) -> float:
-        """Additions that an access takes because its offset does not fit the instruction."""
-        width = dtypes.nbytes(place.buffer.dtype)
-        distance = region.distance(place)
+    def reach(self, buffer: ir.Buffer, distance: int) -> int:
+        """Additions that an access takes whose offset does not fit the instruction. A short load of a signed number has none."""
         if self.core.wide:
-            return float(distance > self.core.offset)
-        signed = width < 4 and place.buffer.dtype.startswith("int")
-        return float(distance > (0 if signed else self.core.offset * width)) + float(distance > BYTE)
+            return int(distance > self.core.offset)
+        width = dtypes.nbytes(buffer.dtype)
+        signed = width < 4 and buffer.dtype.startswith("int")
+        return int(distance > (0 if signed else self.core.offset * width)) + int(distance > BYTE)
 
     def index(self, term: ir.Expr) -> None:
         """Arithmetic of loop variables: computed once an iteration of the innermost loop that it depends on."""
         names = free_vars(term)
-        depth = max((k for k, r in enumerate(self.regions) if r.var in names), default=0)
+        depth = max((k for k, region in enumerate(self.regions) if region.var in names), default=0)
         region = self.regions[depth]
-        if not region.compute(term):
-            return
-        self.add(self.selector.count(term), region.runs)
+        if region.compute(term):
+            self.add(self.selector.count(term), region.runs)

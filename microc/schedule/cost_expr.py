@@ -108,7 +108,9 @@ class Selector:
     def _cast(self, dtype: str, a: ir.Expr) -> Operations:
         counts = self.count(a)
         if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
-            return counts + Counter({"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))})
+            return counts + Counter(
+                {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
+            )
         if dtypes.is_float(dtype):
             return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
         grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
@@ -164,7 +166,8 @@ class Selector:
             if isinstance(side, ir.Bin) and side.op == "mul" and op in ("add", "sub") and not _power_of_two(side.b):
                 return counts - Counter({"alu": 1})
             if isinstance(side, ir.Bin) and (
-                (side.op == "mul" and _power_of_two(side.b)) or (side.op in ("shl", "shr") and isinstance(side.b, ir.Const))
+                (side.op == "mul" and _power_of_two(side.b))
+                or (side.op in ("shl", "shr") and isinstance(side.b, ir.Const))
             ):
                 return counts - Counter({"alu": 1})
         return counts
@@ -202,7 +205,11 @@ class Selector:
         if op in ("shl", "shr"):
             if isinstance(b, ir.Const):
                 return self.count(a) + Counter({"alu": 1 if (b.value or 0) >= 32 else 3})
-            return self.count(a) + self.count(b) + Counter({"alu": 7} if self.target.has("mul64") else {"call_shift_long": 1})
+            return (
+                self.count(a)
+                + self.count(b)
+                + Counter({"alu": 7} if self.target.has("mul64") else {"call_shift_long": 1})
+            )
         if op in ("truncdiv", "truncmod", "floordiv", "floormod"):
             return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
         return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})

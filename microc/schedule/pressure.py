@@ -6,18 +6,21 @@ where one is needed, the value that is used again last gives up its own (Belady'
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Name = tuple[object, ...]
+_NEVER = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``names`` are used (or, for ``defines``, written) at once; a loop inside needs ``inner`` registers for itself."""
+    """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself."""
 
     names: tuple[Name, ...]
     defines: bool = False
+    floats: bool = False
     inner: int = 0
 
 
@@ -36,10 +39,12 @@ def play(events: Sequence[Event], lasting: Iterable[Name], registers: int) -> Sp
 
 
 class _Player:
+    """``held``: values in registers, True where the stack has no copy; ``saved``: values that the stack has."""
+
     def __init__(self, events: Sequence[Event], lasting: frozenset[Name], registers: int) -> None:
         self.events = events
         self.lasting = lasting
-        self.room = max(registers, 1)
+        self.registers = max(registers, 1)
         self.loads = self.stores = self.peak = 0
         self.held: dict[Name, bool] = {}
         self.saved: set[Name] = set()
@@ -49,46 +54,44 @@ class _Player:
                 self.uses.setdefault(name, []).append(time)
 
     def play(self) -> Spills:
-        for turn in range(2):
+        for _ in range(2 if self.lasting else 1):
             self.loads = self.stores = self.peak = 0
             for time, event in enumerate(self.events):
-                self.step(time, event, turn)
-            if not self.lasting:
-                break
+                self.step(time, event)
         return Spills(self.loads, self.stores, self.peak)
 
-    def step(self, time: int, event: Event, turn: int) -> None:
+    def step(self, time: int, event: Event) -> None:
         for name in event.names:
             if name not in self.held:
-                if not event.defines and (name in self.saved or turn or name not in self.lasting):
-                    self.loads += int(name in self.saved)
+                self.loads += int(not event.defines and name in self.saved)
                 self.make_room(time, 1, event.names)
-            self.held[name] = self.held.get(name, False) or event.defines
+            self.held[name] = event.defines or self.held.get(name, False)
             if event.defines:
-                self.held[name] = True
                 self.saved.discard(name)
         if event.inner:
             self.make_room(time, event.inner, event.names)
         self.peak = max(self.peak, len(self.held) + event.inner)
         for name in event.names:
-            if self.next_use(name, time) is None:
+            if self.next_use(name, time) == _NEVER:
                 self.held.pop(name, None)
 
-    def next_use(self, name: Name, time: int) -> int | None:
-        """When a value is needed again; None when it is dead."""
+    def next_use(self, name: Name, time: int) -> int:
+        """When a value is needed again."""
         uses = self.uses[name]
-        for use in uses:
-            if use > time:
-                return None if name not in self.lasting and self.events[use].defines else use
-        return uses[0] + len(self.events) if name in self.lasting else None
+        place = bisect_right(uses, time)
+        if place < len(uses):
+            again = uses[place]
+            return _NEVER if name not in self.lasting and self.events[again].defines else again
+        return uses[0] + len(self.events) if name in self.lasting else _NEVER
 
     def make_room(self, time: int, need: int, busy: tuple[Name, ...]) -> None:
-        while len(self.held) + need > self.room:
+        """Move values to the stack until ``need`` registers are free, but for those that are busy."""
+        while len(self.held) + need > self.registers:
             free = [n for n in self.held if n not in busy]
             if not free:
                 return
-            victim = max(free, key=lambda n: self.next_use(n, time) or 1 << 30)
-            dirty = self.held.pop(victim)
-            if dirty and self.next_use(victim, time) is not None:
-                self.stores += int(victim not in self.saved)
-            self.saved.add(victim)
+            victim = max(free, key=lambda n: self.next_use(n, time))
+            changed = self.held.pop(victim)
+            if self.next_use(victim, time) != _NEVER:
+                self.stores += int(changed and victim not in self.saved)
+                self.saved.add(victim)
