@@ -16,6 +16,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ScheduleError
+from microc.schedule.pairing import paired
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -167,4 +168,6 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
             _, factors, order = args
             extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
             array = array.reshape(extents).transpose(order)
+        elif primitive == "tensorize_pairs" and args[0] == buffer.name:
+            array = paired(array, args[3])
     return np.ascontiguousarray(array)

@@ -14,7 +14,18 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import doubling, loops, packing, padding, placement, reduction, selection, storage, tensorize
+from microc.schedule import (
+    doubling,
+    loops,
+    packing,
+    padding,
+    pairing,
+    placement,
+    reduction,
+    selection,
+    storage,
+    tensorize,
+)
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -41,7 +52,9 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
         "select_rounding": selection.select_rounding,
+        "tensorize_pairs": pairing.tensorize_pairs,
         "select_saturation": selection.select_saturation,
+        "select_fma": selection.select_fma,
     }
 )
 
@@ -164,8 +177,14 @@ class Schedule:
     def select_rounding(self) -> Schedule:
         return self.apply("select_rounding")
 
+    def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
+        return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
+
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")
+
+    def select_fma(self) -> Schedule:
+        return self.apply("select_fma")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

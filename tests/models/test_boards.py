@@ -91,7 +91,7 @@ def digits_input(image: np.ndarray, device: Device) -> np.ndarray:
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
-    found = models("mlperf_kws_int8*")
+    found = models("mlperf_vww_int8*")
     if not found:
         pytest.skip("the model corpus is absent")
     with pytest.raises(FitError, match=r"\d"):

@@ -66,7 +66,7 @@ class Depthwise:
 
 
 def depthwise_form(schedule: Schedule) -> Depthwise | None:
-    """What ``acc`` computes, if it is a depthwise convolution of bytes by constant weights."""
+    """What ``acc`` computes, if it is a depthwise convolution by constant weights."""
     block = find_block(schedule.func.body, "acc")
     store = block.body
     if [i.kind for i in block.iters] != ["space"] * 4 + ["reduce"] * 2 or not isinstance(store, ir.Store):
@@ -77,8 +77,6 @@ def depthwise_form(schedule: Schedule) -> Depthwise | None:
     data, weight = loads
     _, y, x, c, ky, kx = block.iters
     if weight.buffer.scope != "const" or weight.indices != (ky.var, kx.var, c.var):
-        return None
-    if data.dtype not in ("int8", "uint8") or weight.dtype not in ("int8", "int16") or store.buffer.dtype != "int32":
         return None
     pitch = [linear(index)[0] for index in data.indices[1:3]]
     return Depthwise(
@@ -132,9 +130,10 @@ def suits_planes(schedule: Schedule, target: Target) -> bool:
     if not target.has("dsp"):
         return False
     form = depthwise_form(schedule)
-    if form is None or prod(form.taps) > MOST_TERMS:
+    if form is None or prod(form.taps) > MOST_TERMS or form.total.dtype != "int32":
         return False
-    return plane_pays(form) and choose_walk(form) is not None
+    bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
+    return bytewise and plane_pays(form) and choose_walk(form) is not None
 
 
 def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
