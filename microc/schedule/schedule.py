@@ -51,8 +51,8 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
-        "select_rounding": selection.select_rounding,
         "tensorize_pairs": pairing.tensorize_pairs,
+        "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
     }
@@ -174,11 +174,11 @@ class Schedule:
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
 
-    def select_rounding(self) -> Schedule:
-        return self.apply("select_rounding")
-
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
+
+    def select_rounding(self) -> Schedule:
+        return self.apply("select_rounding")
 
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")

@@ -1,4 +1,4 @@
-"""Primitives that choose among equal forms what suits core and loops: select_saturation, select_rounding, select_fma."""
+"""Primitives that choose among equal expressions what suits a core and the loops: saturation, rounding, fused products."""
 
 from __future__ import annotations
 
@@ -32,6 +32,24 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
+
+    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand.
+    """
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
+                s.value.dtype == "float32" and total == ir.Load(buffer, indices)
+            ):
+                return ir.Store(buffer, indices, ir.call("fma", a, b, total))
+            case _:
+                return s
+
+    return replace(func, body=map_stmt(func.body, on_stmt))
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -82,21 +100,3 @@ def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
             return product, shift, steps
         case _:
             return None
-
-
-def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
-
-    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand.
-    """
-
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        match s:
-            case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
-                s.value.dtype == "float32" and total == ir.Load(buffer, indices)
-            ):
-                return ir.Store(buffer, indices, ir.call("fma", a, b, total))
-            case _:
-                return s
-
-    return replace(func, body=map_stmt(func.body, on_stmt))

@@ -7,11 +7,13 @@ from microc.transform import (
     constant_channels,
     dead_channels,
     dead_code,
+    duplicate_channels,
     fold_constants,
     fuse,
     layout,
     legalize,
     qdq,
+    unary_functions,
 )
 
 PASSES = (
@@ -23,7 +25,9 @@ PASSES = (
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
+    unary_functions.PASS,
     constant_channels.PASS,
+    duplicate_channels.PASS,
     dead_channels.PASS,
     bounds.PASS,
     common_subexpressions.PASS,

@@ -47,8 +47,12 @@ def firmware(path: Path, board: str, folder: Path) -> Project:
 
 @needs_corpus
 @pytest.mark.corpus
-@pytest.mark.parametrize("board", BOARDS)
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("path", "board"),
+    [(path, board) for path in MODELS for board in BOARDS]
+    + [(path, "microbit") for path in models("mlperf_kws_int8*")],
+    ids=lambda p: p.stem if isinstance(p, Path) else p,
+)
 def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None:
     sequence = in_sequence(path)
     try:
