@@ -51,10 +51,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One C function: its lowered loops, and what its comment says."""
+    """One C function: its lowered loops, what its comment says, the cost model's estimate of its size."""
 
     func: PrimFunc
     comment: tuple[str, ...] = ()
+    code_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -66,7 +67,7 @@ class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
-    source location.
+    source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
     """
 
     kernel: str
@@ -78,6 +79,9 @@ class Call:
     op: str = ""
     macs: int = 0
     schedule: str = ""
+    rule: str = ""
+    instructions: int = 0
+    cycles: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,15 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name."""
+    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name.
+
+    ``flash_wait``: cycles that the core waits for a byte of constants, on average, where its board's flash is slower than it.
+    """
 
     cpu: str
     isa: str
     features: frozenset[str]
+    flash_wait: float = 0.0
 
     def has(self, feature: str) -> bool:
         return feature in self.features

@@ -53,6 +53,8 @@ class Program:
             "functions": len(module.kernels),
             "macs": module.macs,
             "optimize": module.options["optimize"],
+            "estimated_instructions": sum(c.instructions for c in module.calls),
+            "estimated_cycles": sum(c.cycles for c in module.calls),
             "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
@@ -73,7 +75,10 @@ class Program:
                     "layer": c.layer,
                     "op": c.op,
                     "macs": c.macs,
+                    "rule": c.rule,
                     "schedule": c.schedule,
+                    "estimated_instructions": c.instructions,
+                    "estimated_cycles": c.cycles,
                     "in_place": shared_bytes(module, c),
                 }
                 for k, c in enumerate(module.calls)

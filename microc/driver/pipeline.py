@@ -7,7 +7,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from microc.driver.budget import count_macs, flash_bytes, goals, refusal
+from microc.driver.budget import count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.estimates import estimated
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
@@ -73,9 +74,10 @@ def build_within_budget(
         module = build_module(graph, target, source, goal, progress)
         if goal.price:
             module = merge_kernels(module)
+        module = estimated(module, target)
         if all(flash_bytes(module) <= limit for limit in limits):
             return module
-    if options.flash and flash_bytes(module) > options.flash:
+    if options.flash and least_flash(module) > options.flash:
         raise refusal(module, options.flash)
     return module
 

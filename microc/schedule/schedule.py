@@ -84,13 +84,15 @@ class Schedule:
 
     func: ir.PrimFunc
     trace: tuple[Step, ...] = ()
+    rule: str = ""
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
         if primitive not in PRIMITIVES:
             raise ScheduleError(f"there is no primitive {primitive!r}", hint="known: " + ", ".join(PRIMITIVES))
         frozen = tuple(_frozen(a) for a in args)
-        return Schedule(PRIMITIVES[primitive](self.func, *frozen), (*self.trace, Step(primitive, frozen)))
+        func = PRIMITIVES[primitive](self.func, *frozen)
+        return replace(self, func=func, trace=(*self.trace, Step(primitive, frozen)))
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
         """``loop`` of n becomes nested loops of these extents; one may be None: whatever covers n."""
@@ -192,6 +194,10 @@ class Schedule:
 
     def has(self, block: str) -> bool:
         return has_block(self.func.body, block)
+
+    def named(self, rule: str) -> Schedule:
+        """The same under the name of the rule that made it, and what tells it from its rivals: what reports show."""
+        return replace(self, rule=rule)
 
     def renamed(self, name: str) -> Schedule:
         """The same under another function name."""
