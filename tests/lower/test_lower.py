@@ -157,7 +157,7 @@ def test_unswitch_and_words(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("extent", [1, 3, 4, 5, 8, 23])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
 def test_words_and_a_rest(extent: int, dtype: str) -> None:
     """Copies and fills of every length, from an odd place."""
     i = ir.Var("i")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from microc.schedule.rules.depthwise import schedule_depthwise
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
+from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
+from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -18,16 +20,22 @@ from microc.tir import ir
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    schedule = _loops(Schedule(func), op, target, goal)
+    schedule = _loops(Schedule(func), op, target, goal).select_rounding()
+    if target.has("fma"):
+        schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule
 
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> Schedule:
     """The rule that suits an operator on a core."""
     if op in ("conv2d", "dense") and is_matrix(start):
+        if suits_float(start, target):
+            return schedule_matrix_float(start, target)
         return schedule_matrix_dsp(start, target, goal) if suits_dsp(start, target) else schedule_matrix(start, target)
     if op == "conv2d" and start.has("acc"):
         if suits_planes(start, target):
             return schedule_depthwise_dsp(start, target)
+        if suits_float_planes(start, target):
+            return schedule_depthwise_float(start, target)
         return schedule_depthwise(start, target)
     return schedule_generic(start, target)
