@@ -173,7 +173,8 @@ def _patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
-    highest_row = (g.out_height - 1) * stride_y + (g.kernel[0] - 1) * step_y - top
+    highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
+    highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     by_tap = step_x > 1 or g.channels % WORD == 0
 

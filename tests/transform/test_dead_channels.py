@@ -165,6 +165,20 @@ def test_a_vector_of_constants_is_a_constant() -> None:
     assert ops(run(net)) == ["qadd"]
 
 
+def test_a_branch_that_is_constant_goes() -> None:
+    """Its numbers stay in the sum, one for each channel."""
+    net, x = network(live=4, dead=0)
+    other = net.layer(x, np.ones((4, 3, 3, 1), np.int8), groups=4, padding=(1, 1, 1, 1))
+    net.sum_of(x, net.layer(other, np.zeros((4, 1, 1, 4), np.int8)))
+    graph = run(net)
+    assert ops(graph) == ["conv2d", "requantize", "qadd"] and graph.types[graph.nodes[2].inputs[1]].shape == (
+        1,
+        1,
+        1,
+        4,
+    )
+
+
 # ---------------------------------------------------------------- duplicate channels
 
 
