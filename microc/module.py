@@ -62,11 +62,23 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a call that works through several layers row by row pays for the memory it saves.
+
+    ``layers``: where they come from; ``extra_macs``: products for rows outside the image; ``moved``: bytes that windows copy.
+    """
+
+    layers: tuple[str, ...]
+    extra_macs: int
+    moved: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
-    source location.
+    source location; ``streamed`` says what several layers cost that are computed row by row.
     """
 
     kernel: str
@@ -78,6 +90,7 @@ class Call:
     op: str = ""
     macs: int = 0
     schedule: str = ""
+    streamed: Streamed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
+    ``plain_arena``: bytes of the arena if no layers were streamed, 0 if none are.
     """
 
     name: str
@@ -117,6 +131,7 @@ class Module:
     source: str = ""
     fingerprint: str = ""
     nominal_macs: int = 0
+    plain_arena: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -34,11 +34,31 @@ def compile_(arguments: Arguments) -> show.Answer:
             "arena",
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
+        *_streamed_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What was traded for memory, a line for every chain of layers."""
+    rows: list[tuple[str, object]] = []
+    for layer in report["layers"]:
+        traded = layer["streamed"]
+        if traded is not None:
+            more = 100 * traded["extra_macs"] / max(report["macs"], 1)
+            rows.append(
+                (
+                    "row by row",
+                    f"{len(traded['layers'])} layers from {show.layer(traded['layers'][0])}: {more:.1f} % more "
+                    f"multiply-accumulates, {show.count(traded['moved_bytes'])} bytes moved",
+                )
+            )
+    if rows:
+        rows.append(("  arena without", f"{show.count(report['plain_arena'])} bytes"))
+    return rows
 
 
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -8,6 +8,8 @@ prices, at last for size alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
@@ -24,6 +26,14 @@ BYTES_PER_STATEMENT = 8
 """Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
 STEPS = (1, 8, 64)
 """Multiples of the balanced price that a network over its budget is tried at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any."""
+
+    flash: int = 0
+    ram: int = 0
 
 
 def count_macs(graph: Graph) -> int:

@@ -295,6 +295,7 @@ def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...
             op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
             macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
+            streamed=lowered.price,
         )
     )
 
