@@ -48,6 +48,9 @@ class Layer:
     op: str
     macs: int
     instructions: int
+    estimated_instructions: int
+    estimated_cycles: int
+    rule: str
     schedule: str
 
 
@@ -193,7 +196,8 @@ def row(model: str, core: str, optimize: str, found: Measured, peer: dict[str, A
         aim=dict(wanted.aim),
         missed=tuple(name for name, bar in wanted.most.items() if ratios.get(name, 0) > bar),
         layers=tuple(
-            Layer(c.layer, c.op, c.macs, n, c.schedule) for c, n in zip(module.calls, found.counts, strict=True)
+            Layer(c.layer, c.op, c.macs, n, c.instructions, c.cycles, c.rule, c.schedule)
+            for c, n in zip(module.calls, found.counts, strict=True)
         ),
         **figures,
     )
@@ -222,11 +226,16 @@ def table(rows: list[Row]) -> str:
 
 
 def layer_table(found: Row) -> str:
-    """Instructions of every layer, its share, instructions per MAC, operators and schedule."""
-    lines = [f"{'instructions':>12} {'%':>5} {'/MAC':>6}  operators; schedule"]
+    """Of every layer instructions (counted, and the cost model's estimate), its share, instructions per MAC, estimated cycles,
+    operators and schedule."""
+    lines = [
+        f"{'instructions':>12} {'%':>5} {'/MAC':>6} {'estimate':>12} {'off by':>7} {'est. cycles':>12}  operators; schedule"
+    ]
     for x in found.layers:
         share, each = 100 * x.instructions / found.instructions, x.instructions / x.macs if x.macs else 0.0
-        lines.append(f"{x.instructions:>12,} {share:5.1f} {each:6.2f}  {x.op}; {x.schedule}"[:150])
+        off = 100 * (x.estimated_instructions / max(x.instructions, 1) - 1)
+        guess = f"{x.estimated_instructions:>12,} {off:+6.0f}% {x.estimated_cycles:>12,}"
+        lines.append(f"{x.instructions:>12,} {share:5.1f} {each:6.2f} {guess}  {x.op}; {x.rule}: {x.schedule}"[:180])
     return "\n".join(lines)
 
 

@@ -51,10 +51,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One C function: its lowered loops, and what its comment says."""
+    """One C function: its lowered loops, what its comment says, the cost model's estimate of its size."""
 
     func: PrimFunc
     comment: tuple[str, ...] = ()
+    code_bytes: int = 0
 
     @property
     def name(self) -> str:
@@ -74,11 +75,20 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """A network without any streamed layers: bytes of its arena, instructions by the cost model's estimate."""
+
+    arena: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
-    source location; ``streamed`` says what several layers cost that are computed row by row.
+    source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
+    ``streamed`` says what several layers cost that are computed row by row.
     """
 
     kernel: str
@@ -90,12 +100,15 @@ class Call:
     op: str = ""
     macs: int = 0
     schedule: str = ""
+    rule: str = ""
+    instructions: int = 0
+    cycles: int = 0
     streamed: Streamed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where every arena value lies: byte offsets, total size, and the lower bound (largest live set) beside it.
+    """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
     ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won.
     """
@@ -116,7 +129,7 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``plain_arena``: bytes of the arena if no layers were streamed, 0 if none are.
+    ``plain``: what it would take if no layers were streamed; None if none are.
     """
 
     name: str
@@ -131,7 +144,7 @@ class Module:
     source: str = ""
     fingerprint: str = ""
     nominal_macs: int = 0
-    plain_arena: int = 0
+    plain: Plain | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -152,6 +165,11 @@ class Module:
     @property
     def macs(self) -> int:
         return sum(call.macs for call in self.calls)
+
+    @property
+    def instructions(self) -> int:
+        """The cost model's estimate of one inference."""
+        return sum(call.instructions for call in self.calls)
 
     @property
     def const_bytes(self) -> int:

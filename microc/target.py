@@ -19,21 +19,25 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m0": ("arm", frozenset()),
         "cortex-m0plus": ("arm", frozenset()),
         "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
-        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "mve", "unaligned", "mul64"})),
+        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "mve", "unaligned", "mul64"})),
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name."""
+    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name.
+
+    ``flash_wait``: cycles that the core waits for a byte of constants, on average, where its board's flash is slower than it.
+    """
 
     cpu: str
     isa: str
     features: frozenset[str]
+    flash_wait: float = 0.0
 
     def has(self, feature: str) -> bool:
         return feature in self.features

@@ -43,22 +43,20 @@ def compile_(arguments: Arguments) -> show.Answer:
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What was traded for memory, a line for every chain of layers."""
+    """What was traded for memory: a line for every chain of layers, then what it is all about."""
+    plain = report["without_streams"]
+    if plain is None:
+        return []
     rows: list[tuple[str, object]] = []
-    for layer in report["layers"]:
-        traded = layer["streamed"]
-        if traded is not None:
-            more = 100 * traded["extra_macs"] / max(report["macs"], 1)
-            rows.append(
-                (
-                    "row by row",
-                    f"{len(traded['layers'])} layers from {show.layer(traded['layers'][0])}: {more:.1f} % more "
-                    f"multiply-accumulates, {show.count(traded['moved_bytes'])} bytes moved",
-                )
-            )
-    if rows:
-        rows.append(("  arena without", f"{show.count(report['plain_arena'])} bytes"))
-    return rows
+    for traded in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
+        work = f"{show.count(traded['extra_macs'])} multiply-accumulates more, {show.count(traded['moved_bytes'])} bytes moved"
+        rows.append(("row by row", f"{len(traded['layers'])} layers from {show.layer(traded['layers'][0])}: {work}"))
+    saved = plain["arena"] - report["arena"]
+    change = 100 * (report["estimated_instructions"] / max(plain["instructions"], 1) - 1)
+    return [
+        *rows,
+        ("  traded", f"{show.count(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated"),
+    ]
 
 
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -82,15 +82,19 @@ def _profile_text(result: Profile) -> str:
     for k in result.kernels:
         time = k.ticks if k.instructions is None else k.instructions
         total += time
-        rows.append((str(k.kernel), show.layer(k.layer), k.op, *_costs(time, k.share, k.macs)))
-    rows.append(("", "total", "", *_costs(total, 1.0, result.macs)))
-    text = show.table(("kernel", "layer", "operators", unit, "%", "MACs", f"{unit}/MAC"), rows, 3)
+        costs = _costs(time, k.share, k.macs, k.estimated_cycles)
+        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
+    rows.append(("", "total", "", "", *_costs(total, 1.0, result.macs, result.estimated_cycles)))
+    head = ("kernel", "layer", "operators", "schedule", unit, "%", "MACs", f"{unit}/MAC", "est. cycles")
+    text = show.table(head, rows, 4)
     note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
+    note += "; cycles are estimated from the code, not measured"
     return f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz)}; {note}"
 
 
-def _costs(time: int, share: float, macs: int) -> tuple[str, str, str, str]:
-    return show.count(time), f"{100 * share:.1f}", show.count(macs), f"{time / macs:.2f}" if macs else ""
+def _costs(time: int, share: float, macs: int, cycles: int) -> tuple[str, ...]:
+    each = f"{time / macs:.2f}" if macs else ""
+    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, show.count(cycles)
 
 
 def verify(arguments: Arguments) -> show.Answer:

@@ -39,7 +39,10 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "layer": call.layer,
                 "op": call.op,
                 "macs": call.macs,
+                "rule": call.rule,
                 "schedule": call.schedule,
+                "estimated_instructions": call.instructions,
+                "estimated_cycles": call.cycles,
                 "outputs": [n for n in call.writes if n in set(tensor_names(module))],
             }
             for k, call in enumerate(module.calls)

@@ -10,6 +10,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,14 @@ def _board(name: str, path: Path, text: str, data: Mapping[str, Any]) -> Board:
     data = {**_EMPTY, **data}
     _check_meaning(path, text, data)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])
-    return Board(name, data["title"], target_for(data["cpu"]), regions, data)
+    target = replace(target_for(data["cpu"]), flash_wait=_flash_wait(data))
+    return Board(name, data["title"], target, regions, data)
+
+
+def _flash_wait(data: Mapping[str, Any]) -> float:
+    """Cycles that a byte of constants waits: the flash hands out ``line_bytes`` at once, after ``wait_states`` cycles."""
+    flash: Mapping[str, Any] = next((m for m in data["memory"] if m["kind"] == "flash"), {})
+    return float(flash.get("wait_states", 0)) / float(flash.get("line_bytes", 4))
 
 
 def _find(name: str) -> Path:

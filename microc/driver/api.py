@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, overload
 
@@ -39,8 +39,8 @@ class Program:
 
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
         is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands;
-        ``streamed``: the layers that it computes row by row, and what that costs (None if it is one layer). ``plain_arena``:
-        the arena without that.
+        ``streamed``: the layers that it computes row by row, and what that costs (None if it is one layer).
+        ``without_streams``: arena and estimated instructions if there were no such kernels (None if there are none).
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
@@ -55,11 +55,13 @@ class Program:
             "functions": len(module.kernels),
             "macs": module.macs,
             "optimize": module.options["optimize"],
+            "estimated_instructions": module.instructions,
+            "estimated_cycles": sum(c.cycles for c in module.calls),
             "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,
-            "plain_arena": module.plain_arena or plan.size,
+            "without_streams": asdict(module.plain) if module.plain else None,
             "planner": plan.planner,
             "io_in_arena": plan.io_in_arena,
             "stack_bound": stack_bound(module),
@@ -76,7 +78,10 @@ class Program:
                     "layer": c.layer,
                     "op": c.op,
                     "macs": c.macs,
+                    "rule": c.rule,
                     "schedule": c.schedule,
+                    "estimated_instructions": c.instructions,
+                    "estimated_cycles": c.cycles,
                     "in_place": shared_bytes(module, c),
                     "streamed": _streamed(c),
                 }

@@ -16,14 +16,13 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops import registry
 from microc.target import SIZE, SPEED, Goal
-from microc.tir.rewrite import walk_stmt
 
 EXCHANGE = 3
 """Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
 OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""
-BYTES_PER_STATEMENT = 8
-"""Machine code of one TIR statement at -O2 on Thumb, on average; measured low, so that nothing that fits is refused."""
+CERTAIN = 0.75
+"""The share of estimated code that a network takes at least: nothing is refused on an estimate that may be too high."""
 STEPS = (1, 8, 64)
 """Multiples of the balanced price that a network over its budget is tried at."""
 
@@ -56,14 +55,18 @@ def goals(graph: Graph, options: Options) -> tuple[Goal, ...]:
 
 
 def code_bytes(module: Module) -> int:
-    """Machine code of the network's kernels: an estimate."""
-    statements = sum(sum(1 for _ in walk_stmt(kernel.func.body)) for kernel in module.kernels)
-    return BYTES_PER_STATEMENT * statements
+    """Machine code of the network's kernels: the cost model's estimate."""
+    return sum(kernel.code_bytes for kernel in module.kernels)
 
 
 def flash_bytes(module: Module) -> int:
     """Constants and code of the network: an estimate."""
     return module.const_bytes + code_bytes(module)
+
+
+def least_flash(module: Module) -> int:
+    """What constants and code take at least."""
+    return module.const_bytes + int(CERTAIN * code_bytes(module))
 
 
 def refusal(module: Module, flash: int) -> FitError:

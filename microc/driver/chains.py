@@ -12,6 +12,7 @@ from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.rows import companions, row_window
 from microc.plan.liveness import demand, lifetimes, need_at
+from microc.plan.overlap import Overlaps
 from microc.plan.room import Room, safe_distances
 from microc.target import Goal, Target
 from microc.tir.stripes import Shape, timeline
@@ -81,7 +82,7 @@ class Appraiser:
     def __init__(self, graph: Graph, groups: Mapping[str, Group], module: Module, *, io_in_arena: bool) -> None:
         self.graph, self.groups, self.module = graph, groups, module
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
-        wanted = demand(module, io_in_arena=io_in_arena)
+        wanted = demand(module, Overlaps(module), io_in_arena=io_in_arena)
         self.needs = [need_at(wanted, time) for time in range(len(module.calls))]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,8 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Call, Kernel, Module, Value, View
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_group, macs_of
-from microc.schedule.rules import schedule_kernel
+from microc.schedule.choose import choose
+from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule, Step
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -40,6 +42,7 @@ class _Builder:
     graph: Graph
     target: Target
     goal: Goal
+    alike: Counter[object] = field(default_factory=Counter)
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
@@ -121,6 +124,7 @@ def build_module(
             builder.declare(name, "output")
     outputs = [_output(builder, name) for name in graph.outputs]
     groups = groups_of(graph)
+    builder.alike.update(_shapes(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: chain for chain in chains for name in chain.groups}
     for k, nodes in enumerate(groups):
@@ -247,8 +251,9 @@ def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array 
 def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     graph = builder.graph
     group = lower_group(graph, nodes, builder.target, "kernel")
-    schedule = schedule_kernel(group.func, group.anchor.op, builder.target, builder.goal)
-    func = lower(schedule.func)
+    found = candidates(group.func, group.anchor.op, builder.target, builder.goal)
+    choice = choose(found, builder.target, builder.goal, builder.alike[_shapes(graph, nodes)])
+    schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
     args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
@@ -266,8 +271,15 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
             op="+".join(node.op for node in nodes),
             macs=group.macs,
             schedule=describe(schedule.trace),
+            rule=schedule.rule,
         )
     )
+
+
+def _shapes(graph: Graph, nodes: tuple[Node, ...]) -> object:
+    """What kernels have in common that share their code: operators, shapes and dtypes."""
+    kinds = ((graph.types[v].shape, graph.types[v].dtype) for n in nodes for v in (*n.inputs, *n.outputs) if v)
+    return tuple(node.op for node in nodes), tuple(kinds)
 
 
 def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...]]) -> None:
@@ -295,6 +307,7 @@ def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...
             op=" > ".join("+".join(node.op for node in nodes) for nodes in groups),
             macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
+            rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
             streamed=lowered.price,
         )
     )

@@ -7,7 +7,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from microc.driver.budget import Room, count_macs, flash_bytes, goals, refusal
+from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.estimates import estimated
 from microc.driver.lower import Progress, build_module, groups_of
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
@@ -16,9 +17,8 @@ from microc.driver.stream import Chain
 from microc.errors import OutputError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph
-from microc.module import Module
+from microc.module import Module, Plain
 from microc.plan.plan import plan_module
-from microc.plan.sequence import order_calls
 from microc.target import Goal, Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
@@ -66,13 +66,12 @@ def compile_model(
     module, goal = build_within_budget(graph, target, path.name, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
-        made = order_calls(made, io_in_arena=options.io_in_arena)
-        made = replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
-        return plan_module(made, io_in_arena=options.io_in_arena)
+        made = plan_module(made, io_in_arena=options.io_in_arena)
+        return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
         made = planned(_built(graph, target, path.name, goal, None, chains))
-        return replace(made, plain_arena=arena(plain)) if chains else made
+        return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)
     limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
@@ -101,7 +100,7 @@ def build_within_budget(
         module = _built(graph, target, source, goal, progress)
         if all(flash_bytes(module) <= limit for limit in limits):
             return module, goal
-    if options.flash and flash_bytes(module) > options.flash:
+    if options.flash and least_flash(module) > options.flash:
         raise refusal(module, options.flash)
     return module, goal
 
@@ -114,8 +113,9 @@ def _built(
     progress: Progress | None,
     chains: tuple[Chain, ...] = (),
 ) -> Module:
+    """The graph as kernels and calls, with what they cost."""
     module = build_module(graph, target, source, goal, progress, chains)
-    return merge_kernels(module) if goal.price else module
+    return estimated(merge_kernels(module) if goal.price else module, target)
 
 
 def fingerprint(module: Module, target: Target) -> str:

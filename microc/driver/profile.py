@@ -10,7 +10,8 @@ from microc.driver.firmware import Device
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel of one inference. ``instructions`` is known under emulation alone."""
+    """One kernel of one inference. ``instructions`` is known under emulation alone; ``rule`` names the schedule;
+    ``estimated_cycles`` is the cost model's, for a core at the board's speed of flash."""
 
     kernel: int
     layer: str
@@ -19,6 +20,12 @@ class KernelTime:
     ticks: int
     share: float
     instructions: int | None
+    rule: str = ""
+    estimated_cycles: int = 0
+
+    @property
+    def ticks_per_mac(self) -> float | None:
+        return self.ticks / self.macs if self.macs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,10 @@ class Profile:
     def macs(self) -> int:
         return sum(k.macs for k in self.kernels)
 
+    @property
+    def estimated_cycles(self) -> int:
+        return sum(k.estimated_cycles for k in self.kernels)
+
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {
@@ -47,7 +58,8 @@ class Profile:
             "ticks": self.ticks,
             "macs": self.macs,
             "instructions": sum(k.instructions or 0 for k in self.kernels) if self.emulated else None,
-            "kernels": [asdict(k) for k in self.kernels],
+            "estimated_cycles": self.estimated_cycles,
+            "kernels": [{**asdict(k), "ticks_per_mac": k.ticks_per_mac} for k in self.kernels],
         }
 
     def to_trace(self) -> dict[str, Any]:
@@ -75,7 +87,17 @@ def profile(device: Device) -> Profile:
     ticks = device.profile()
     total = sum(ticks) or 1
     kernels = tuple(
-        KernelTime(k, kernel["layer"], kernel["op"], kernel["macs"], t, t / total, device.instructions(t))
+        KernelTime(
+            kernel=k,
+            layer=kernel["layer"],
+            op=kernel["op"],
+            macs=kernel["macs"],
+            ticks=t,
+            share=t / total,
+            instructions=device.instructions(t),
+            rule=kernel["rule"],
+            estimated_cycles=kernel["estimated_cycles"],
+        )
         for k, (kernel, t) in enumerate(zip(device.kernels, ticks, strict=True))
     )
     return Profile(device.project.board.name, device.tick_hz, device.project.emulated, kernels)

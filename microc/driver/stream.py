@@ -11,11 +11,11 @@ from microc.graph.ir import Graph, Node
 from microc.module import Streamed
 from microc.ops.lowering import LoweredGroup, Param, lower_group, macs_of
 from microc.ops.rows import companions, row_group, row_window
-from microc.schedule.rules import schedule_kernel
+from microc.schedule.choose import choose
+from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.lower import lower
 from microc.tir.stream import Layer, stream
 from microc.tir.stripes import Shape, Window, choose_blocks
 
@@ -120,8 +120,8 @@ def _lower_rows(graph: Graph, group: Group, data: str, shape: Shape, target: Tar
     assert window is not None
     alone, nodes = row_group(graph, group, data, window, shape.block)
     lowered = lower_group(alone, nodes, target, "rows")
-    schedule = schedule_kernel(lowered.func, lowered.anchor.op, target, goal)
-    func = lower(schedule.func)
+    choice = choose(candidates(lowered.func, lowered.anchor.op, target, goal), target, goal)
+    schedule, func = choice.schedule, choice.func
     bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
     by_row = tuple(bound[v] for v in companions(graph, group, data))
     return _Rows(lowered, schedule, Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row))

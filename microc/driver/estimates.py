@@ -1,0 +1,22 @@
+"""What the cost model says of a module: code bytes of every kernel, instructions and cycles of every call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc.module import Module
+from microc.schedule.cost import estimate
+from microc.target import Target
+
+
+def estimated(module: Module, target: Target) -> Module:
+    """``module`` with the estimates filled in. Cycles include the waits of constants in the target's flash."""
+    costs = {kernel.name: estimate(kernel.func, target) for kernel in module.kernels}
+    return replace(
+        module,
+        kernels=tuple(replace(k, code_bytes=costs[k.name].code_bytes) for k in module.kernels),
+        calls=tuple(
+            replace(c, instructions=round(costs[c.kernel].instructions), cycles=round(costs[c.kernel].cycles))
+            for c in module.calls
+        ),
+    )

@@ -1,0 +1,197 @@
+"""The cost model: instructions, cycles and code bytes of a lowered function, counted without running it.
+
+The count follows what codegen prints and a C compiler makes of it. Trip counts are known; a guard is weighed by how often it
+holds over the loops around it. Addresses that differ by a constant share a pointer, which a loop advances once an iteration.
+Values that live at once and exceed the registers are spilled: accesses more in every iteration.
+Instructions rank schedules and are comparable with emulated counts; cycles are an estimate from the core's table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from microc import dtypes
+from microc.errors import InternalError
+from microc.schedule.addresses import place_of
+from microc.schedule.cores import SILENT, Core, core_of
+from microc.schedule.cost_expr import Operations, Selector
+from microc.schedule.guards import share
+from microc.schedule.region import Region
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.rewrite import children, free_vars
+
+CALL = 24
+"""Instructions of a call: the step function's switch, arguments, saved registers."""
+PROLOGUE = 8
+"""Instructions among them that belong to the function."""
+BYTE = 255
+"""Largest literal of a short instruction."""
+SPILL = 1.5
+"""Accesses to the stack that a compiler makes for each that the best choice of values would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run of a function costs. ``operations`` are its parts by kind (``schedule/cores.py``); all but bytes are estimates
+    of one call. ``spilled``: accesses to the stack among the instructions."""
+
+    instructions: float
+    cycles: float
+    code_bytes: int
+    spilled: float
+    operations: Mapping[str, float]
+
+
+def estimate(func: ir.PrimFunc, target: Target) -> Cost:
+    """The cost of a lowered function (what codegen prints) on a core."""
+    core = core_of(target)
+    walker = _Walker(Selector(target), core)
+    walker.enter(func)
+    operations = walker.operations
+    instructions = sum(n * core.length(kind) for kind, n in operations.items())
+    cycles = sum(n * core.duration(kind) for kind, n in operations.items())
+    return Cost(
+        instructions=instructions,
+        cycles=cycles * core.issue + operations["constant_byte"] * target.flash_wait,
+        code_bytes=round(walker.printed * core.instruction_bytes),
+        spilled=walker.spilled,
+        operations=MappingProxyType(dict(operations)),
+    )
+
+
+class _Walker:
+    """Adds up operations, weighted by how often they run, and instructions as they are printed."""
+
+    def __init__(self, selector: Selector, core: Core) -> None:
+        self.selector = selector
+        self.core = core
+        self.operations: defaultdict[str, float] = defaultdict(float)
+        self.printed = 0.0
+        self.spilled = 0.0
+        self.regions: list[Region] = []
+        self.guards: list[ir.Expr] = []
+        self.extents: dict[ir.Var, int] = {}
+
+    def enter(self, func: ir.PrimFunc) -> None:
+        self.regions.append(Region(None, 1.0, 1.0))
+        self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
+        self.printed += PROLOGUE
+        self.walk(func.body, 1.0)
+        self.leave()
+
+    def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
+        for kind, n in counts.items():
+            self.operations[kind] += n * weight
+            if printed and kind not in SILENT:
+                self.printed += n
+
+    # ------------------------------------------------------------ statements
+
+    def walk(self, stmt: ir.Stmt, weight: float) -> None:
+        """``weight``: how often the statement runs."""
+        match stmt:
+            case ir.Seq(body):
+                for child in body:
+                    self.walk(child, weight)
+            case ir.Store(buffer, indices, value):
+                self.value(value, weight, self.selector.store(buffer, value))
+                self.access(buffer, indices, weight, writes=True)
+            case ir.Let(var, value, body):
+                self.value(value, weight, self.selector.count(value))
+                self.regions[-1].define(var)
+                self.walk(body, weight)
+            case ir.Evaluate(value):
+                self.value(value, weight, self.selector.count(value))
+            case ir.Alloc(buffer, body):
+                self.regions[-1].own(buffer)
+                self.walk(body, weight)
+            case ir.If():
+                self.branch(stmt, weight)
+            case ir.For():
+                self.loop(stmt, weight)
+            case _:
+                raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
+
+    def branch(self, branch: ir.If, weight: float) -> None:
+        """Both sides, weighted by how often they run; the first jumps over the second."""
+        met = share(branch.condition, self.guards, self.extents)
+        self.value(branch.condition, weight, self.selector.branch(branch.condition))
+        self.add({"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}, weight, printed=False)
+        sides = ((branch.condition, branch.then, met), (ir.Un("not", branch.condition), branch.otherwise, 1 - met))
+        for guard, side, part in sides:
+            if side is not None:
+                self.guards.append(guard)
+                self.walk(side, weight * part)
+                self.guards.pop()
+
+    def loop(self, loop: ir.For, weight: float) -> None:
+        extent = ir.int_value(loop.extent) or 1
+        self.extents[loop.var] = extent
+        self.regions.append(Region(loop.var, weight, weight * extent))
+        self.walk(loop.body, weight * extent)
+        self.leave()
+
+    def leave(self) -> None:
+        """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
+        region = self.regions.pop()
+        self.add(region.entry(), region.entries)
+        self.add(region.turn(self.core), region.runs)
+        loads, stores = (SPILL * n for n in region.spills(self.core))
+        self.add({"load": loads, "store": stores}, region.runs)
+        self.spilled += (loads + stores) * region.runs
+        if self.regions:
+            self.regions[-1].hold(region)
+
+    # ------------------------------------------------------------ expressions
+
+    def value(self, value: ir.Expr, weight: float, counts: Operations) -> None:
+        """An expression where it stands: its operations, then the memory and the names that it uses."""
+        self.add(counts, weight)
+        self.uses(value, weight)
+
+    def uses(self, value: ir.Expr, weight: float) -> None:
+        match value:
+            case ir.Load(buffer, indices):
+                self.access(buffer, indices, weight)
+            case ir.AddressOf(buffer, indices, extent):
+                self.access(buffer, indices, weight, extent=extent)
+            case ir.Var():
+                self.regions[-1].use(value)
+            case _:
+                for child in children(value):
+                    self.uses(child, weight)
+
+    def access(
+        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], weight: float, *, writes: bool = False, extent: int = 1
+    ) -> None:
+        region = self.regions[-1]
+        if buffer.scope == "register":
+            region.cell(buffer, indices, writes=writes)
+            return
+        place = place_of(buffer, indices)
+        for term, _ in place.terms:
+            if not isinstance(term, ir.Var):
+                self.index(term)
+        self.add({"alu": self.reach(buffer, region.access(place))}, weight)
+        if buffer.scope == "const":
+            self.operations["constant_byte"] += weight * dtypes.nbytes(buffer.dtype) * extent
+
+    def reach(self, buffer: ir.Buffer, distance: int) -> int:
+        """Additions that an access takes whose offset does not fit the instruction. A short load of a signed number has none."""
+        if self.core.wide:
+            return int(distance > self.core.offset)
+        width = dtypes.nbytes(buffer.dtype)
+        signed = width < 4 and buffer.dtype.startswith("int")
+        return int(distance > (0 if signed else self.core.offset * width)) + int(distance > BYTE)
+
+    def index(self, term: ir.Expr) -> None:
+        """Arithmetic of loop variables: computed once an iteration of the innermost loop that it depends on."""
+        names = free_vars(term)
+        depth = max((k for k, region in enumerate(self.regions) if region.var in names), default=0)
+        region = self.regions[depth]
+        if region.compute(term):
+            self.add(self.selector.count(term), region.runs)

@@ -1,0 +1,233 @@
+"""Expressions as counts of machine operations: what a C compiler selects for them on a core with given features.
+
+The counts are those of good code for Thumb-2, from the instruction set: shifts ride on additions, a product is accumulated in one
+instruction, a load widens, ``max(x, 0)`` is one instruction. Nothing here is fitted to a network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from microc import dtypes
+from microc.schedule.intrinsics import SCALAR
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.rewrite import walk_stmt
+
+Operations = Counter[str]
+"""How often an operation of each kind is executed; fractions are probabilities."""
+
+_SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
+_COMPARE = ir.COMPARISONS
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Selects operations for a target."""
+
+    target: Target
+
+    def count(self, expr: ir.Expr) -> Operations:
+        """Operations of a value, without those of the addresses it loads from."""
+        match expr:
+            case ir.Const() | ir.Var():
+                return Counter()
+            case ir.Load(buffer):
+                return Counter() if buffer.scope == "register" else self._load(buffer)
+            case ir.AddressOf():
+                return Counter()
+            case ir.Cast(dtype, a):
+                return self._cast(dtype, a)
+            case ir.Un(_, a):
+                return self.count(a) + self._kind(expr.dtype, "add")
+            case ir.Select(condition, a, b):
+                return self._select(condition, a, b)
+            case ir.Call(name, args):
+                return sum((self.count(a) for a in args), self.call(name, expr.dtype))
+            case ir.Bin("and" | "or", a, b):
+                return self.branch(expr)
+            case ir.Bin():
+                return self._binary(expr)
+            case _:
+                return Counter()
+
+    def branch(self, condition: ir.Expr) -> Operations:
+        """Operations of a test and its branches."""
+        match condition:
+            case ir.Bin("and" | "or", a, b):
+                return self.branch(a) + self.branch(b)
+            case ir.Un("not", a):
+                return self.branch(a)
+            case ir.Bin(op, a, b) if op in _COMPARE:
+                test = self.count(a) + self.count(b) + self._kind(a.dtype, "compare")
+                return test + Counter({"branch": 1})
+            case _:
+                return self.count(condition) + Counter({"alu": 1, "branch": 1})
+
+    def store(self, buffer: ir.Buffer, value: ir.Expr) -> Operations:
+        """A store and the value's operations; what the store cuts off needs no operation."""
+        if isinstance(value, ir.Cast) and dtypes.is_integer(value.dtype) and dtypes.is_integer(value.a.dtype):
+            value = value.a
+        counts = self.count(value)
+        if buffer.scope == "register":
+            return counts + (Counter({"alu": 1}) if isinstance(value, (ir.Const, ir.Var)) else Counter())
+        wide = Counter({"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
+        return counts + (Counter({"float_store": 1}) if self._fpu(buffer.dtype) else wide)
+
+    def call(self, name: str, dtype: str) -> Operations:
+        """An intrinsic or a function of mathematics, without its arguments."""
+        if name not in SCALAR:
+            return Counter({f"call_{name}" if name in ("sqrt", "rint") else "call_math": 1})
+        intrin = SCALAR[name]
+        if not self.target.has(intrin.feature):
+            return self._meaning(intrin.meaning)
+        if intrin.operations:
+            return Counter(dict(intrin.operations))
+        body = intrin.body
+        memory = Counter({"load": body.count("memcpy(&"), "store": body.count("memcpy(p")})
+        alu = body.count("__asm__")
+        return +(memory + Counter({"alu": alu if alu or memory.total() else 1}))
+
+    def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
+        """An intrinsic that the core lacks, as portable C."""
+        if isinstance(meaning, ir.Expr):
+            return self.count(meaning)
+        stores = (s for s in walk_stmt(meaning) if isinstance(s, ir.Store))
+        return sum((self.store(s.buffer, s.value) for s in stores), Counter())
+
+    def _load(self, buffer: ir.Buffer) -> Operations:
+        if self._fpu(buffer.dtype):
+            return Counter({"float_load": 1})
+        return Counter({"load": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
+
+    def _fpu(self, dtype: str) -> bool:
+        return dtype == "float32" and self.target.has("fpu")
+
+    def _cast(self, dtype: str, a: ir.Expr) -> Operations:
+        counts = self.count(a)
+        if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
+            return counts + Counter(
+                {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
+            )
+        if dtypes.is_float(dtype):
+            return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
+        grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
+        if dtypes.nbytes(dtype) == 8 and grows:
+            return counts + Counter({"alu": 1})
+        if grows >= 0 or dtypes.nbytes(dtype) == 4:
+            return counts
+        return counts + Counter({"alu": 1})
+
+    def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
+        """Two cheap values are selected by predication; a load in one of them takes a branch, half of the time."""
+        left, right = self.count(a), self.count(b)
+        if self._fpu(a.dtype):
+            return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
+        if left["load"] or right["load"]:
+            sides = {k: _HALF * v for k, v in (left + right).items()}
+            return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
+        return self.count_condition(condition) + left + right + Counter({"alu": 2})
+
+    def count_condition(self, condition: ir.Expr) -> Operations:
+        """A test that predicates, without branches."""
+        counts = self.branch(condition)
+        counts["branch"] -= 1
+        return +counts
+
+    def _binary(self, expr: ir.Bin) -> Operations:
+        op, a, b = expr.op, expr.a, expr.b
+        if op in _COMPARE:
+            return self.branch(expr) + Counter({"alu": 1})
+        if dtypes.is_float(a.dtype):
+            return self.count(a) + self.count(b) + self._float(op, a.dtype)
+        if dtypes.nbytes(a.dtype) == 8:
+            return self._long(op, a, b)
+        if op in ("min", "max"):
+            relu = op == "max" and ir.int_value(b) == 0
+            return self.count(a) + self.count(b) + Counter({"alu": 1 if relu else 3})
+        if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+            return self.count(a) + self.count(b) + self._division(op, b)
+        if op == "mul":
+            counts = self.count(a) + self.count(b) + Counter({"alu" if _power_of_two(b) else "multiply": 1})
+            kept = not self.target.has("mul64") and _shared(a) and _shared(b)
+            return counts + Counter({"alu": int(kept)})
+        if op in _SHIFTABLE:
+            return self._with_operand(op, a, b)
+        return self.count(a) + self.count(b) + Counter({"alu": 1})
+
+    def _with_operand(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
+        """A sum takes a shifted operand for nothing, and accumulates a product, on cores with 32-bit instructions."""
+        counts = self.count(a) + self.count(b) + Counter({"alu": 1})
+        if not self.target.has("mul64"):
+            return counts
+        for side in (b, a):
+            if isinstance(side, ir.Bin) and side.op == "mul" and op in ("add", "sub") and not _power_of_two(side.b):
+                return counts - Counter({"alu": 1})
+            if isinstance(side, ir.Bin) and (
+                (side.op == "mul" and _power_of_two(side.b))
+                or (side.op in ("shl", "shr") and isinstance(side.b, ir.Const))
+            ):
+                return counts - Counter({"alu": 1})
+        return counts
+
+    def _division(self, op: str, b: ir.Expr) -> Operations:
+        modulo = op.endswith("mod")
+        if _power_of_two(b):
+            return Counter({"alu": 1})
+        if isinstance(b, ir.Const) and self.target.has("mul64"):
+            return Counter({"multiply_long": 1, "alu": 1, "multiply": int(modulo)})
+        if self.target.has("mul64"):
+            return Counter({"divide": 1, "multiply": int(modulo)})
+        return Counter({"call_divide": 1})
+
+    def _float(self, op: str, dtype: str) -> Operations:
+        if dtype == "float64":
+            return Counter({"call_double": 1})
+        if self.target.has("fpu"):
+            compare = {"float": 2, "alu": 1, "float_move": 1}
+            one = {"mul": "float_multiply", "div": "float_divide"}.get(op, "float")
+            return Counter(compare) if op in ("min", "max") else Counter({one: 1})
+        name = {"mul": "call_float_multiply", "div": "call_float_divide"}.get(op, "call_float_add")
+        return Counter({"call_float_compare" if op in ("min", "max") else name: 1})
+
+    def _long(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
+        """64-bit integers on a 32-bit core."""
+        if op == "mul":
+            narrow = [x.a for x in (a, b) if isinstance(x, ir.Cast) and dtypes.nbytes(x.a.dtype) <= 4]
+            parts = sum((self.count(x) for x in narrow), Counter())
+            if not self.target.has("mul64"):
+                return self.count(a) + self.count(b) + Counter({"call_multiply_long": 1})
+            if len(narrow) == 2 or (len(narrow) == 1 and isinstance(b, ir.Const)):
+                return parts + Counter({"multiply_long": 1})
+            return self.count(a) + self.count(b) + Counter({"multiply_long": 1, "multiply": 2})
+        if op in ("shl", "shr"):
+            if isinstance(b, ir.Const):
+                return self.count(a) + Counter({"alu": 1 if (b.value or 0) >= 32 else 3})
+            return (
+                self.count(a)
+                + self.count(b)
+                + Counter({"alu": 7} if self.target.has("mul64") else {"call_shift_long": 1})
+            )
+        if op in ("truncdiv", "truncmod", "floordiv", "floormod"):
+            return self.count(a) + self.count(b) + Counter({"call_divide_long": 1})
+        return self.count(a) + self.count(b) + Counter({"alu": 5 if op in ("min", "max") else 2})
+
+    def _kind(self, dtype: str, what: str) -> Operations:
+        """One addition or comparison of a dtype."""
+        if dtypes.is_float(dtype):
+            if not self.target.has("fpu") or dtype == "float64":
+                return Counter({"call_float_compare" if what == "compare" else "call_float_add": 1})
+            return Counter({"float": 1, "alu": int(what == "compare")})
+        return Counter({"alu": 2 if dtypes.nbytes(dtype) > 4 else 1})
+
+
+def _shared(expr: ir.Expr) -> bool:
+    """A value with a name, which an instruction of two operands must not overwrite."""
+    return isinstance(expr, ir.Var) or (isinstance(expr, ir.Cast) and _shared(expr.a))
+
+
+def _power_of_two(expr: ir.Expr) -> bool:
+    value = ir.int_value(expr)
+    return value is not None and value > 0 and value & (value - 1) == 0

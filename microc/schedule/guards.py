@@ -1,0 +1,69 @@
+"""How often a condition over loop variables holds: the share of iterations that take a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.tir import ir
+from microc.tir.rewrite import free_vars, walk_expr
+
+_MOST = 1 << 14
+"""Points that are looked at; a larger domain is sampled evenly."""
+_UNKNOWN = 0.5
+
+_NUMPY: Mapping[str, Any] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
+    "min": np.minimum, "max": np.maximum, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "shl": np.left_shift,
+    "shr": np.right_shift, "truncdiv": np.floor_divide, "truncmod": np.fmod, "bitand": np.bitwise_and,
+}  # fmt: skip
+
+
+def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
+    """The share of iterations with ``given`` true in which ``condition`` is, too; a half for what depends on data."""
+    if not _static(condition, extents):
+        return _UNKNOWN
+    known = [g for g in given if _static(g, extents) and free_vars(g) & free_vars(condition)]
+    names = sorted(set().union(*(free_vars(e) for e in (condition, *known))), key=lambda v: v.name)
+    each = max(2, int(_MOST ** (1 / max(len(names), 1))))
+    sizes = [min(extents[v], each) for v in names]
+    axes = [np.linspace(0, extents[v] - 1, n).astype(np.int64) for v, n in zip(names, sizes, strict=True)]
+    values = dict(zip(names, np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
+    shape = tuple(sizes)
+    met = np.ones(shape, bool)
+    for g in known:
+        met = met & _evaluate(g, values)
+    total = int(np.count_nonzero(met))
+    return int(np.count_nonzero(met & _evaluate(condition, values))) / total if total else 0.0
+
+
+def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
+    """Whether an expression depends on loop variables alone."""
+    for x in walk_expr(expr):
+        match x:
+            case ir.Var() if x in extents:
+                pass
+            case ir.Bin(op) if op in _NUMPY:
+                pass
+            case ir.Un("not") | ir.Const():
+                pass
+            case _:
+                return False
+    return True
+
+
+def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
+    match expr:
+        case ir.Var():
+            return values[expr]
+        case ir.Const(value):
+            return value
+        case ir.Un(_, a):
+            return np.logical_not(_evaluate(a, values))
+        case ir.Bin(op, a, b):
+            return _NUMPY[op](_evaluate(a, values), _evaluate(b, values))
+        case _:
+            raise AssertionError(expr)
