@@ -86,7 +86,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where every arena value lies: byte offsets, total size, and the lower bound (largest live set) beside it.
+    """Where every arena value lies: byte offsets, total size, and beside it a lower bound of that for these kernels.
 
     ``io_in_arena``: inputs and outputs have offsets too. ``planner`` names the algorithm that won.
     """

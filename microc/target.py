@@ -19,10 +19,10 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m0": ("arm", frozenset()),
         "cortex-m0plus": ("arm", frozenset()),
         "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
-        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "unaligned", "mul64"})),
-        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "mve", "unaligned", "mul64"})),
+        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "mve", "unaligned", "mul64"})),
     }
 )
 

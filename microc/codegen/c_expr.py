@@ -28,8 +28,8 @@ _LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">
 # fmt: off
 MATH = frozenset({
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "erf", "exp", "exp2", "expm1",
-    "fabs", "floor", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow", "rint", "round", "sin", "sinh",
-    "sqrt", "tan", "tanh", "trunc",
+    "fabs", "floor", "fma", "fmax", "fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow", "rint", "round", "sin",
+    "sinh", "sqrt", "tan", "tanh", "trunc",
 })
 # fmt: on
 """Functions of ``<math.h>``: the name for double, with ``f`` appended for float."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -133,7 +133,7 @@ def build_module(
         chain = streamed.get(nodes[0].group)
         if chain is not None:
             if chain.groups[-1] == nodes[0].group:
-                _stream(builder, chain, [named[name] for name in chain.groups])
+                _stream(builder, chain, named)
         elif len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
@@ -282,12 +282,12 @@ def _shapes(graph: Graph, nodes: tuple[Node, ...]) -> object:
     return tuple(node.op for node in nodes), tuple(kinds)
 
 
-def _stream(builder: _Builder, chain: Chain, groups: Sequence[tuple[Node, ...]]) -> None:
+def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...]]) -> None:
     """A kernel that works row by row for a whole chain."""
     graph = builder.graph
-    lowered = lower_stream(graph, groups, chain.data, builder.target, builder.goal)
-    func, last = lowered.func, groups[-1]
-    stem = slug(last[-1].loc.name or lowered.result)
+    lowered = lower_stream(graph, chain, named, builder.target, builder.goal)
+    groups = [named[name] for name in chain.groups]
+    func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
     comment = [line for nodes, s in zip(groups, lowered.schedules, strict=True) for line in _comment(graph, nodes, s)]
     name = _register(builder, func, f"stream_{stem}", (f"{len(groups)} layers, row by row", *comment))
     args = [

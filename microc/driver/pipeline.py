@@ -17,7 +17,6 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.plan.plan import plan_module
-from microc.plan.sequence import order_calls
 from microc.target import Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
@@ -62,9 +61,8 @@ def compile_model(
     """
     read = read_model(path, options)
     module = build_within_budget(optimise(read, options), target, path.name, options, progress, room)
-    module = order_calls(module, io_in_arena=options.io_in_arena)
-    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
-    return plan_module(module, io_in_arena=options.io_in_arena)
+    module = plan_module(module, io_in_arena=options.io_in_arena)
+    return replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
 
 
 def build_within_budget(

@@ -81,7 +81,9 @@ def compute(call: OpCall) -> te.Tensor:
         depth = padded_depth(g.depth, data, weight, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else _patch(g, data, attrs["pad_value"], depth)
-        return matrix_product(pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype)
+        return matrix_product(
+            pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
+        )
     padded = _padded(g, data, attrs["pad_value"])
     if g.channels == g.groups:
         return _depthwise(g, padded, weight, bias, dtype)
@@ -108,7 +110,29 @@ def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
     return ir.cast(dtype, bias.tensor((bias.type.size,))[channel])
 
 
-def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str) -> te.Tensor:
+Notes = tuple[tuple[str, int | str], ...]
+
+
+def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
+    """What a schedule may know of integers times constants: the largest \\|sum\\| with its bias, and the smallest weight."""
+    if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
+        return ()
+    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
+    first = (
+        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    low, high = dtypes.int_range(data.type.dtype)
+    ends = (
+        first + np.minimum(rows * low, rows * high).sum(axis=1),
+        first + np.maximum(rows * low, rows * high).sum(axis=1),
+    )
+    return (
+        ("sum_bound", int(max(np.abs(end).max(initial=0) for end in ends))),
+        ("smallest_weight", int(rows.min(initial=0))),
+    )
+
+
+def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str, notes: Notes = ()) -> te.Tensor:
     """``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
     k = te.reduce_axis(a.shape[1], "k")
 
@@ -116,7 +140,7 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str)
         product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
         return te.sum_reduce(product, k, init=start(bias, o, dtype))
 
-    return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"))
+    return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"), notes)
 
 
 WORD = 4
@@ -149,7 +173,8 @@ def _patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
-    highest_row = (g.out_height - 1) * stride_y + (g.kernel[0] - 1) * step_y - top
+    highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
+    highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     by_tap = step_x > 1 or g.channels % WORD == 0
 

@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.conv import matrix_product, padded_depth, weight_rows
+from microc.ops.conv import matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation, through_float
@@ -53,7 +53,8 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     padded = padded_depth(depth, data, weight, call.target)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
     terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
-    return matrix_product(terms, weights, bias, call.attrs.get("out_dtype") or data.type.dtype)
+    dtype = call.attrs.get("out_dtype") or data.type.dtype
+    return matrix_product(terms, weights, bias, dtype, product_notes(data, weight, bias))
 
 
 def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

@@ -6,7 +6,9 @@ the operand's range: an x within -2**30 .. 2**30 - 1 leaves one bit, so that ``S
     (2 x m + 2**31) >> 32  =  (x m + 2**30) >> 31.
 
 Rounding half away from zero by 2**e is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term takes one from negative r,
-so that their ties fall. ``e >= 1``, for e = 0 has no ties.
+so that their ties fall. ``e >= 1``, for e = 0 has no ties. The sign of x serves as well as that of its product r: they
+differ only where r = 0, and (0 - 1 + 2**(e - 1)) >> e = 0. So everything is added by ``SMMLAR``, and what it adds to
+positive x does not depend on x: channels that are computed in a loop of their own make it once.
 """
 
 from __future__ import annotations
@@ -124,12 +126,35 @@ def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tupl
     return (exact + ((one << scale.right) >> 1)) >> scale.right, False
 
 
+def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """High product and rounding shift of |x| <= bound in one ``SMMLAR`` and one shift, and whether ``out``'s zero point is in
+    it; None where that is not exact. Multipliers are not negative."""
+    least, most = scale.right_range
+    if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
+        return None
+    steps = 1 + (2 * out.zero_point if out is not None else 0)
+    folded = out is not None and bound + 1 + (abs(steps) << (most - 1)) <= INT32_MAX
+    if not folded:
+        steps = 1
+    if bound + 1 + (abs(steps) << (most - 1)) > INT32_MAX:
+        return None
+    if isinstance(scale.right, int):
+        half: Expr = ir.const(steps << (most - 1), "int32")
+    else:
+        half = (ir.const(1, "int32") << (scale.right - 1)) * steps
+    if out is None or not out.hides_negative:
+        half = (x >> 31) + half
+    return ir.call("smmlar", x << 1, ir.as_expr(scale.multiplier, "int32"), half) >> scale.right, folded
+
+
 def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
     """``fixed.multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32."""
     found: tuple[Expr, bool] | None = None
     left = max(-scale.right, 0) if isinstance(scale.right, int) else 0
     if scale.multiplier == HALF and left == 1:
         found = x, False
+    elif (sums := accumulated(x, max(-low, high), scale, out)) is not None:
+        found = sums
     elif low << left >= INT32_MIN and high << left <= INT32_MAX:
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
         distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc.module import Module
-from microc.plan.overlap import Rooms, rooms
+from microc.plan.overlap import Overlaps, Rooms, rooms
 from microc.plan.room import Room
 
 BEFORE = -1
@@ -82,12 +82,12 @@ def size_of(placement: Placement) -> int:
     return max((at + unit.size for unit, at in placement.items()), default=0)
 
 
-def demand(module: Module, *, io_in_arena: bool) -> Demand:
+def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
     """The things to place, and how they may lie to each other."""
     alive = lifetimes(module, io_in_arena=io_in_arena)
     values = module.values
     units = tuple(Unit(n, values[n].nbytes, values[n].align, first, last) for n, (first, last) in alive.items())
-    return demand_of(units, rooms(module, alive))
+    return demand_of(units, rooms(module, overlaps, alive))
 
 
 def lower_bound(wanted: Demand) -> int:

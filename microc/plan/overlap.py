@@ -32,7 +32,8 @@ class _Use:
 
 
 class Overlaps:
-    """Rooms between operands of a module's calls, worked out when asked for, once for every kernel."""
+    """Rooms between operands of a module's calls, worked out when asked for, once for every kernel. The order of calls is no
+    matter."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -77,9 +78,8 @@ class Overlaps:
         return _Use(Touches(first, last), frozenset(kinds))
 
 
-def rooms(module: Module, alive: Lifetimes) -> Rooms:
+def rooms(module: Module, overlaps: Overlaps, alive: Lifetimes) -> Rooms:
     """Rooms of all pairs of values that may overlap. ``alive``: first and last call of everything in the arena."""
-    overlaps = Overlaps(module)
     found: dict[tuple[str, str], Room] = {}
     for time, call in enumerate(module.calls):
         ending, starting = _meeting(module, call, alive, time)

@@ -1,4 +1,4 @@
-"""The memory plan of a module: the best of several planners, checked."""
+"""The memory plan of a module: an order of calls, the best of several planners, checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from microc.errors import FitError
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
 from microc.plan.liveness import demand, lower_bound, size_of
+from microc.plan.overlap import Overlaps
 from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact
+from microc.plan.sequence import order_calls
 
 ARENA_ALIGN = 8
 LARGEST = (1 << 31) - 1
@@ -14,8 +16,13 @@ LARGEST = (1 << 31) - 1
 
 
 def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
-    """``module`` with offsets for everything in the arena; inputs and outputs lie inside it by choice."""
-    wanted = demand(module, io_in_arena=io_in_arena)
+    """``module`` with its calls in the order that needs least memory, and offsets for everything in the arena.
+
+    Inputs and outputs lie inside it by choice.
+    """
+    overlaps = Overlaps(module)
+    module = order_calls(module, overlaps, io_in_arena=io_in_arena)
+    wanted = demand(module, overlaps, io_in_arena=io_in_arena)
     planners = PLANNERS + ((("exact", exact),) if len(wanted.units) <= EXACT_LIMIT else ())
     bound, name, best = lower_bound(wanted), "", None
     for tried, planner in planners:

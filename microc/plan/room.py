@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from microc.dtypes import Array
+from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN
 
 GRAIN = 4
 """Everything in the arena starts at a multiple of this many bytes, so that only such distances matter."""
-_BUDGET = 1 << 26
-"""Bytes compared when single distances are tried; beyond it the rest count as unsafe."""
-_SAMPLES = (8, 64)
+_SAMPLES = 16
+"""Grains, at either end and in between, at which single distances are tried before they are compared in full."""
+_TRIES = 256
+"""Single distances that are compared in full; the rest count as unsafe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     ``first_write`` (by byte of the new block) and ``last_touch`` (by byte of the old one) are times on one clock. A distance d is
     safe if ``last_touch[x + d] < first_write[x]`` wherever both exist.
     """
-    new, old = _grains(first_write, np.iinfo(np.int64).max), _grains(last_touch, -1)
+    new, old = _grains(first_write, NEVER_WRITTEN), _grains(last_touch, NEVER_TOUCHED)
     low, high = _rays(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d stands at d + len(new) - 1
     zero = len(new) - 1
@@ -67,10 +69,10 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     return tuple(_ranges((np.flatnonzero(safe) - zero) * GRAIN))
 
 
-def _grains(times: Array, neutral: int) -> Array:
-    """Times as rows of one grain each."""
-    padding = -len(times) % GRAIN
-    return np.concatenate([times, np.full(padding, neutral, np.int64)]).reshape(-1, GRAIN)
+def _grains(times: Array, neutral: int, count: int = 1) -> Array:
+    """Times as rows of one grain each, or of several."""
+    padding = -len(times) % (GRAIN * count)
+    return np.concatenate([times, np.full(padding, neutral, np.int64)]).reshape(-1, GRAIN * count)
 
 
 def _rays(new: Array, old: Array) -> tuple[int, int]:
@@ -93,25 +95,40 @@ def _ray(new: Array, old: Array) -> int:
 
 
 def _single(new: Array, old: Array, between: range) -> list[int]:
-    """Safe distances among those that no ray covers: a sample refutes most of them, the rest are compared in full."""
+    """Safe distances among those that no ray covers.
+
+    A sample refutes most of them. What is left often follows from a period (a kernel that goes channel by channel); if not,
+    the nearest ones are compared in full.
+    """
     left = np.arange(between.start, between.stop)
-    dice = np.random.default_rng(0)
-    for count in _SAMPLES:
-        for x in dice.integers(0, len(new), count):
-            y = left + x
-            inside = (y >= 0) & (y < len(old))
-            damaged = (old[np.where(inside, y, 0)] >= new[x]).any(axis=1)
-            left = left[~(inside & damaged)]
-    ends = len(old) - len(new)
-    found, budget = [], _BUDGET
-    for d in sorted(left.tolist(), key=lambda d: (min(abs(d), abs(d - ends)), d)):
-        first, last = max(0, -d), min(len(new), len(old) - d)
-        budget -= (last - first) * GRAIN
-        if budget < 0:
-            break
-        if (old[first + d : last + d] < new[first:last]).all():
-            found.append(d)
-    return found
+    ends = np.arange(min(_SAMPLES, len(new)))
+    for x in (*ends, *(len(new) - 1 - ends), *np.random.default_rng(0).integers(0, len(new), _SAMPLES)):
+        y = left + x
+        inside = (y >= 0) & (y < len(old))
+        damaged = (old[np.where(inside, y, 0)] >= new[x]).any(axis=1)
+        left = left[~(inside & damaged)]
+    found = _periodic(new, old, left)
+    rest, level = np.setdiff1d(left, found), len(old) - len(new)
+    nearest = sorted(rest.tolist(), key=lambda d: (min(abs(d), abs(d - level)), d))[:_TRIES]
+    return [*found.tolist(), *(d for d in nearest if _safe(new, old, d))]
+
+
+def _safe(new: Array, old: Array, d: int) -> bool:
+    """Whether one distance is safe."""
+    first, last = max(0, -d), min(len(new), len(old) - d)
+    return bool((old[first + d : last + d] < new[first:last]).all())
+
+
+def _periodic(new: Array, old: Array, tried: Array) -> Array:
+    """Those of rising distances that are safe because classes of grains keep apart: all that differ by multiples of a period."""
+    steps = np.diff(tried)
+    if not len(steps):
+        return tried[:0]
+    period = int(np.bincount(steps).argmax())
+    residue = int(np.bincount(tried % period).argmax())
+    made, done = _grains(new.reshape(-1), NEVER_WRITTEN, period), _grains(old.reshape(-1), NEVER_TOUCHED, period)
+    safe = (np.roll(done.max(axis=0), -residue * GRAIN) < made.min(axis=0)).all()
+    return tried[tried % period == residue] if safe else tried[:0]
 
 
 def _ranges(rising: Array) -> Iterable[range]:

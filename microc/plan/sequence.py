@@ -25,12 +25,11 @@ class _State:
     order: tuple[int, ...]
 
 
-def order_calls(module: Module, *, io_in_arena: bool) -> Module:
+def order_calls(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Module:
     """``module`` with its calls in a topological order of small peak; as it is, if no other order is better."""
-    needs = _needs(module)
-    if all(k - 1 in earlier for k, earlier in enumerate(needs) if k):
+    search = Search(module, overlaps, io_in_arena=io_in_arena)
+    if all(k - 1 in earlier for k, earlier in enumerate(search.needs) if k):
         return module
-    search = _Search(module, needs, io_in_arena)
     found = search.best()
     if found.peak >= search.along(range(len(module.calls))).peak:
         return module
@@ -58,11 +57,11 @@ def _needs(module: Module) -> list[set[int]]:
     return found
 
 
-class _Search:
-    """Sizes, uses and savings of a module's calls."""
+class Search:
+    """Sizes, uses and savings of a module's calls. ``needs``: for every call those that must run before it."""
 
-    def __init__(self, module: Module, needs: Sequence[set[int]], io_in_arena: bool) -> None:
-        self.needs = needs
+    def __init__(self, module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> None:
+        self.needs = _needs(module)
         placed = {n for n in module.values if in_arena(module, n, io_in_arena=io_in_arena)}
         self.sizes = {name: module.values[name].nbytes for name in placed}
 
@@ -74,7 +73,7 @@ class _Search:
         self.kept = bases((*module.outputs, *module.state))
         self.users = {n: frozenset(k for k, t in enumerate(self.touched) if n in t) for n in placed}
         self.start = _State(0, bases((*module.inputs, *module.state)), ())
-        self.overlaps = Overlaps(module)
+        self.overlaps = overlaps
         self.calls: tuple[Call, ...] = module.calls
 
     def after(self, state: _State, k: int) -> _State:
@@ -96,12 +95,14 @@ class _Search:
         return total
 
     def along(self, order: Sequence[int]) -> _State:
+        """The state after some calls in order."""
         state = self.start
         for k in order:
             state = self.after(state, k)
         return state
 
     def best(self) -> _State:
+        """The state after all calls, in the best order found."""
         states = [self.start]
         for _ in self.calls:
             found: dict[frozenset[int], _State] = {}

@@ -16,6 +16,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ScheduleError
+from microc.schedule.pairing import paired
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -158,8 +159,15 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
             array = array.astype(dtypes.to_numpy(args[1]))
+        elif primitive == "double_reduction" and args[1] == buffer.name:
+            low, high = dtypes.int_range(str(array.dtype))
+            if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):
+                raise ScheduleError(f"double_reduction: twice {buffer.name!r} does not fit", hint="set_dtype first")
+            array = array * 2
         elif primitive == "transform_layout" and args[0] == buffer.name:
             _, factors, order = args
             extents = [extent for _, extent, _ in _parts(array.shape, factors, order, buffer.name)]
             array = array.reshape(extents).transpose(order)
+        elif primitive == "tensorize_pairs" and args[0] == buffer.name:
+            array = paired(array, args[3])
     return np.ascontiguousarray(array)

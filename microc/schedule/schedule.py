@@ -14,7 +14,18 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule import loops, packing, padding, placement, reduction, selection, storage, tensorize
+from microc.schedule import (
+    doubling,
+    loops,
+    packing,
+    padding,
+    pairing,
+    placement,
+    reduction,
+    selection,
+    storage,
+    tensorize,
+)
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 
@@ -37,9 +48,13 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "storage_align": padding.storage_align,
         "pad_reduction": padding.pad_reduction,
         "decompose_padding": padding.decompose_padding,
+        "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
         "tensorize": tensorize.tensorize,
+        "tensorize_pairs": pairing.tensorize_pairs,
+        "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
+        "select_fma": selection.select_fma,
     }
 )
 
@@ -152,14 +167,26 @@ class Schedule:
     def decompose_padding(self, block: str) -> Schedule:
         return self.apply("decompose_padding", block)
 
+    def double_reduction(self, block: str, weight: str) -> Schedule:
+        return self.apply("double_reduction", block, weight)
+
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
         return self.apply("decompose_reduction", block, loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
 
+    def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
+        return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
+
+    def select_rounding(self) -> Schedule:
+        return self.apply("select_rounding")
+
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")
+
+    def select_fma(self) -> Schedule:
+        return self.apply("select_fma")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

@@ -1,12 +1,13 @@
-"""The primitive select_saturation: clamps to a whole integer range become the core's saturating instructions."""
+"""Primitives that choose among equal expressions what suits a core and the loops: saturation, rounding, fused products."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from microc.schedule.tree import loops_around
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.rewrite import map_expr, map_stmt
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_stmt
 
 _RANGES = {(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"}
 
@@ -31,3 +32,71 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``.
+
+    Only accumulation is contracted. Elsewhere both roundings may be meant, as in rounding to an integer by a large summand.
+    """
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        match s:
+            case ir.Store(buffer, indices, ir.Bin("add", ir.Load() as total, ir.Bin("mul", a, b))) if (
+                s.value.dtype == "float32" and total == ir.Load(buffer, indices)
+            ):
+                return ir.Store(buffer, indices, ir.call("fma", a, b, total))
+            case _:
+                return s
+
+    return replace(func, body=map_stmt(func.body, on_stmt))
+
+
+def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Rounding by a shift that changes in the innermost loop becomes the last of two shifts.
+
+    ``smmlar(x, m, k * (1 << (s - 1))) >> s`` makes what it adds from s: good where a loop repeats one s. Else
+    ``((smmulr(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, for a division that rounds down can be done in two.
+    """
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        return _split_rounding(s, inner[s.name]) if isinstance(s, ir.Block) else s
+
+    inner = {s.name: _innermost(func, s) for s in walk_stmt(func.body) if isinstance(s, ir.Block)}
+    return replace(func, body=map_stmt(func.body, on_stmt))
+
+
+def _innermost(func: ir.PrimFunc, block: ir.Block) -> ir.Var | None:
+    """The variable of the innermost loop around a block that stays a loop."""
+    return next((x.var for x in reversed(loops_around(func.body, block)) if x.kind != "unrolled"), None)
+
+
+def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
+    """Shifts that depend on ``inner`` are done in two steps."""
+    bindings = {i.var: i.binding for i in block.iters}
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        parts = _rounding(e)
+        if parts is None or inner not in free_vars(substitute(parts[1], bindings)):
+            return e
+        total, shift, steps = parts
+        return ((total >> (shift - 1)) + steps) >> 1
+
+    return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
+    """The sum before rounding, the shift, and what is added in steps of half the divisor; None of anything else."""
+    match e:
+        case ir.Bin("shr", ir.Call("smmlar", (x, m, added)), shift):
+            pass
+        case _:
+            return None
+    product: ir.Expr = ir.call("smmulr", x, m)
+    if isinstance(added, ir.Bin) and added.op == "add":
+        product, added = product + added.a, added.b
+    match added:
+        case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less == shift - 1:
+            return product, shift, steps
+        case _:
+            return None

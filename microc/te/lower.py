@@ -124,7 +124,7 @@ class _Lowering:
             value: Expr = ir.Bin(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
         else:
             value = self.expr(body, values)
-        block = ir.Block(tensor.name, tuple(iters), ir.Store(buffer, where, value), init)
+        block = ir.Block(tensor.name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
         return ir.loops(loops, block)
 
 

@@ -50,10 +50,11 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ComputeDef:
-    """How a tensor is made: one expression over its axes."""
+    """How a tensor is made: one expression over its axes. ``notes`` become the block's annotations."""
 
     axes: tuple[Var, ...]
     body: Expr
+    notes: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -86,12 +87,19 @@ def reduce_axis(extent: int, name: str) -> ReduceAxis:
     return ReduceAxis(Var(name), extent)
 
 
-def compute(shape: tuple[int, ...], f: Callable[..., Expr], name: str, axes: tuple[str, ...] | None = None) -> Tensor:
-    """The tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``. ``axes`` names the loop variables."""
+def compute(
+    shape: tuple[int, ...],
+    f: Callable[..., Expr],
+    name: str,
+    axes: tuple[str, ...] | None = None,
+    notes: tuple[tuple[str, int | str], ...] = (),
+) -> Tensor:
+    """The tensor whose element at ``(i, j, ...)`` is ``f(i, j, ...)``. ``axes`` names the loop variables; ``notes`` are what a
+    schedule may want to know."""
     names = axes or tuple(f"i{k}" for k in range(len(shape)))
     variables = tuple(Var(axis) for axis in names)
     body = f(*variables)
-    return Tensor(name, tuple(shape), body.dtype, ComputeDef(variables, body))
+    return Tensor(name, tuple(shape), body.dtype, ComputeDef(variables, body, notes))
 
 
 def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:

@@ -34,6 +34,22 @@ def _sigmoid(x: Any) -> Any:
     return one / (one + np.exp(-x))
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c of float32 with one rounding.
+
+    The product is exact in double. The sum is rounded to odd there: when it is inexact and its last bit is 0, it moves to
+    the neighbour on the side of the error. Rounding that to float32, which has less than half the digits, is then right.
+    """
+    product, addend = float(a) * float(b), float(c)
+    total = product + addend
+    if math.isfinite(total):
+        part = total - product
+        error = (product - (total - part)) + (addend - part)
+        if error and not np.float64(total).view(np.int64) & 1:
+            total = math.nextafter(total, math.copysign(math.inf, error))
+    return type(c)(total)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "abs": _absolute,
@@ -54,6 +70,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "expm1": np.expm1,
         "fabs": _absolute,
         "floor": np.floor,
+        "fma": _fma,
         "fmax": np.fmax,
         "fmin": np.fmin,
         "fmod": np.fmod,

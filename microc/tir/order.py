@@ -178,6 +178,20 @@ def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
             case ir.AddressOf(buffer, indices, extent, write) if buffer.scope in _FOLLOWED:
                 found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0))
                 writes = writes or write
+            case (
+                ir.Load()
+                | ir.AddressOf()
+                | ir.Const()
+                | ir.Var()
+                | ir.Bin()
+                | ir.Un()
+                | ir.Cast()
+                | ir.Select()
+                | ir.Call()
+            ):
+                pass
+            case _:
+                raise InternalError(f"unknown expression {type(x).__name__}")
     if not writes:
         return found
     call = exprs[0]

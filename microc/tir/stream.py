@@ -1,9 +1,9 @@
-"""Several layers as one function that works row by row: tensors between them never exist whole.
+"""Several layers as one function that works through the image from top to bottom: tensors between them never exist whole.
 
-Every layer but the first reads a window, the few rows of its predecessor that one row of its own needs. To make its next
-row it moves the window on by its stride: the rows move up, and its predecessor makes as many new ones at the end, in turn
-from its own window. So each row of every layer is computed once, when it is first needed. Windows carry the padding of
-their reader, above, below and on both sides, so that layers know of none.
+Every layer makes a block of rows at a time, from a window: the rows of its predecessor that the block needs. To go on, it moves
+its window down: the rows that are still needed move to the front, and its predecessor makes the others behind them, in turn from
+a window of its own. So each row of every layer is computed once, when it is first needed. Windows hold the padding above and
+below the image, so that layers know of none.
 """
 
 from __future__ import annotations
@@ -15,58 +15,21 @@ from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The rows that a layer reads: ``reach`` at once, from row ``y * stride - top`` on for its row y.
-
-    ``left`` and ``right`` are elements of padding beside the ``width`` elements of a row; there, and in the rows above the
-    first and (if ``bottom``) below the last, stands ``pad_value``.
-    """
-
-    reach: int
-    stride: int
-    width: int
-    top: int = 0
-    bottom: int = 0
-    left: int = 0
-    right: int = 0
-    pad_value: int | float = 0
-
-    @property
-    def padded(self) -> bool:
-        return bool(self.top or self.bottom or self.left or self.right)
-
-    @property
-    def rows(self) -> int:
-        """Rows that are held: where the stride is longer than the reach, some are skipped."""
-        return max(self.reach, self.stride)
-
-    @property
-    def pitch(self) -> int:
-        """Elements from one row to the next."""
-        return self.left + self.width + self.right
-
-    @property
-    def lead(self) -> int:
-        """Rows of the predecessor that exist before the layer's row 0 asks for new ones."""
-        return self.rows - self.stride - self.top
+from microc.tir.stripes import Shape, Window, first_row
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: ``func``, lowered, makes one row of it.
+    """One layer: ``func``, lowered, makes a block of rows of the shape.
 
-    ``data`` and ``result`` are its parameters for the window (dense, ``reach`` rows of ``pitch`` elements) and for the row made;
-    ``by_row`` those that hold one row of tensors shaped like the result. The result has ``rows`` rows.
+    ``data`` and ``result`` are its parameters for the window and for the rows made; ``by_row`` those that hold the same rows of
+    tensors shaped like the result. All are dense.
     """
 
+    shape: Shape
     func: ir.PrimFunc
-    window: Window
     data: ir.Buffer
     result: ir.Buffer
-    rows: int
     by_row: tuple[ir.Buffer, ...] = ()
 
 
@@ -82,7 +45,8 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
     """One function for a chain of layers. ``source_rows``: rows of the first layer's input, which stands in memory whole.
 
     Parameters: the source, tensors read by row, constants, the last layer's result, workspaces. ``words``: rows of bytes are
-    moved by (unaligned) words.
+    moved by (unaligned) words. The blocks are as
+    :func:`~microc.tir.stripes.choose_blocks` chooses them.
     """
     return _Stream(name, tuple(layers), source_rows, words).build()
 
@@ -96,7 +60,7 @@ class _Place:
 
 
 Target = Callable[[ir.Var], _Place]
-"""Where a row goes, by its number."""
+"""Where a block goes, by its first row."""
 _Key = tuple[str, int]
 """The n-th workspace of a dtype."""
 _ZERO = ir.const(0, "int32")
@@ -108,23 +72,26 @@ class _Stream:
         self.copying = "vectorized" if words else "serial"
         self.taken = {name for layer in layers for name in _names(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
-        first = layers[0]
-        self.source = self.parameter("data", 0, first.data, source_rows * first.window.width)
-        self.places: list[dict[ir.Buffer, _Place]] = [self.operands(k) for k in range(len(layers))]
-        last = len(layers) - 1
-        self.result = self.parameter("out", last, layers[last].result, layers[last].rows * layers[last].result.size)
+        first, last = layers[0], layers[-1]
+        self.source = self.parameter("data", 0, first.data, source_rows * first.shape.window.width)
+        self.places = [self.operands(k) for k in range(len(layers))]
+        self.result = self.parameter(
+            "out", len(layers) - 1, last.result, _row_size(last, last.result) * last.shape.rows
+        )
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
             places |= {own: _Place(self.scratch[key], _ZERO) for key, own in _workspaces(layer)}
-        self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.window.padded}
+        self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> Stream:
         last = len(self.layers) - 1
-        early = self.early(last)
+        shape = self.layers[last].shape
+        early = -(-first_row([layer.shape for layer in self.layers], last) // shape.block)
         step = ir.Var(self.fresh("step"))
-        row = step - early if early else step
         body = ir.For(
-            step, ir.const(self.layers[last].rows + early, "int32"), self.next_row(last, row, self.out_row, None)
+            step,
+            ir.const(shape.rows // shape.block + early, "int32"),
+            self.next_block(last, (step - early) * shape.block, self.out_rows, None),
         )
         whole = simplify_stmt(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
         params = (*self.origins, *self.windows.values(), *self.scratch.values())
@@ -145,12 +112,12 @@ class _Stream:
         return buffer
 
     def operands(self, position: int) -> dict[ir.Buffer, _Place]:
-        """Constants, and tensors read by row (their start is set for each row)."""
+        """Constants, and tensors read by row (their start is set for each block)."""
         layer = self.layers[position]
         found: dict[ir.Buffer, _Place] = {}
-        for param in layer.func.params:
-            if param in layer.by_row:
-                found[param] = _Place(self.parameter(param.name, position, param, layer.rows * param.size), _ZERO)
+        for param in layer.by_row:
+            size = _row_size(layer, param) * layer.shape.rows
+            found[param] = _Place(self.parameter(param.name, position, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
                 own = replace(param, name=self.fresh(param.name))
@@ -167,57 +134,63 @@ class _Stream:
         return {key: ir.Buffer(self.fresh("scratch"), (n,), key[0], "workspace") for key, n in sizes.items()}
 
     def window(self, position: int) -> ir.Buffer:
-        window = self.layers[position].window
-        size = window.rows * window.pitch
-        return ir.Buffer(self.fresh("rows"), (size,), self.layers[position].data.dtype, "workspace")
+        shape = self.layers[position].shape
+        return ir.Buffer(
+            self.fresh("rows"), (shape.held * shape.window.width,), self.layers[position].data.dtype, "workspace"
+        )
 
     # ------------------------------------------------------------ statements
 
-    def early(self, position: int) -> int:
-        """How many steps before its row 0 a layer has to start, so that its window and those before it are full by then."""
-        if position not in self.windows:
-            return 0
-        window = self.layers[position].window
-        before = self.early(position - 1) if position else 0
-        return max(0, -(-(window.lead + before) // window.stride))
+    def out_rows(self, row: ir.Var) -> _Place:
+        return _Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
-    def out_row(self, row: ir.Var) -> _Place:
-        return _Place(self.result, row * self.layers[-1].result.size)
-
-    def next_row(self, position: int, row: ir.Expr, into: Target, instead: ir.Stmt | None) -> ir.Stmt:
-        """Move the window of a layer on to ``row`` and compute it; ``instead`` happens where it has no such row."""
-        layer = self.layers[position]
+    def next_block(self, position: int, row: ir.Expr, into: Target, reader: Shape | None) -> ir.Stmt:
+        """Move the window of a layer on to ``row`` and compute the block there, for the window of ``reader``."""
+        layer, shape = self.layers[position], self.layers[position].shape
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
             window: ir.Stmt | None = self.advance(position, index)
             data = _Place(self.windows[position], _ZERO)
         else:
-            window, data = None, _Place(self.source, index * (layer.window.stride * layer.window.width))
+            window, data = None, _Place(self.source, index * (shape.window.stride * shape.window.width))
         places = self.places[position] | {layer.data: data, layer.result: into(index)}
-        places |= {b: _Place(places[b].buffer, index * b.size) for b in layer.by_row}
-        made = _guarded(index, layer.rows, _placed(layer.func.body, places), instead)
-        return ir.Let(index, row, ir.seq(window, made))
+        places |= {b: _Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
+        outside = 0 if shape.inside else shape.block - 1
+        inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
+        made = ir.If(inside, _placed(layer.func.body, places))
+        border = self.border(into(index), index, shape.rows, shape.block, reader)
+        return ir.Let(index, row, ir.seq(window, made, border))
 
     def advance(self, position: int, row: ir.Expr) -> ir.Stmt:
-        """Bring the window of a layer to ``row``: it moves up by the stride, new rows follow."""
-        window, buffer = self.layers[position].window, self.windows[position]
-        kept = window.rows - window.stride
-        shift = self.move(buffer, _ZERO, buffer, ir.const(window.stride * window.pitch, "int32"), kept * window.pitch)
+        """Bring the window of a layer to ``row``: it moves by a step, and new rows follow."""
+        shape, buffer = self.layers[position].shape, self.windows[position]
+        width, kept = shape.window.width, shape.held - shape.step
+        shift = self.move(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
+        block = self.layers[position - 1].shape.block if position else 1
         turn = ir.Var(self.fresh("turn"))
-        start = (turn + kept) * window.pitch + window.left
-        pad = self.fill(buffer, start, window.width, window) if window.top or window.bottom else None
-        new = row * window.stride + window.lead + turn
-        if position:
-            made = self.next_row(position - 1, new, lambda _: _Place(buffer, start), pad)
-        else:
-            made = self.source_row(new, buffer, start, pad)
-        return ir.seq(shift if kept else None, ir.For(turn, ir.const(window.stride, "int32"), made))
+        place = _Place(buffer, (turn * block + kept) * width)
+        new = row * shape.window.stride + shape.lead + turn * block
+        source = self.source_row(new, place, shape) if not position else None
+        made = source or self.next_block(position - 1, new, lambda _: place, shape)
+        return ir.seq(shift if kept else None, ir.For(turn, ir.const(shape.step // block, "int32"), made))
 
-    def source_row(self, row: ir.Expr, into: ir.Buffer, to: ir.Expr, instead: ir.Stmt | None) -> ir.Stmt:
+    def source_row(self, row: ir.Expr, into: _Place, reader: Shape) -> ir.Stmt:
         """A copy of a row of the source."""
-        index, width = ir.Var(self.fresh("row")), self.layers[0].window.width
-        copy = self.move(into, to, self.source, index * width, width)
-        return ir.Let(index, row, _guarded(index, self.source_rows, copy, instead))
+        index, width = ir.Var(self.fresh("row")), reader.window.width
+        assert into.start is not None
+        copy = self.move(into.buffer, into.start, self.source, index * width, width)
+        made = ir.If(_within(index, self.source_rows), copy)
+        return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
+
+    def border(self, into: _Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
+        """Padding in those rows of a block that lie outside the image."""
+        if reader is None or not reader.window.padded:
+            return None
+        k, width = ir.Var(self.fresh("k")), reader.window.width
+        assert into.start is not None
+        fill = self.fill(into.buffer, into.start + k * width, width, reader.window)
+        each = ir.For(k, ir.const(block, "int32"), ir.If(ir.Un("not", _within(row + k, rows)), fill))
+        return ir.If(ir.Bin("or", row < 0, row > rows - block), each)
 
     def move(self, into: ir.Buffer, to: ir.Expr, source: ir.Buffer, start: ir.Expr, size: int) -> ir.Stmt:
         """Copy ``size`` elements, in rising order."""
@@ -230,10 +203,10 @@ class _Stream:
         value = ir.const(window.pad_value, into.dtype)
         return ir.For(k, ir.const(size, "int32"), ir.Store(into, (start + k,), value), self.copying)
 
-    def fill_window(self, position: int) -> ir.Stmt | None:
-        """Padding everywhere, before the first step: beside the rows it is never overwritten."""
-        window, buffer = self.layers[position].window, self.windows[position]
-        return self.fill(buffer, _ZERO, buffer.size, window) if window.padded else None
+    def fill_window(self, position: int) -> ir.Stmt:
+        """Before the first step there is padding everywhere: above the image, and where blocks reach beyond it, so that all
+        that is ever computed with has a value."""
+        return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
 
 
 def _names(func: ir.PrimFunc) -> set[str]:
@@ -260,8 +233,13 @@ def _workspaces(layer: Layer) -> Iterator[tuple[_Key, ir.Buffer]]:
             yield (param.dtype, number), param
 
 
-def _guarded(row: ir.Expr, rows: int, made: ir.Stmt, instead: ir.Stmt | None) -> ir.Stmt:
-    return ir.If(ir.Bin("and", row >= 0, row < rows), made, instead)
+def _row_size(layer: Layer, buffer: ir.Buffer) -> int:
+    """Elements of one row of a tensor that a layer makes, or reads by row."""
+    return buffer.size // layer.shape.block
+
+
+def _within(row: ir.Expr, rows: int) -> ir.Expr:
+    return ir.Bin("and", row >= 0, row < rows)
 
 
 def _placed(body: ir.Stmt, places: Mapping[ir.Buffer, _Place]) -> ir.Stmt:

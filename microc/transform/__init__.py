@@ -7,11 +7,13 @@ from microc.transform import (
     constant_channels,
     dead_channels,
     dead_code,
+    duplicate_channels,
     fold_constants,
     fuse,
     layout,
     legalize,
     qdq,
+    unary_functions,
 )
 
 PASSES = (
@@ -24,7 +26,9 @@ PASSES = (
     fold_constants.PASS,
     canonicalise.PASS,
     constant_channels.PASS,
+    duplicate_channels.PASS,
     dead_channels.PASS,
+    unary_functions.PASS,
     bounds.PASS,
     common_subexpressions.PASS,
     dead_code.PASS,

@@ -10,12 +10,14 @@ sees the padding value at the border, so the channel is folded only where that v
 A depthwise convolution of such a channel is left alone: its result is constant too, or it is not (``ranges.py`` takes every set
 of taps that can lie inside).
 
-The layer's weights for the channel become zero; :mod:`microc.transform.dead_channels` then removes what nobody reads. Values of
-one pixel that are constant as a whole become constants. Only integers: sums of floats would round in another order.
+The layer's weights for the channel become zero; :mod:`microc.transform.dead_channels` then removes what nobody reads. A value
+that is constant as a whole becomes a constant of its elementwise readers, so that the branch that made it goes. Only integers:
+sums of floats would round in another order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +26,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import without_dead_nodes
+from microc.ops import registry
 from microc.ops.conv_geometry import geometry
 from microc.transform.channels import is_mixing
 from microc.transform.context import Pass, PassContext
@@ -49,19 +52,33 @@ def fold_constant_channels(graph: Graph, context: PassContext) -> Graph:
 
 
 def _with_constant_values(graph: Graph, ranges: Ranges) -> Graph:
-    """Computed values of one pixel with constant channels only become constants; the graph's outputs stay computed."""
+    """Computed values with constant channels only become constants where they are one pixel, or where an elementwise node reads
+    them beside a value of the result's shape. The graph's outputs stay computed."""
     kept = {*graph.outputs, *graph.updates.values()}
-    consts = dict(graph.consts)
-    for node in graph.nodes:
-        (name, *others) = node.outputs
-        kind, known = graph.types[name], ranges.get(name)
-        if known is None or others or name in kept or kind.size != kind.shape[-1] or not known.constant.all():
+    types, consts = dict(graph.types), dict(graph.consts)
+    vectors: dict[str, str] = {}
+    for name in (name for node in graph.nodes for name in node.outputs if name in ranges):
+        kind, known = graph.types[name], ranges[name]
+        if name in kept or not kind.size or not known.constant.all():
             continue
-        consts[name] = known.low.astype(dtypes.to_numpy(kind.dtype)).reshape(kind.shape)
-    if len(consts) == len(graph.consts):
+        shape = (*[1] * (len(kind.shape) - 1), kind.shape[-1])
+        vectors[name] = name if shape == kind.shape else fresh_name(types, f"{name}.constant")
+        types[vectors[name]] = replace(kind, shape=shape)
+        consts[vectors[name]] = known.low.astype(dtypes.to_numpy(kind.dtype)).reshape(shape)
+    if not vectors:
         return graph
-    computed = (node for node in graph.nodes if node.outputs[0] not in consts)
-    return without_dead_nodes(replace(graph, consts=consts).with_nodes(computed))
+    nodes = (_with_vectors(graph, node, vectors) for node in graph.nodes if node.outputs[0] not in consts)
+    return without_dead_nodes(replace(graph, types=types, consts=consts).with_nodes(nodes))
+
+
+def _with_vectors(graph: Graph, node: Node, vectors: Mapping[str, str]) -> Node:
+    """An elementwise node that reads constants where another operand has the result's shape."""
+    definition, shape = registry.get(node.op), graph.types[node.outputs[0]].shape
+    varying = [name for name in node.inputs if name and name not in vectors and name not in graph.consts]
+    if not definition.elementwise or all(graph.types[name].shape != shape for name in varying):
+        return node
+    names = (name if k in definition.whole else vectors.get(name, name) for k, name in enumerate(node.inputs))
+    return replace(node, inputs=tuple(names))
 
 
 def _folded(graph: Graph, node: Node, data: Range) -> tuple[Array, Array] | None:

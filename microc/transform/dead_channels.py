@@ -31,8 +31,9 @@ from microc.transform.channels import Link, channels, is_mixing, links
 from microc.transform.context import Pass, PassContext
 
 MULTIPLE = 4
-"""Layers have channels in fours. Measured on mlperf_vww_int8, Cortex-M4, against none to fill up: 1 gives 10.92 M instructions,
-2 gives 10.60 M, 4 gives 10.37 M, for 3 % more multiplications."""
+"""Layers have channels in fours. Measured on mlperf_vww_int8 and Cortex-M4: with kernels on bytes alone, 1, 2 and 4 gave 10.92,
+10.60 and 10.37 M instructions; with 16-bit patches they are within 0.1 % of one another (8 costs 2 %), and fours take 9 % less
+code than ones."""
 
 
 def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:

@@ -157,7 +157,7 @@ def test_unswitch_and_words(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("extent", [1, 3, 4, 5, 8, 23])
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
 def test_words_and_a_rest(extent: int, dtype: str) -> None:
     """Copies and fills of every length, from an odd place."""
     i = ir.Var("i")
@@ -190,6 +190,20 @@ def test_share_names_what_is_used_twice() -> None:
     assert len(loads) == 4  # each operand once
     func = ir.PrimFunc("products", (x, w, out), body)
     np.testing.assert_array_equal(outputs(replace(func, body=shared), lowered=False), outputs(func, lowered=False))
+
+
+def test_share_reads_memory_in_order() -> None:
+    """Neighbouring words that one statement reads are read one after the other, whatever the order it uses them in."""
+    x, out, zero = ir.Buffer("x", (8,), "int16"), ir.Buffer("out", (2,), "int32"), ir.const(0, "int32")
+
+    def word(at: int) -> ir.Expr:
+        return ir.Call("load_i16x2", (ir.AddressOf(x, (ir.const(at, "int32"),), 2),), "int32")
+
+    first = ir.Store(out, (zero,), word(6) * word(2) + word(4) * word(0))
+    second = ir.Store(out, (ir.const(1, "int32"),), word(6) * word(4) + word(2) * word(0))
+    shared = share_values(ir.seq(first, second))
+    values = [s.value for s in walk_stmt(shared) if isinstance(s, ir.Let)]
+    assert values == [word(k) for k in (0, 2, 4, 6)]
 
 
 def test_share_sees_stores_in_between() -> None:

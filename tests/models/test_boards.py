@@ -47,8 +47,12 @@ def firmware(path: Path, board: str, folder: Path) -> Project:
 
 @needs_corpus
 @pytest.mark.corpus
-@pytest.mark.parametrize("board", BOARDS)
-@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    ("path", "board"),
+    [(path, board) for path in MODELS for board in BOARDS]
+    + [(path, "microbit") for path in models("mlperf_kws_int8*")],
+    ids=lambda p: p.stem if isinstance(p, Path) else p,
+)
 def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None:
     sequence = in_sequence(path)
     try:
@@ -91,7 +95,7 @@ def digits_input(image: np.ndarray, device: Device) -> np.ndarray:
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
-    found = models("mlperf_kws_int8*")
+    found = models("mlperf_vww_int8*")
     if not found:
         pytest.skip("the model corpus is absent")
     with pytest.raises(FitError, match=r"\d"):

@@ -14,7 +14,10 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
 from microc.target import target_for
 from microc.tir import interp, ir
 
-INTRINSICS: Mapping[str, Any] = {"smmulr": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32}
+INTRINSICS: Mapping[str, Any] = {
+    "smmulr": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32,
+    "smmlar": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
+}
 
 
 def attributes(definition: OpDef, case: Case) -> dict[str, Any]:

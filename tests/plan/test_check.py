@@ -27,7 +27,7 @@ def moved(module: Module, **offsets: int) -> Module:
 def test_a_value_moved_onto_a_live_one_is_caught(module: Module, data: st.DataObject) -> None:
     planned = plan_module(module)
     assert planned.plan is not None
-    alive = lifetimes(module, io_in_arena=True)
+    alive = lifetimes(planned, io_in_arena=True)
     parted = {view.base for view in module.views}  # the rest of a value whose parts are read later may be written over
     whole = [name for name in alive if name not in parted]
     pairs = [(a, b) for a in whole for b in alive if alive[a][0] < alive[b][0] < alive[a][1] and a != b]

@@ -15,7 +15,7 @@ from microc.errors import InternalError
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
 from microc.plan.liveness import lifetimes
-from microc.plan.overlap import rooms
+from microc.plan.overlap import Overlaps, rooms
 from microc.plan.room import GRAIN, Room
 from microc.schedule.meaning import meanings
 from microc.schedule.rules import schedule_kernel
@@ -62,7 +62,7 @@ def one_step(func: ir.PrimFunc) -> Module:
 def room_of(func: ir.PrimFunc) -> Room:
     """From the first parameter to ``out``."""
     module = one_step(func)
-    found = rooms(module, lifetimes(module, io_in_arena=True))
+    found = rooms(module, Overlaps(module), lifetimes(module, io_in_arena=True))
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
     return found.get((first.name, "out"), Room(first.nbytes, out.nbytes))
 
@@ -149,7 +149,7 @@ for i in T.serial(16):
 """
     module = one_step(kernel("x: 16 int8, out: 16 int8, work: 16 int8 workspace", body))
     check_plan(module.with_plan(Plan({"x": 0, "out": 0, "work": 0}, 16, 0, "by hand")))
-    found = rooms(module, lifetimes(module, io_in_arena=True))
+    found = rooms(module, Overlaps(module), lifetimes(module, io_in_arena=True))
     assert all(0 in [d for span in found[pair].safe for d in span] for pair in (("x", "work"), ("work", "out")))
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
 from microc.plan.liveness import Placement, Unit, demand, demand_of, lower_bound, size_of
+from microc.plan.overlap import Overlaps
 from microc.plan.plan import plan_module
 from microc.plan.planners import EXACT_LIMIT, PLANNERS, Planner, exact, first_fit, greedy_by_size
 from tests.plan.modules import Sketch, modules, residual
@@ -39,7 +40,7 @@ def test_plans_are_correct(module: Module, io_in_arena: bool) -> None:
 @given(module=modules(calls=14))
 @settings(max_examples=30, deadline=None)
 def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -> None:
-    wanted = demand(module, io_in_arena=True)
+    wanted = demand(module, Overlaps(module), io_in_arena=True)
     placement = planner(wanted)
     assert set(placement) == set(wanted.units)
     assert size_of(placement) >= lower_bound(wanted)
@@ -69,7 +70,7 @@ def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
 @given(modules(calls=3))
 @settings(max_examples=40, deadline=None)
 def test_exact_is_correct(module: Module) -> None:
-    wanted = demand(module, io_in_arena=True)
+    wanted = demand(module, Overlaps(module), io_in_arena=True)
     if len(wanted.units) <= EXACT_LIMIT:
         placement = exact(wanted)
         check_plan(planned(module, placement))

@@ -13,7 +13,9 @@ from microc.tir.interp import run
 from microc.tir.lower import lower
 
 
-def matmul(rows: int, depth: int, columns: int, dtype: str = "int8") -> ir.PrimFunc:
+def matmul(
+    rows: int, depth: int, columns: int, dtype: str = "int8", notes: tuple[tuple[str, int | str], ...] = ()
+) -> ir.PrimFunc:
     """acc = x @ weight.T + bias in int32; out = clamp(acc >> 7)."""
     x = te.placeholder((rows, depth), dtype, "x")
     weight = te.placeholder((columns, depth), "int8", "weight")
@@ -24,7 +26,7 @@ def matmul(rows: int, depth: int, columns: int, dtype: str = "int8") -> ir.PrimF
         value = x[p, k.var].astype("int32") * weight[o, k.var].astype("int32")
         return te.sum_reduce(value, k, init=bias[o])
 
-    acc = te.compute((rows, columns), product, "acc", ("p", "o"))
+    acc = te.compute((rows, columns), product, "acc", ("p", "o"), notes)
     out = te.compute(
         (rows, columns), lambda p, o: ir.clamp(acc[p, o] >> 7, -128, 127).astype("int8"), "out", ("p", "o")
     )
@@ -56,7 +58,7 @@ def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedu
     arrays: list[Array] = []
     for param in func.params:
         info = np.iinfo(to_numpy(param.dtype))
-        low, high = (-1000, 1000) if info.bits == 32 else (info.min, info.max)
+        low, high = (-1000, 1000) if info.bits == 32 else (info.min + (param.scope == "const"), info.max)
         array = dice.integers(low, high, size=param.shape, endpoint=True).astype(info.dtype)
         arrays.append(array if schedule is None or param.scope != "const" else schedule.packed(param, array))
     arrays += [np.zeros(work.shape, to_numpy(work.dtype)) for work in what.params[len(arrays) :]]

@@ -17,16 +17,21 @@ from microc.transform.channels import channels
 from microc.transform.constant_channels import fold_constant_channels
 from microc.transform.context import PassContext
 from microc.transform.dead_channels import eliminate_dead_channels
+from microc.transform.duplicate_channels import merge_duplicate_channels
 from microc.transform.ranges import value_ranges
+from microc.transform.unary_functions import simplify_unary_functions
 from tests.transform.integer_network import IntegerNetwork, random_network
 from tests.transform.network import apply, check, ops, random_inputs
 
+PASSES = (fold_constant_channels, merge_duplicate_channels, eliminate_dead_channels, tighten_bounds)
 MULTIPLIER = {"multiplier": 1 << 30, "shift": -5, "shift_range": (-5, -5)}
 
 
 def narrowed(graph: Graph, context: PassContext) -> Graph:
     """All passes on channels, in order."""
-    return tighten_bounds(eliminate_dead_channels(fold_constant_channels(graph, context), context), context)
+    for function in PASSES:
+        graph = function(graph, context)
+    return graph
 
 
 def run(net: IntegerNetwork, *outputs: str) -> Graph:
@@ -44,8 +49,11 @@ def width(graph: Graph, number: int) -> int:
 
 
 def weights(live: int, dead: int, *shape: int) -> Array:
-    """Ones for ``live`` output channels, zeros for ``dead`` ones behind them."""
-    return np.concatenate([np.ones((live, *shape), np.int8), np.zeros((dead, *shape), np.int8)])
+    """Different weights for ``live`` output channels, zeros for ``dead`` ones behind them."""
+    array = np.zeros((live + dead, *shape), np.int8)
+    array[:live] = 1
+    array[:live, ..., 1] += np.arange(live, dtype=np.int8).reshape(-1, *[1] * (len(shape) - 1))
+    return array
 
 
 def network(live: int, dead: int, constant: int = -20, size: int = 4) -> tuple[IntegerNetwork, str]:
@@ -74,7 +82,7 @@ def test_random_networks_keep_what_they_compute(seed: int) -> None:
 
 def run_all(graph: Graph) -> Graph:
     result = graph
-    for function in (fold_constant_channels, eliminate_dead_channels, tighten_bounds):
+    for function in (simplify_unary_functions, *PASSES):
         result = check(function, result)
     return result
 
@@ -107,8 +115,9 @@ def test_constant_channels_move_into_the_bias_of_the_next_layer() -> None:
     assert [graph.consts[n.inputs[1]].shape for n in graph.nodes if n.op == "conv2d"] == [(4, 1, 1, 3), (5, 1, 1, 4)]
 
 
-@pytest.mark.parametrize(("pad_value", "left"), [(-20, 4), (0, 16)], ids=["padded alike", "padded with another number"])
+@pytest.mark.parametrize(("pad_value", "left"), [(-20, 4), (0, 8)], ids=["padded alike", "padded with another number"])
 def test_a_border_counts(pad_value: int, left: int) -> None:
+    """Twelve channels that differ at the border are alike: one stands for all."""
     net, x = network(live=4, dead=12)
     net.layer(x, net.rng.integers(1, 9, (5, 3, 3, 16)).astype(np.int8), padding=(1, 1, 1, 1), pad_value=pad_value)
     assert width(run(net), 1) == left
@@ -121,9 +130,7 @@ def test_padding_that_no_tap_sees_does_not_count() -> None:
     assert width(run(net), 1) == 4
 
 
-@pytest.mark.parametrize(
-    ("low", "left"), [(-128, 16), (-60, 4)], ids=["differs at the border", "clamped to one number"]
-)
+@pytest.mark.parametrize(("low", "left"), [(-128, 8), (-60, 4)], ids=["differs at the border", "clamped to one number"])
 def test_a_depthwise_layer_keeps_a_channel_that_differs_at_the_border(low: int, left: int) -> None:
     net, x = network(live=4, dead=12)
     taps = net.constant(np.full((16, 3, 3, 1), 64, np.int8))
@@ -156,6 +163,65 @@ def test_a_vector_of_constants_is_a_constant() -> None:
     gates = net.layer(pooled, np.zeros((3, 1, 1, 3), np.int8))
     net.sum_of("x", gates)
     assert ops(run(net)) == ["qadd"]
+
+
+def test_a_branch_that_is_constant_goes() -> None:
+    """Its numbers stay in the sum, one for each channel."""
+    net, x = network(live=4, dead=0)
+    other = net.layer(x, np.ones((4, 3, 3, 1), np.int8), groups=4, padding=(1, 1, 1, 1))
+    net.sum_of(x, net.layer(other, np.zeros((4, 1, 1, 4), np.int8)))
+    graph = run(net)
+    assert ops(graph) == ["conv2d", "requantize", "qadd"] and graph.types[graph.nodes[2].inputs[1]].shape == (
+        1,
+        1,
+        1,
+        4,
+    )
+
+
+# ---------------------------------------------------------------- duplicate channels
+
+
+def test_equal_channels_are_computed_once() -> None:
+    """Through depthwise layers and pools; the sum of their weights has to fit."""
+    net = IntegerNetwork(x=TensorType((1, 5, 5, 3), "int8"))
+    different = net.rng.integers(-9, 9, (8, 1, 1, 3)).astype(np.int8)
+    acc = net.op("conv2d", "x", net.constant(np.tile(different, (2, 1, 1, 1))), out_dtype="int32")
+    taps = net.constant(np.tile(net.rng.integers(-9, 9, (8, 3, 3, 1)).astype(np.int8), (2, 1, 1, 1)))
+    x = net.op("conv2d", requantized(net, acc), taps, groups=16, padding=(1, 1, 1, 1), pad_value=9, out_dtype="int32")
+    x = net.op("avg_pool2d", requantized(net, x), kernel=(2, 2), strides=(1, 1))
+    weights = np.full((4, 3, 3, 16), 50, np.int8)
+    weights[..., 4:8] = weights[..., 12:] = 80
+    net.layer(x, weights, padding=(1, 1, 1, 1), pad_value=-7)
+    graph = run(net)
+    assert [width(graph, k) for k in (0, 2, 4)] == [12, 12, 12]
+
+
+def test_channels_that_differ_in_one_constant_are_not_equal() -> None:
+    net = IntegerNetwork(x=TensorType((1, 5, 5, 3), "int8"))
+    acc = net.op("conv2d", "x", net.constant(np.ones((16, 1, 1, 3), np.int8)), out_dtype="int32")
+    shifts = net.constant(np.repeat([-5, -6, -7, -8], 4).astype(np.int8))
+    attrs: dict[str, Any] = {**MULTIPLIER, "shift": None, "zero_point": 0, "minimum": -128, "maximum": 127}
+    x = net.op("requantize", acc, shifts, rounding="double", out_dtype="int8", input_zero_point=0, bound=-1, **attrs)
+    net.layer(x, net.rng.integers(-9, 9, (4, 1, 1, 16)).astype(np.int8))
+    assert width(run(net), 0) == 4
+
+
+def test_equal_channels_of_a_flattened_value_stay_apart_by_position() -> None:
+    net = IntegerNetwork(x=TensorType((1, 3, 3, 3), "int8"))
+    acc = net.op("conv2d", "x", net.constant(np.ones((8, 1, 1, 3), np.int8)), out_dtype="int32")
+    flat = net.flatten(requantized(net, acc))
+    net.layer(flat, net.rng.integers(-9, 9, (4, 72)).astype(np.int8))
+    graph = run(net)
+    assert width(graph, 0) == 4 and graph.types[graph.nodes[3].inputs[0]].shape == (1, 36)
+
+
+def test_joined_copies_are_read_once() -> None:
+    net, x = network(live=8, dead=0)
+    joined = net.op("concat", x, net.constant(np.zeros((1, 4, 4, 4), np.int8)), x, axis=3)
+    net.layer(joined, net.rng.integers(-9, 9, (4, 1, 1, 20)).astype(np.int8))
+    graph = run(net)
+    assert graph.consts[graph.nodes[-2].inputs[1]].any(axis=(0, 1, 2)).sum() <= 8
 
 
 # ---------------------------------------------------------------- dead channels
@@ -250,7 +316,7 @@ def test_layers_are_filled_up_with_copies_of_live_channels(live: int, left: int)
     graph = run(net)
     first = graph.nodes[1]
     assert width(graph, 1) == left
-    assert (first.attr("bound"), first.attr("shift")) == (3 * 127 + 5, -6)
+    assert (first.attr("bound"), first.attr("shift")) == (max(127 * (live + 2) + 5, 128 * (live + 2) - 5), -6)
 
 
 def test_a_network_that_ignores_its_input_still_runs() -> None:

@@ -6,6 +6,8 @@ starts at an odd element has its first element apart. Two neighbours of three ta
 
     row words (x0, x1), (x2, x3); weight words (w0, w1), (w1, w2)
     c0 += x0 w0 + x1 w1 (SMLAD) + x2 w2 (SMLABT)        c1 += x1 w0 (SMLATB) + x2 w1 + x3 w2 (SMLAD)
+
+A single tap, one of several that lie apart, multiplies both halves of words that start at any element.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ from __future__ import annotations
 from microc.schedule.intrinsics.base import Part, Step, TensorIntrin
 
 MOST_TAPS = 16
-SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2))
+SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
 """Outputs and stride."""
+
+
+def correlation(outputs: int, taps: int, stride: int) -> str:
+    """The name of a correlation."""
+    return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
 
 def _row(element: int) -> Part:
@@ -25,6 +32,16 @@ def _row(element: int) -> Part:
 def _pair(tap: int) -> Part:
     """The weights ``tap`` and ``tap + 1``."""
     return Part(tap, ("load_i16x2",), 2)
+
+
+def _apart(outputs: int) -> TensorIntrin:
+    """One tap for neighbouring outputs."""
+    weight = Part(0, (), 1)
+    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, f"smla{'bt'[n % 2]}b", n) for n in range(outputs))
+    order = tuple(range(outputs))
+    return TensorIntrin(
+        correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, "dsp", steps, outputs=outputs
+    )
 
 
 def _single(output: int, element: int, tap: int, taps: int) -> Step:
@@ -48,11 +65,6 @@ def _steps(output: int, start: int, taps: int) -> list[Step]:
     return steps
 
 
-def correlation(outputs: int, taps: int, stride: int) -> str:
-    """The name of a correlation."""
-    return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
-
-
 def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
     """Steps run along the row by two words, which one instruction can load, so that few are held at once."""
     places = [(n, k) for n in range(outputs) for k in range(taps)]
@@ -70,6 +82,7 @@ def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
     )
 
 
-CORRELATIONS = tuple(
-    _correlate(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)
+CORRELATIONS = (
+    *(_apart(outputs) for outputs, stride in SHAPES if stride == 1 and outputs > 1),
+    *(_correlate(outputs, taps, stride) for outputs, stride in SHAPES for taps in range(2, MOST_TAPS + 1)),
 )

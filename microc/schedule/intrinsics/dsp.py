@@ -71,6 +71,16 @@ DSP = (
     _half("smlatb", _A >> 16, sign16(_B)),
     _half("smlatt", _A >> 16, _B >> 16),
     Intrin(
+        "smlad_wrapping",
+        (_A, _B, _C),
+        (
+            _C.astype("int64") + (sign16(_A) * sign16(_B)).astype("int64") + ((_A >> 16) * (_B >> 16)).astype("int64")
+        ).astype("int32"),
+        "dsp",
+        _DSP,
+        assembly("smlad %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
+    ),
+    Intrin(
         "smmulr",
         (_A, _B),
         ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),
@@ -89,7 +99,7 @@ DSP = (
 )
 
 
-_WIDENED = {
+WIDENED = {
     "int8": (("load_i8x4", "sxtb16"), ("load_i8x4", "sxtb16_ror8")),
     "uint8": (("load_u8x4", "uxtb16"), ("load_u8x4", "uxtb16_ror8")),
 }
@@ -102,12 +112,12 @@ CROSSED = (0, 2, 1, 3)
 
 def _dot4(a: str, b: str) -> TensorIntrin:
     """Four products of 8-bit values: bytes 0, 2 and 1, 3 pair up alike on both sides, so nothing is repacked."""
-    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(_WIDENED[a], _WIDENED[b], strict=True))
+    steps = tuple(Step(Part(0, x, 4), Part(0, y, 4)) for x, y in zip(WIDENED[a], WIDENED[b], strict=True))
     return TensorIntrin(f"dot4_{a}_{b}", a, b, NATURAL, NATURAL, "dsp", steps)
 
 
 _PAIRS = (Part(0, ("load_i16x2_aligned",), 2), Part(2, ("load_i16x2_aligned",), 2))
-_CROSSED_BYTES = tuple(Part(0, names, 4) for names in _WIDENED["int8"])
+_CROSSED_BYTES = tuple(Part(0, names, 4) for names in WIDENED["int8"])
 
 DSP_TENSOR = (
     _dot4("int8", "int8"),

@@ -10,9 +10,11 @@ from __future__ import annotations
 from microc.schedule.choose import choose
 from microc.schedule.rules.depthwise import schedule_depthwise
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
+from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
+from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -25,18 +27,29 @@ def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPE
 
 def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
     """The schedules to choose from, at least one; each carries the name that reports show."""
-    found = _loops(Schedule(func), op, target, goal)
-    return tuple(s.select_saturation() for s in found) if target.has("sat") else found
+    return tuple(_instructions(schedule, target) for schedule in _loops(Schedule(func), op, target, goal))
+
+
+def _instructions(schedule: Schedule, target: Target) -> Schedule:
+    """What the core does in one instruction, whatever the loops."""
+    schedule = schedule.select_rounding()
+    if target.has("fma"):
+        schedule = schedule.select_fma()
+    return schedule.select_saturation() if target.has("sat") else schedule
 
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
     """What the rules make that suit an operator on a core."""
     if op in ("conv2d", "dense") and is_matrix(start):
+        if suits_float(start, target):
+            return (schedule_matrix_float(start, target).named("matrix float"),)
         if suits_dsp(start, target):
             return (schedule_matrix_dsp(start, target, goal).named("matrix dsp"),)
         return (schedule_matrix(start, target).named("matrix"),)
     if op == "conv2d" and start.has("acc"):
         if suits_planes(start, target):
             return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)
+        if suits_float_planes(start, target):
+            return (schedule_depthwise_float(start, target).named("depthwise float"),)
         return (schedule_depthwise(start, target).named("depthwise"),)
     return (schedule_generic(start, target).named("generic"),)

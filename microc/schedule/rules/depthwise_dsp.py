@@ -8,7 +8,9 @@ A channel is read before it is written: the output can lie over the input.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
+from microc.errors import ScheduleError
 from microc.schedule.intrinsics import TENSOR
 from microc.schedule.intrinsics.correlation import correlation
 from microc.schedule.placement import stored_buffer
@@ -20,11 +22,16 @@ from microc.tir import ir
 from microc.tir.affine import linear
 from microc.tir.rewrite import walk_expr
 
-MOST_TERMS = 256
+MOST_TERMS = 128
 """Sums of more products of 16-bit numbers by bytes could overflow on undefined ones."""
-REGISTERS = 7
-"""Words of weights that stay in registers; more are loaded for every tile."""
-END = 6
+LEAST_USE = 1.5
+"""A plane pays where its elements are multiplied that often on average."""
+REGISTERS = 9
+"""Words of weights that stay in registers or cost as much as if; more are loaded for every tile."""
+SUMS = 4
+"""Sums that stay in registers; each further one costs :data:`SPILL` instructions more."""
+SPILL = 2
+END = 5
 """Instructions that scale, clamp and store a sum."""
 ROW = 10
 """Instructions around a row of tiles."""
@@ -32,16 +39,19 @@ ROW = 10
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Rows run along axis ``run`` (1: y, 2: x) of the image; ``tile`` outputs at once by the tensor intrinsic ``intrin``."""
+    """Rows run along axis ``run`` (1: y, 2: x) of the image; ``tile`` outputs at once by the tensor intrinsic ``intrin``,
+    which takes ``taps`` of a row."""
 
     run: int
     tile: int
+    taps: int
     intrin: str
 
 
 @dataclass(frozen=True, slots=True)
 class Depthwise:
-    """The parts of ``acc``: factors, sum, and by axis (y, x): outputs, taps, stride, dilation; outputs per channel."""
+    """The parts of ``acc``: factors, sum, and by axis (y, x): outputs, taps, stride, dilation; pixels and channels that the
+    factor ``data`` has, outputs per channel."""
 
     data: ir.Buffer
     weight: ir.Buffer
@@ -50,11 +60,13 @@ class Depthwise:
     taps: tuple[int, int]
     strides: tuple[int, int]
     dilation: tuple[int, int]
+    pixels: int
+    channels: int
     times: int
 
 
 def depthwise_form(schedule: Schedule) -> Depthwise | None:
-    """What ``acc`` computes, if it is a depthwise convolution of bytes by constant weights."""
+    """What ``acc`` computes, if it is a depthwise convolution by constant weights."""
     block = find_block(schedule.func.body, "acc")
     store = block.body
     if [i.kind for i in block.iters] != ["space"] * 4 + ["reduce"] * 2 or not isinstance(store, ir.Store):
@@ -66,8 +78,6 @@ def depthwise_form(schedule: Schedule) -> Depthwise | None:
     _, y, x, c, ky, kx = block.iters
     if weight.buffer.scope != "const" or weight.indices != (ky.var, kx.var, c.var):
         return None
-    if data.dtype not in ("int8", "uint8") or weight.dtype not in ("int8", "int16") or store.buffer.dtype != "int32":
-        return None
     pitch = [linear(index)[0] for index in data.indices[1:3]]
     return Depthwise(
         data.buffer,
@@ -77,6 +87,8 @@ def depthwise_form(schedule: Schedule) -> Depthwise | None:
         (ky.extent, kx.extent),
         (pitch[0].get(y.var, 1), pitch[1].get(x.var, 1)),
         (pitch[0].get(ky.var, 1), pitch[1].get(kx.var, 1)),
+        prod(data.buffer.shape[1:3]),
+        data.buffer.shape[3],
         c.extent // data.buffer.shape[3],
     )
 
@@ -85,18 +97,32 @@ def choose_walk(form: Depthwise) -> Walk | None:
     """The walk with the fewest instructions for a channel, as far as they differ; None if none is possible."""
     found: list[tuple[int, Walk]] = []
     for axis in (1, 0):
-        taps, stride, length = form.taps[axis], form.strides[axis], form.outputs[axis]
-        for tile in (2, 4) if length > 1 else (1,):
-            name = correlation(tile, taps, stride)
-            if name not in TENSOR or form.dilation[axis] != 1:
+        length, lines = form.outputs[axis], form.outputs[1 - axis]
+        taps = form.taps[axis] if form.dilation[axis] == 1 else 1
+        rows = form.taps[1 - axis] * (form.taps[axis] // taps)
+        for tile in (2, 4, 6) if length > 1 else (1,):
+            intrin = TENSOR.get(correlation(tile, taps, form.strides[axis]))
+            if intrin is None or (taps == 1 and form.strides[axis] > 1):
                 continue
-            steps, rows = TENSOR[name].steps, form.taps[1 - axis]
-            weights = rows * len({step.right for step in steps})
-            loads = rows * len({step.left for step in steps}) + (weights if weights > REGISTERS else 0)
-            each = loads + rows * len(steps) + 3
-            cost = form.outputs[1 - axis] * (ROW + -(-length // tile) * each + length * END)
-            found.append((cost, Walk(axis + 1, tile, name)))
+            weights = rows * len({step.right for step in intrin.steps})
+            loads = rows * len({step.left for step in intrin.steps}) + (weights if weights > REGISTERS else 0)
+            each = loads + rows * len(intrin.steps) + SPILL * max(0, tile - SUMS) + 3
+            cost = lines * (ROW + -(-length // tile) * each + length * END)
+            found.append((cost, Walk(axis + 1, tile, taps, intrin.name)))
     return min(found, key=lambda x: x[0])[1] if found else None
+
+
+def plane_pays(form: Depthwise) -> bool:
+    """Whether a plane's elements are used often enough, and the plane is no larger than the input.
+
+    A layer that works in place needs a plane instead of its output, so that even then no more memory is used.
+    """
+    height, width = (
+        (n - 1) * stride + (taps - 1) * apart + 1
+        for n, stride, taps, apart in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
+    )
+    products = prod(form.outputs) * prod(form.taps) * form.times
+    return products >= LEAST_USE * height * width and 2 * height * width <= form.pixels * form.channels
 
 
 def suits_planes(schedule: Schedule, target: Target) -> bool:
@@ -104,7 +130,10 @@ def suits_planes(schedule: Schedule, target: Target) -> bool:
     if not target.has("dsp"):
         return False
     form = depthwise_form(schedule)
-    return form is not None and form.taps[0] * form.taps[1] <= MOST_TERMS and choose_walk(form) is not None
+    if form is None or prod(form.taps) > MOST_TERMS or form.total.dtype != "int32":
+        return False
+    bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
+    return bytewise and plane_pays(form) and choose_walk(form) is not None
 
 
 def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
@@ -119,8 +148,8 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     channel: tuple[str, ...] = (c,)
     if form.times > 1:
         schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
-    schedule = schedule.split(run, (None, walk.tile))
-    schedule = schedule.reorder(n, *channel, across, f"{run}_0", rows, f"{run}_1", taps)
+    schedule = schedule.split(run, (None, walk.tile)).split(taps, (None, walk.taps))
+    schedule = schedule.reorder(n, *channel, across, f"{run}_0", rows, f"{taps}_0", f"{run}_1", f"{taps}_1")
     schedule = schedule.decompose_reduction("acc", rows)
     plane = "padded"
     if not schedule.has("padded"):
@@ -129,14 +158,16 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.pad_reduction("acc").reverse_compute_at("out", f"{run}_0")
     schedule = schedule.set_scope(form.total.name, "register")
     schedule = _widened(schedule, form, plane, walk)
-    place = f"{run}_1" if walk.tile > 1 else taps
+    if form.weight.dtype == "int8":
+        schedule = _doubled(schedule, form.weight.name)
+    place = f"{run}_1" if walk.tile > 1 else f"{taps}_1"
     schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, channel[0])
     padded = isinstance(_body(schedule, plane).value, ir.Select)
     inner = schedule.loops_of(plane)[-3:]
     schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
     if padded:
         schedule = schedule.decompose_padding(plane)
-    schedule = schedule.vectorize(inner[walk.run - 1]).unroll(rows)
+    schedule = schedule.vectorize(inner[walk.run - 1]).unroll(rows).unroll(f"{taps}_0")
     outputs = schedule.loops_of("out")[walk.run - 4]
     return schedule.unroll(schedule.loops_of("acc_init")[-1]).unroll(outputs)
 
@@ -145,6 +176,14 @@ def _body(schedule: Schedule, block: str) -> ir.Store:
     store = find_block(schedule.func.body, block).body
     assert isinstance(store, ir.Store)
     return store
+
+
+def _doubled(schedule: Schedule, weight: str) -> Schedule:
+    """Sums doubled by their weights, where the scaling wants them so: a shift less for every output."""
+    try:
+        return schedule.double_reduction("acc", weight)
+    except ScheduleError:
+        return schedule
 
 
 def _widened(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:

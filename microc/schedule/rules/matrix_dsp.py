@@ -2,13 +2,15 @@
 
 Activations are widened to 16 bits once, when a tile of pixels is copied into ``patch`` rows; weights lie crossed, so that
 SXTB16 gives pairs in order. A tile of 3 by 2 keeps six sums, four weights and two activations in registers: 0.94 instructions
-per product with K unrolled by 16; 2 by 2 takes 1.06. A tile is read before it is written: a pointwise layer can work in place.
+per product with K unrolled by 16, 0.85 where two columns share their words (:mod:`microc.schedule.pairing`). A tile is read
+before it is written: a pointwise layer can work in place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from microc.schedule.pairing import can_pair
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, inline_elementwise
 from microc.schedule.schedule import Schedule
@@ -21,15 +23,20 @@ STEP = 4
 """Products that a tensor intrinsic does at once."""
 
 
-WIDE = 4
-"""Outputs of a single row at once."""
+ROW_WIDTHS = (6, 4, 2)
+"""Outputs of a single row at once: as many as divide them."""
+WIDTH = 2
+"""Channels of a tile."""
+PAIRED_DEPTH = 20
+"""Terms of a sum from which on pairing saves more than entangling and separating the sums costs."""
 
 TALL = 3
 """Pixels that share the widened weights."""
 
 
-SAVED = 0.5 / TALL
-"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two SXTB16 in four, shared by a tile."""
+SAVED, SAVED_PAIRS = 0.5 / TALL, 0.25 / TALL
+"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two SXTB16 in four weights, shared by
+a tile; one where columns are paired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,17 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
     if not schedule.has("patch"):
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
-    widened = rows * SAVED >= goal.price
-    intrin = "dot4_int16_int16" if widened else "dot4_int16_crossed_int8"
-    schedule = schedule.set_dtype(found.weight.name, "int16") if widened else _crossed(schedule, found.weight.name)
-    tall = min(rows, TALL)
-    wide = 2 if columns > 1 else 1
-    schedule = _tiled(schedule, found, (tall, wide), depth)
+    pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
+    schedule = _tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
     schedule = schedule.compute_at(patch, f"{p}_0").set_dtype(patch, "int16")
     schedule = copy_words(schedule, patch, target)
-    return _unrolled(schedule.tensorize(f"{k}_2", intrin), p, o, k)
+    if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price:
+        schedule = schedule.set_dtype(found.weight.name, "int16").tensorize(f"{k}_2", "dot4_int16_int16")
+    elif pairs:
+        schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_1", f"{k}_0", "int16")
+    else:
+        schedule = _crossed(schedule, found.weight.name).tensorize(f"{k}_2", "dot4_int16_crossed_int8")
+    return _unrolled(schedule, p, o, k)
 
 
 def _crossed(schedule: Schedule, weight: str) -> Schedule:
@@ -91,26 +100,31 @@ def _crossed(schedule: Schedule, weight: str) -> Schedule:
 def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> Schedule:
     """A vector times a matrix: several outputs share the widened activations."""
     p, o, k = schedule.loops_of("acc")
-    wide = min(columns, WIDE)
-    schedule = _tiled(schedule, found, (1, wide), depth)
-    return _unrolled(schedule.tensorize(f"{k}_2", f"dot4_{found.data.dtype}_int8"), p, o, k)
+    wide = next(n for n in (*ROW_WIDTHS, 1) if columns % n == 0 or n == 1)
+    if can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH:
+        schedule = _tiled(schedule, found, (1, (wide // 2, 2)), depth)
+        schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_2", f"{k}_0", found.data.dtype)
+    else:
+        schedule = _tiled(schedule, found, (1, (wide,)), depth)
+        schedule = schedule.tensorize(f"{k}_2", f"dot4_{found.data.dtype}_int8")
+    return _unrolled(schedule, p, o, k)
 
 
-def _tiled(schedule: Schedule, found: Operands, tile: tuple[int, int], depth: int) -> Schedule:
+def _tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]], depth: int) -> Schedule:
     """The loops p, o, k around a tile, and the elementwise end after it."""
     p, o, k = schedule.loops_of("acc")
     unroll = next(n for n in (4, 3, 2, 1) if (depth // STEP) % n == 0)
-    schedule = schedule.split(p, (None, tile[0])).split(o, (None, tile[1])).split(k, (None, unroll, STEP))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
+    schedule = schedule.split(p, (None, tile[0])).split(o, (None, *tile[1])).split(k, (None, unroll, STEP))
+    inner = [f"{o}_{n + 1}" for n in range(len(tile[1]))]
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     return schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
 
 
 def _unrolled(schedule: Schedule, p: str, o: str, k: str) -> Schedule:
     """Scalars for every sum."""
-    for block in ("acc_init", "out"):
-        for loop in schedule.loops_of(block)[-2:]:
-            schedule = schedule.unroll(loop)
-    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
-        schedule = schedule.unroll(loop)
+    for block in ("acc_init", "acc", "out"):
+        for loop in schedule.loops_of(block):
+            if loop not in (f"{p}_0", f"{o}_0", f"{k}_0"):
+                schedule = schedule.unroll(loop)
     return schedule

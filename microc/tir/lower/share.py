@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from microc.tir import ir
-from microc.tir.rewrite import ExprMap, map_children, stmt_exprs, walk_expr, walk_stmt
+from microc.tir.affine import linear, simplify
+from microc.tir.rewrite import ExprMap, free_vars, map_children, stmt_exprs, walk_expr, walk_stmt
 
 Versions = dict[ir.Buffer, int]
 Key = tuple[ir.Expr, tuple[tuple[str, int], ...]]
@@ -87,7 +88,7 @@ class _Sharing:
     def rebuild(
         self, stmt: ir.Stmt, counts: dict[Key, int], names: dict[Key, ir.Var], versions: Versions
     ) -> list[ir.Stmt]:
-        lets: list[ir.Stmt] = []
+        lets: list[ir.Let] = []
 
         def go(expr: ir.Expr) -> ir.Expr:
             if not _worthy(expr):
@@ -108,10 +109,41 @@ class _Sharing:
                 stored = ir.Evaluate(_map_strict(value, go))
             case _:
                 stored = stmt
-        return [*lets, stored]
+        return [*_by_address(lets), stored]
 
 
 _HOLE = ir.Seq(())
+
+
+def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
+    """Values that are read from memory first, in the order of their addresses, then what is made of them: a compiler makes
+    one load of two neighbouring words."""
+    own = {let.var for let in lets}
+    groups: dict[tuple[ir.Buffer, ir.Expr], list[tuple[int, ir.Let]]] = {}
+    rest: list[ir.Let] = []
+    for let in lets:
+        match let.value:
+            case ir.Load(buffer, indices) | ir.Call(_, (ir.AddressOf(buffer, indices),)) if (
+                not free_vars(let.value) & own
+            ):
+                start, offset = _place(buffer, indices)
+                groups.setdefault((buffer, start), []).append((offset, let))
+            case _:
+                rest.append(let)
+    reads = [let for group in groups.values() for _, let in sorted(group, key=lambda item: item[0])]
+    return [*reads, *rest]
+
+
+def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, int]:
+    """An element's number in its buffer as a variable and a constant part."""
+    number: ir.Expr = ir.const(0, "int32")
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        number = number + index * stride
+    terms, offset = linear(simplify(number))
+    start: ir.Expr = ir.const(0, "int32")
+    for term, factor in terms.items():
+        start = start + term * factor
+    return start, offset
 
 
 def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:

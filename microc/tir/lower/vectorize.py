@@ -2,13 +2,15 @@
 
 Bytes are moved by the intrinsics ``load_<t>x4`` and ``store_<t>x4`` (``t`` is ``i8`` or ``u8``); a schedule marks loops
 ``vectorized`` where the core loads and stores unaligned words. Copies of bytes to 16-bit numbers (``widen_<t>x4``) are for
-cores with DSP instructions; their destination must lie at whole words.
+cores with DSP instructions; their destination must lie at whole words. Elements that are words already are moved four at a time,
+wherever they lie.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.rewrite import free_vars, map_stmt, substitute
@@ -33,7 +35,11 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
 def _words(loop: ir.For) -> ir.Stmt | None:
     """The loop as words and a rest of single elements; None when it is no copy or fill of consecutive elements."""
     extent, store = ir.int_value(loop.extent), loop.body
-    if extent is None or not isinstance(store, ir.Store) or not _consecutive(store.indices, loop.var):
+    if extent is None or not isinstance(store, ir.Store):
+        return None
+    if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
+        return _whole_words(store, loop.var, extent)
+    if not _consecutive(store.indices, loop.var):
         return None
     word = ir.Var(loop.var.name, loop.var.dtype)
     move = _moved(store, loop.var, word) if extent >= LANES else None
@@ -48,10 +54,20 @@ def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """A copy that no word can move: some elements at a time, so that the loop costs little."""
     if extent <= SHORT:
         return _elements(store, loop.var, 0, extent)
-    count = extent // LANES
-    body = ir.seq(*(_byte(store, {loop.var: word * LANES + k}) for k in range(LANES)))
-    rest = _elements(store, loop.var, count * LANES, extent)
+    run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
+    count = extent // run
+    body = ir.seq(*(_element(store, {loop.var: word * run + k}) for k in range(run)))
+    rest = _elements(store, loop.var, count * run, extent)
     return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
+
+
+def _whole_words(store: ir.Store, var: ir.Var, extent: int) -> ir.Stmt:
+    """A copy of 32-bit elements, four to an iteration."""
+    word = ir.Var(var.name, var.dtype)
+    count = extent // LANES
+    four = ir.seq(*(_element(store, {var: word * LANES + k}) for k in range(LANES)))
+    body = ir.For(word, ir.const(count, "int32"), four, "serial" if count > 4 else "unrolled")
+    return ir.seq(body, _elements(store, var, count * LANES, extent))
 
 
 def _widens(store: ir.Store) -> bool:
@@ -99,10 +115,10 @@ def _aligned(target: ir.AddressOf) -> bool:
 
 def _elements(store: ir.Store, var: ir.Var, start: int, stop: int) -> ir.Stmt:
     """Single elements, one after the other."""
-    return ir.seq(*(_byte(store, {var: ir.const(k, "int32")}) for k in range(start, stop)))
+    return ir.seq(*(_element(store, {var: ir.const(k, "int32")}) for k in range(start, stop)))
 
 
-def _byte(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
+def _element(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
     return ir.Store(store.buffer, tuple(substitute(i, at) for i in store.indices), substitute(store.value, at))
 
 

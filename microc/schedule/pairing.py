@@ -1,0 +1,165 @@
+"""The primitive tensorize_pairs: two columns of a product of bytes share their words of weights.
+
+The weights of columns 2 i and 2 i + 1 are stored together, h[i, k] = w[2 i, k] + 256 w[2 i + 1, k], in 16 bits. One SMLAD by
+a word of h adds both columns at once, SXTB16 of the same word leaves the even column alone, so that four products of two columns
+take one load, one SXTB16 and two SMLAD, where separate bytes take one more SXTB16.
+
+In the loop the odd sum is kept as t = c0 + 256 c1, modulo 2**32. Afterwards c1 = (t - c0) >> 8 (the shift keeps the sign),
+exactly, if c1 lies within 24 bits. Two things must be known before: |c1| < 2**23 (``sum_bound``), and h must fit 16 bits,
+-32768 <= w0 + 256 w1, which only a weight of -128 can break (``smallest_weight``). Both are annotations of the block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ScheduleError
+from microc.schedule.intrinsics.base import Part
+from microc.schedule.intrinsics.dsp import WIDENED
+from microc.schedule.tree import extent_of, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.tir import ir
+from microc.tir.affine import simplify
+from microc.tir.rewrite import free_vars, substitute
+
+COLUMNS, TERMS = 2, 4
+SUM_LIMIT = 1 << 23
+
+
+def can_pair(block: ir.Block, columns: int) -> bool:
+    """Whether the sums of ``block`` may be paired: what its annotations promise."""
+    notes = dict(block.annotations)
+    bound, smallest = notes.get("sum_bound"), notes.get("smallest_weight")
+    known = isinstance(bound, int) and isinstance(smallest, int)
+    return known and columns % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The parts of ``c[.., o] += a[.., k] * w[o, k]``."""
+
+    block: ir.Block
+    store: ir.Store
+    data: ir.Load
+    weight: ir.Load
+
+
+def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
+    """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by SMLAD on paired weights.
+
+    ``reduction`` is the outermost loop of the decomposed reduction: the sums are entangled before and separated behind it.
+    ``dtype`` is that of the activations: bytes are taken apart crossed (0, 2 and 1, 3), and the weights lie accordingly.
+    """
+    loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
+    product = _product(loop)
+    if product.weight.buffer.name != weight or product.data.dtype != dtype:
+        raise ScheduleError(f"tensorize_pairs {columns!r}: the factors are not {weight!r} and {dtype} activations")
+    if not can_pair(product.block, COLUMNS):
+        raise ScheduleError(f"tensorize_pairs {columns!r}: the sums or weights are not known to be small enough")
+    old = product.weight.buffer
+    rows, depth = old.shape
+    pairs = replace(old, shape=(rows // COLUMNS, depth), dtype="int16")
+    inner = loop.body
+    assert isinstance(inner, ir.For)
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
+    iters = tuple(replace(i, binding=simplify(substitute(i.binding, first))) for i in product.block.iters)
+    body = replace(product.block, iters=iters, body=_steps(product, pairs))
+    around = loops_around(func.body, product.block)
+    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and _spatial(product.block, x)]
+    taken = names_in(func.body)
+    start = _between(product, tile, first, taken, "pair")
+    end = _between(product, tile, first, taken, "part")
+    changed = replace_stmt(whole, loop, body)
+    new = replace_stmt(func.body, whole, ir.seq(start, changed, end))
+    return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
+
+
+def _product(loop: ir.For) -> _Product:
+    inner = loop.body
+    block = inner.body if isinstance(inner, ir.For) else None
+    if not isinstance(block, ir.Block) or not isinstance(inner, ir.For):
+        raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: it must hold the loop over terms, and that the block")
+    if (extent_of(loop), extent_of(inner)) != (COLUMNS, TERMS) or block.init is not None:
+        raise ScheduleError(
+            f"tensorize_pairs {loop.var.name!r}: {COLUMNS} columns of {TERMS} terms, decomposed, are needed"
+        )
+    match block.body:
+        case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
+            b == total and i == where and isinstance(x, ir.Load) and isinstance(w, ir.Load)
+        ):
+            if len(w.indices) == 2 and w.buffer.scope == "const" and w.dtype == "int8":
+                return _Product(block, block.body, x, w)
+        case _:
+            pass
+    raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: the body is no product by constant bytes")
+
+
+def _spatial(block: ir.Block, loop: ir.For) -> bool:
+    return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in block.iters)
+
+
+def _odd(store: ir.Store) -> tuple[ir.Expr, ...]:
+    """Where the odd column's sum is kept."""
+    return (*store.indices[:-1], store.indices[-1] + 1)
+
+
+def _steps(product: _Product, pairs: ir.Buffer) -> ir.Stmt:
+    """The even sum, and both sums entangled."""
+    store, column = product.store, product.weight.indices[0]
+    start = ir.Load(pairs, (column // COLUMNS, product.weight.indices[1]))
+    even, both = ir.Load(store.buffer, store.indices), ir.Load(store.buffer, _odd(store))
+    sums: list[ir.Expr] = [even, both]
+    for half in (0, 1):
+        left = _activations(product.data.dtype, half).value(product.data)
+        word = ("load_i16x2_aligned",)
+        for output, names, name in ((0, (*word, "sxtb16"), "smlad"), (1, word, "smlad_wrapping")):
+            right = Part(2 * half, names, 2).value(start)
+            sums[output] = ir.Call(name, (left, right, sums[output]), "int32")
+    return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))
+
+
+def _activations(dtype: str, half: int) -> Part:
+    """Two activations: bytes 0 and 2, or 1 and 3, of a word; or neighbours that are 16-bit numbers already."""
+    if dtype == "int16":
+        return Part(2 * half, ("load_i16x2_aligned",), 2)
+    return Part(0, WIDENED[dtype][half], TERMS)
+
+
+def _between(
+    product: _Product, tile: list[ir.For], first: dict[ir.Var, ir.Expr], taken: set[str], what: str
+) -> ir.Stmt:
+    """A pass over the tile's sums that entangles (``pair``) or separates (``part``) them."""
+    block = product.block
+    renamed = {x.var: ir.Var(fresh(taken, f"{x.var.name}_{what}")) for x in tile}
+    values: dict[ir.Var, ir.Expr] = {}
+    iters = []
+    for it in block.iters:
+        if it.kind == "space":
+            var = ir.Var(fresh(taken, f"{it.var.name}_{what}"))
+            values[it.var] = var
+            binding = simplify(substitute(substitute(it.binding, first), dict(renamed)))
+            iters.append(replace(it, var=var, binding=binding))
+    even = ir.Load(product.store.buffer, tuple(substitute(i, values) for i in product.store.indices))
+    odd = ir.Load(even.buffer, (*even.indices[:-1], even.indices[-1] + 1))
+    low, high = even.astype("int64"), odd.astype("int64")
+    value = (low + high * 256).astype("int32") if what == "pair" else (high - low).astype("int32") >> 8
+    guard = block.predicate
+    if guard is not None:
+        guard = substitute(guard, dict(renamed))
+    nest: ir.Stmt = ir.Block(
+        f"{block.name}_{what}", tuple(iters), ir.Store(odd.buffer, odd.indices, value), None, guard
+    )
+    for x in reversed(tile):
+        nest = ir.For(renamed[x.var], x.extent, nest, "unrolled")
+    return nest
+
+
+def paired(array: Array, dtype: str) -> Array:
+    """Two rows of weights each as one of 16-bit numbers, (N, K) int8 -> (N / 2, K) int16, for activations of ``dtype``."""
+    wide = array.astype(np.int32)
+    pairs = wide[0::2] + 256 * wide[1::2]
+    if dtype != "int16":
+        pairs = pairs.reshape(len(pairs), -1, TERMS)[:, :, (0, 2, 1, 3)].reshape(len(pairs), -1)
+    return pairs.astype(np.int16)

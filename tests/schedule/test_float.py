@@ -1,0 +1,140 @@
+"""Rules for float32 on cores that multiply and add in one instruction: one rounding per step, sums in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc import te
+from microc.dtypes import Array
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.rules.matrix_float import REGISTERS, choose_tile
+from microc.schedule.schedule import Schedule
+from microc.target import target_for
+from microc.tir import ir
+from microc.tir.interp import run
+from microc.tir.lower import lower
+from microc.tir.mathematics import FUNCTIONS
+from microc.tir.rewrite import walk_stmt
+from tests.native import build, call
+
+
+def product(rows: int, depth: int, columns: int) -> ir.PrimFunc:
+    """out = max(x @ weight.T + bias, 0) in float32."""
+    x = te.placeholder((rows, depth), "float32", "x")
+    weight = te.placeholder((columns, depth), "float32", "weight")
+    bias = te.placeholder((columns,), "float32", "bias")
+    k = te.reduce_axis(depth, "k")
+    acc = te.compute(
+        (rows, columns), lambda p, o: te.sum_reduce(x[p, k.var] * weight[o, k.var], k, init=bias[o]), "acc", ("p", "o")
+    )
+    out = te.compute((rows, columns), lambda p, o: ir.select(acc[p, o] >= 0.0, acc[p, o], 0.0), "out", ("p", "o"))
+    return te.create_prim_func("product", [x], [out], [weight, bias])
+
+
+def depthwise(size: int, channels: int, stride: int) -> ir.PrimFunc:
+    """A 3x3 depthwise convolution of a padded square image."""
+    x = te.placeholder((1, size, size, channels), "float32", "x")
+    weight = te.placeholder((3, 3, channels), "float32", "weight")
+
+    def border(n: ir.Var, y: ir.Var, x_: ir.Var, c: ir.Var) -> ir.Expr:
+        inside = ir.all_of([y >= 1, y < size + 1, x_ >= 1, x_ < size + 1])
+        assert inside is not None
+        return ir.select(inside, x[n, y - 1, x_ - 1, c], 0.0)
+
+    padded = te.compute((1, size + 2, size + 2, channels), border, "padded", ("n", "y", "x", "c"))
+    ky, kx = te.reduce_axis(3, "ky"), te.reduce_axis(3, "kx")
+
+    def taps(n: ir.Var, y: ir.Var, x_: ir.Var, c: ir.Var) -> ir.Expr:
+        value = padded[n, y * stride + ky.var, x_ * stride + kx.var, c]
+        return te.sum_reduce(value * weight[ky.var, kx.var, c], ky, kx)
+
+    shape = (1, -(-size // stride), -(-size // stride), channels)
+    acc = te.compute(shape, taps, "acc", ("n", "y", "x", "c"))
+    out = te.compute(shape, lambda *i: acc[i], "out", ("n", "y", "x", "c"))
+    return te.create_prim_func("depthwise", [x], [out], [weight])
+
+
+def operands(func: ir.PrimFunc) -> list[Array]:
+    dice = np.random.default_rng(3)
+    return [dice.normal(size=p.shape).astype(np.float32) for p in func.params]
+
+
+def result(func: ir.PrimFunc, arrays: list[Array]) -> Array:
+    """What the interpreter computes for parameter ``out``."""
+    given = [a.copy() for a in arrays]
+    given += [np.zeros(p.shape, np.float32) for p in func.params[len(given) :]]
+    run(func, given)
+    return given[next(k for k, p in enumerate(func.params) if p.name == "out")]
+
+
+CASES: dict[str, tuple[str, Callable[[], ir.PrimFunc]]] = {
+    "matrix": ("dense", lambda: product(8, 12, 8)),
+    "matrix with tails": ("dense", lambda: product(7, 5, 7)),
+    "one row": ("dense", lambda: product(1, 9, 10)),
+    "depthwise": ("conv2d", lambda: depthwise(6, 3, 1)),
+    "depthwise by two": ("conv2d", lambda: depthwise(7, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float_rules_keep_the_order_of_sums(name: str, tmp_path: Path) -> None:
+    """The scheduled C gives the very bits of the unscheduled function with fused products, sums in registers."""
+    op, make = CASES[name]
+    func = make()
+    schedule = schedule_kernel(func, op, target_for("cortex-m4"))
+    lowered = lower(schedule.func)
+    arrays = operands(func)
+    want = result(Schedule(func).decompose_reduction("acc", reducing(func)).select_fma().func, arrays)
+    given: list[Array | None] = [schedule.packed(p, a) for p, a in zip(func.params, arrays, strict=True)]
+    library = build([lowered], tmp_path)
+    given += [None] * (len(lowered.params) - len(given))
+    place = next(k for k, p in enumerate(func.params) if p.name == "out")
+    given[place] = None
+    got = call(library, lowered, given)[place]
+    np.testing.assert_array_equal(got, want)
+    registers = {
+        s.buffer.name for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc) and s.buffer.scope == "register"
+    }
+    assert registers == {"acc"}
+
+
+def reducing(func: ir.PrimFunc) -> str:
+    names = Schedule(func).loops_of("acc")
+    return names[2] if func.name == "product" else names[4]
+
+
+def test_tiles_fit_the_registers() -> None:
+    for rows in range(1, 40):
+        for columns in range(1, 40):
+            tall, wide = choose_tile(rows, columns)
+            assert 1 <= tall <= rows and 1 <= wide <= columns
+            assert tall * wide + min(tall, wide) + 1 <= REGISTERS
+
+
+def test_fma_rounds_once() -> None:
+    """Against exact fractions, near ties and cancellation included."""
+    dice = np.random.default_rng(7)
+    a, b = (dice.normal(size=2000).astype(np.float32) for _ in range(2))
+    near = -(a.astype(np.float64) * b).astype(np.float32)
+    c = np.where(dice.random(2000) < 0.5, near, dice.normal(size=2000) * 2.0 ** dice.integers(-40, 40, 2000)).astype(
+        np.float32
+    )
+    for x, y, z in zip(a, b, c, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        got = FUNCTIONS["fma"](x, y, z)
+        error = abs(Fraction(float(got)) - exact)
+        for neighbour in (np.nextafter(got, np.float32(np.inf)), np.nextafter(got, np.float32(-np.inf))):
+            assert error <= abs(Fraction(float(neighbour)) - exact)
+
+
+def test_only_accumulation_is_contracted() -> None:
+    """Rounding to an integer by a large summand needs the product rounded first."""
+    x, out = ir.Buffer("x", (4,), "float32"), ir.Buffer("out", (4,), "float32")
+    i = ir.Var("i")
+    func = ir.PrimFunc("round", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), x[i] * 3.0 + 12582912.0)))
+    assert Schedule(func).select_fma().func.body == func.body

@@ -1,0 +1,79 @@
+"""How values are stored: wider, in another order, two columns in a word. Every form computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from microc.errors import ScheduleError
+from microc.schedule.pairing import paired
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.schedule import Schedule
+from microc.target import Goal, target_for
+from tests.schedule.functions import matmul, outputs
+
+NOTES: tuple[tuple[str, int | str], ...] = (("sum_bound", 1 << 22), ("smallest_weight", -127))
+SMALL = Goal("balanced", 1e9)
+
+
+def same(schedule: Schedule, *, lowered: bool = True) -> bool:
+    func = matmul(5, 8, 6)
+    return np.array_equal(outputs(func, lowered=lowered, schedule=schedule), outputs(func, lowered=False))
+
+
+def test_wider_weights() -> None:
+    assert same(Schedule(matmul(5, 8, 6)).set_dtype("weight", "int16"))
+
+
+def test_wider_intermediates() -> None:
+    schedule = Schedule(matmul(5, 8, 6)).cache_read("acc", "x", "workspace").compute_at("x_workspace", "p")
+    assert same(schedule.set_dtype("x_workspace", "int16"))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 2, 1, 4, 3), (4, 3, 2, 1, 0)])
+def test_weights_in_tiles(order: tuple[int, ...]) -> None:
+    schedule = Schedule(matmul(5, 8, 6)).transform_layout("weight", ((None, 3), (None, 2, 2)), order)
+    assert same(schedule)
+    assert same(schedule, lowered=False)
+
+
+@pytest.mark.parametrize("columns", [2, 6, 7])
+@given(rows=st.integers(1, 8), depth=st.sampled_from([20, 24, 32, 48]))
+@settings(max_examples=10, deadline=None)
+def test_paired_columns(columns: int, rows: int, depth: int) -> None:
+    func = matmul(rows, depth, columns, notes=NOTES)
+    schedule = schedule_kernel(func, "dense", target_for("cortex-m4"), SMALL)
+    assert ("tensorize_pairs" in {s.primitive for s in schedule.trace}) == (columns % 2 == 0)
+    assert np.array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=False))
+
+
+def test_pairs_hold_both_weights() -> None:
+    low, high = np.meshgrid(np.arange(-127, 128), np.arange(-127, 128))
+    words = paired(np.stack([low.ravel(), high.ravel()]).astype(np.int8), "int16").astype(np.int64)
+    even = ((words & 0xFF) ^ 0x80) - 0x80
+    assert np.array_equal(even[0], low.ravel())
+    assert np.array_equal((words[0] - even[0]) >> 8, high.ravel())
+
+
+REFUSED = {
+    "narrower": lambda s: s.set_dtype("bias", "int8"),
+    "an input": lambda s: s.set_dtype("x", "int16"),
+    "not divisible": lambda s: s.transform_layout("weight", ((None, 4), (None,)), (0, 1, 2)),
+    "another number of axes": lambda s: s.transform_layout("weight", ((None,),), (0,)),
+    "no order": lambda s: s.transform_layout("weight", ((None,), (None,)), (0, 0)),
+    "unknown bounds": lambda s: (
+        s.split("o", (None, 2))
+        .split("k", (None, 4))
+        .reorder("p", "o_0", "k_0", "o_1", "k_1")
+        .decompose_reduction("acc", "k_0")
+        .tensorize_pairs("weight", "o_1", "k_0", "int8")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name: str) -> None:
+    with pytest.raises(ScheduleError):
+        REFUSED[name](Schedule(matmul(5, 8, 6)))
