@@ -11,6 +11,7 @@ from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_pl
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
+from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -24,6 +25,8 @@ def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPE
 
 def _loops(start: Schedule, op: str, target: Target) -> Schedule:
     """The rule that suits an operator on a core."""
+    if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
+        return schedule_matrix_mve(start)
     if op in ("conv2d", "dense") and is_matrix(start):
         return schedule_matrix_dsp(start, target) if suits_dsp(start, target) else schedule_matrix(start, target)
     if op == "conv2d" and start.has("acc"):
