@@ -72,6 +72,15 @@ def finish_reduction(schedule: Schedule, block: str) -> Schedule:
     return joined.set_scope(buffer.name, "register")
 
 
+def double_sums(schedule: Schedule, weight: str) -> Schedule:
+    """Sums of ``acc`` (decomposed) doubled by their constant weights, where the scaling wants them so: a shift less for every
+    output. The weights were bytes and are stored in 16 bits."""
+    try:
+        return schedule.double_reduction("acc", weight)
+    except ScheduleError:  # the scaling needs the sum itself
+        return schedule
+
+
 def schedule_generic(schedule: Schedule, target: Target) -> Schedule:
     """Every reduction with its consumer; padding once per row."""
     schedule = inline_elementwise(schedule)
