@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from microc.driver.stream import Chain, Group, lower_stream, price_of, result_of, shapes_of, sources_of
+from microc.driver.stream import Chain, Group, Streams, result_of
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.rows import companions, row_window
 from microc.plan.liveness import demand, lifetimes, need_at
 from microc.plan.overlap import Overlaps
 from microc.plan.room import Room, safe_distances
-from microc.target import Goal, Target
 from microc.tir.stripes import Shape, timeline
 
-MOVED = 2
+MOVED = 8
 """Work of a byte that stays in a window, in multiply-accumulates: it moves, and is laid out for the kernel once more."""
 
 
@@ -79,33 +78,33 @@ class Candidate:
 class Appraiser:
     """What chains of a network would need. ``module``: the network without any, its calls in their final order."""
 
-    def __init__(self, graph: Graph, groups: Mapping[str, Group], module: Module, *, io_in_arena: bool) -> None:
-        self.graph, self.groups, self.module = graph, groups, module
+    def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
+        self.streams, self.module = streams, module
+        self.graph, self.groups = streams.graph, streams.groups
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
         wanted = demand(module, Overlaps(module), io_in_arena=io_in_arena)
         self.needs = [need_at(wanted, time) for time in range(len(module.calls))]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}
-        times = {name: writer.get(self.names.get(result_of(group), "")) for name, group in groups.items()}
+        times = {name: writer.get(self.names.get(result_of(group), "")) for name, group in self.groups.items()}
         self.times = {name: time for name, time in times.items() if time is not None}
 
     def appraise(self, chain: Chain) -> Candidate:
         """The chain, its need but for scratch."""
-        shapes = shapes_of(self.graph, chain, self.groups)
+        shapes = self.streams.shapes(chain)
         windows = [
             shape.held * shape.window.width * self._width(data)
-            for shape, data in zip(shapes, sources_of(chain, self.groups), strict=True)
+            for shape, data in zip(shapes, self.streams.sources(chain), strict=True)
         ]
         if not shapes[0].window.padded:
             del windows[0]
         need = self._beside(chain) - self._shared(chain, shapes) + sum(map(_words, windows))
-        price = price_of(self.graph, chain, self.groups, shapes)
+        price = self.streams.price(chain)
         return Candidate(chain, need, price.extra_macs + MOVED * price.moved)
 
-    def measured(self, found: Candidate, target: Target, goal: Goal) -> Candidate:
+    def measured(self, found: Candidate) -> Candidate:
         """The candidate with its scratch."""
-        shapes = shapes_of(self.graph, found.chain, self.groups)
-        func = lower_stream(self.graph, found.chain, self.groups, target, goal).func
+        shapes, func = self.streams.shapes(found.chain), self.streams.lower(found.chain).func
         scratch = [p for p in func.params if p.scope == "workspace"][len(shapes) - (not shapes[0].window.padded) :]
         return replace(found, need=found.need + sum(_words(p.nbytes) for p in scratch), exact=True)
 
@@ -141,7 +140,7 @@ class Appraiser:
         whole = [self.graph.types[v].nbytes for v in (chain.data, result_of(self.groups[chain.groups[-1]]))]
         if sizes != whole or any(name not in self.alive for name in (source, result)) or self.alive[source][1] > last:
             return 0
-        pairs = zip(chain.groups, sources_of(chain, self.groups), strict=True)
+        pairs = zip(chain.groups, self.streams.sources(chain), strict=True)
         beside = {k for k, (name, v) in enumerate(pairs) if chain.data in companions(self.graph, self.groups[name], v)}
         read, written = timeline(shapes, self.graph.types[chain.data].shape[1], beside)
         source_bytes, result_bytes = sizes

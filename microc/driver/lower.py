@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from microc import dtypes, te
-from microc.driver.stream import Chain, lower_stream
+from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Call, Kernel, Module, Value, View
@@ -108,11 +108,11 @@ def build_module(
     source: str,
     goal: Goal,
     progress: Progress | None = None,
-    chains: Sequence[Chain] = (),
+    streams: Sequence[LoweredStream] = (),
 ) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
 
-    Every chain becomes one kernel that works row by row; it runs where its last group stands.
+    Every stream is one kernel for several groups; it runs where the last of them stands.
     """
     builder = _Builder(graph, target, goal)
     for name in graph.inputs:
@@ -126,14 +126,14 @@ def build_module(
     groups = groups_of(graph)
     builder.alike.update(_shapes(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
-    streamed = {name: chain for chain in chains for name in chain.groups}
+    streamed = {name: stream for stream in streams for name in stream.chain.groups}
     for k, nodes in enumerate(groups):
         if progress is not None:
             progress(nodes[0].op, k, len(groups))
-        chain = streamed.get(nodes[0].group)
-        if chain is not None:
-            if chain.groups[-1] == nodes[0].group:
-                _stream(builder, chain, named)
+        stream = streamed.get(nodes[0].group)
+        if stream is not None:
+            if stream.chain.groups[-1] == nodes[0].group:
+                _stream(builder, stream, [named[name] for name in stream.chain.groups])
         elif len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
@@ -282,11 +282,9 @@ def _shapes(graph: Graph, nodes: tuple[Node, ...]) -> object:
     return tuple(node.op for node in nodes), tuple(kinds)
 
 
-def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...]]) -> None:
-    """A kernel that works row by row for a whole chain."""
+def _stream(builder: _Builder, lowered: LoweredStream, groups: Sequence[tuple[Node, ...]]) -> None:
+    """A kernel that works row by row for several groups."""
     graph = builder.graph
-    lowered = lower_stream(graph, chain, named, builder.target, builder.goal)
-    groups = [named[name] for name in chain.groups]
     func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
     comment = [line for nodes, s in zip(groups, lowered.schedules, strict=True) for line in _comment(graph, nodes, s)]
     name = _register(builder, func, f"stream_{stem}", (f"{len(groups)} layers, row by row", *comment))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from microc.driver.lower import Progress, build_module, groups_of
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
 from microc.driver.ram import Search, arena, ram_refusal, stream_within
-from microc.driver.stream import Chain
+from microc.driver.stream import Chain, LoweredStream, Streams
 from microc.errors import OutputError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph
@@ -70,7 +71,7 @@ def compile_model(
         return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, path.name, goal, None, chains))
+        made = planned(_built(graph, target, path.name, goal, None, [streams.lower(chain) for chain in chains]))
         return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)
@@ -78,7 +79,8 @@ def compile_model(
     if all(arena(plain) <= limit for limit in limits):
         return plain
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-    search = Search(graph, groups, plain, target, goal, io_in_arena=options.io_in_arena)
+    streams = Streams(graph, groups, target, goal)
+    search = Search(streams, plain, io_in_arena=options.io_in_arena)
     found = stream_within(min(limits), plain, search, streamed)
     if options.ram and arena(found) > options.ram:
         raise ram_refusal(options.ram, found, search)
@@ -111,10 +113,10 @@ def _built(
     source: str,
     goal: Goal,
     progress: Progress | None,
-    chains: tuple[Chain, ...] = (),
+    streams: Sequence[LoweredStream] = (),
 ) -> Module:
     """The graph as kernels and calls, with what they cost."""
-    module = build_module(graph, target, source, goal, progress, chains)
+    module = build_module(graph, target, source, goal, progress, streams)
     return estimated(merge_kernels(module) if goal.price else module, target)
 
 

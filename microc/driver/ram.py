@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from microc.driver.chains import Appraiser, Candidate, Run, find_runs
-from microc.driver.stream import Chain, Group
+from microc.driver.stream import Chain, Streams
 from microc.errors import FitError
-from microc.graph.ir import Graph
 from microc.module import Module
-from microc.target import Goal, Target
 
 LONGEST = 8
 """Layers of a chain. Each more takes a window, and what is in the way is a tensor or two."""
@@ -25,19 +23,9 @@ Build = Callable[[tuple[Chain, ...]], Module]
 class Search:
     """Covers the calls that need too much by chains that need less. ``module``: without chains, calls in their final order."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        groups: Mapping[str, Group],
-        module: Module,
-        target: Target,
-        goal: Goal,
-        *,
-        io_in_arena: bool,
-    ) -> None:
-        self.appraiser = Appraiser(graph, groups, module, io_in_arena=io_in_arena)
-        self.target, self.goal = target, goal
-        self.runs = find_runs(graph, groups)
+    def __init__(self, streams: Streams, module: Module, *, io_in_arena: bool) -> None:
+        self.appraiser = Appraiser(streams, module, io_in_arena=io_in_arena)
+        self.runs = find_runs(streams.graph, streams.groups)
         self.known: dict[Chain, Candidate] = {}
 
     def cover(self, limit: int) -> tuple[Candidate, ...] | None:
@@ -48,7 +36,7 @@ class Search:
             if not rough:
                 return found
             for candidate in rough:
-                self.known[candidate.chain] = self.appraiser.measured(candidate, self.target, self.goal)
+                self.known[candidate.chain] = self.appraiser.measured(candidate)
 
     def smallest(self) -> tuple[Candidate, ...]:
         """The chains of the smallest peak, within one part in :data:`CLOSER`."""

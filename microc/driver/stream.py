@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from microc import dtypes
 from microc.errors import InternalError
@@ -36,9 +36,13 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class LoweredStream:
-    """A kernel before it is named. ``params`` are what its parameters are bound to, all but the result and workspaces;
-    ``schedules`` are those of the layers, ``price`` what they cost."""
+    """The kernel of a chain before it is named.
 
+    ``params`` are what its parameters are bound to, all but the result and workspaces; ``schedules`` are those of the layers,
+    ``price`` what they cost.
+    """
+
+    chain: Chain
     func: ir.PrimFunc
     params: tuple[Param, ...]
     result: str
@@ -60,47 +64,70 @@ def result_of(group: Group) -> str:
     return group[-1].outputs[0]
 
 
-def sources_of(chain: Chain, groups: Mapping[str, Group]) -> tuple[str, ...]:
-    """The value that each group of a chain works on row by row."""
-    return chain.data, *(result_of(groups[name]) for name in chain.groups[:-1])
+class Streams:
+    """Lowers chains of a graph for a target; what has been lowered is kept. ``groups``: all groups by name."""
 
+    def __init__(self, graph: Graph, groups: Mapping[str, Group], target: Target, goal: Goal) -> None:
+        self.graph, self.groups, self.target, self.goal = graph, groups, target, goal
+        self._streams: dict[Chain, LoweredStream] = {}
+        self._rows: dict[tuple[str, Shape], _Rows] = {}
 
-def shapes_of(graph: Graph, chain: Chain, groups: Mapping[str, Group]) -> tuple[Shape, ...]:
-    """What the layers of a chain hold and make at a time."""
-    pairs = zip(chain.groups, sources_of(chain, groups), strict=True)
-    return choose_blocks([_shape(graph, groups[name], data) for name, data in pairs], chain.height)
+    def sources(self, chain: Chain) -> tuple[str, ...]:
+        """The value that each group of a chain works on row by row."""
+        return chain.data, *(result_of(self.groups[name]) for name in chain.groups[:-1])
 
+    def shapes(self, chain: Chain) -> tuple[Shape, ...]:
+        """What the layers of a chain hold and make at a time."""
+        pairs = zip(chain.groups, self.sources(chain), strict=True)
+        return choose_blocks([_shape(self.graph, self.groups[name], data) for name, data in pairs], chain.height)
 
-def price_of(graph: Graph, chain: Chain, groups: Mapping[str, Group], shapes: Sequence[Shape]) -> Streamed:
-    """Rows that are computed outside the image, and rows that windows copy."""
-    extra = moved = 0
-    for k, (name, data, shape) in enumerate(zip(chain.groups, sources_of(chain, groups), shapes, strict=True)):
-        if k or shape.window.padded:
-            row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
-            turns = shape.computed // shape.block
-            moved += row * (turns * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
-        extra += sum(macs_of(graph, node) for node in groups[name]) * (shape.computed - shape.rows) // shape.rows
-    return Streamed(tuple(str(groups[name][0].loc) for name in chain.groups), extra, moved)
+    def price(self, chain: Chain) -> Streamed:
+        """Rows that are computed outside the image, and rows that windows copy."""
+        extra = moved = 0
+        graph, shapes = self.graph, self.shapes(chain)
+        for k, (name, data, shape) in enumerate(zip(chain.groups, self.sources(chain), shapes, strict=True)):
+            if k or shape.window.padded:
+                row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
+                turns = shape.computed // shape.block
+                moved += row * (turns * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
+            macs = sum(macs_of(graph, node) for node in self.groups[name])
+            extra += macs * (shape.computed - shape.rows) // shape.rows
+        return Streamed(tuple(str(self.groups[name][0].loc) for name in chain.groups), extra, moved)
 
+    def lower(self, chain: Chain) -> LoweredStream:
+        """The kernel of a chain."""
+        if chain not in self._streams:
+            self._streams[chain] = self._lower(chain)
+        return self._streams[chain]
 
-def lower_stream(graph: Graph, chain: Chain, groups: Mapping[str, Group], target: Target, goal: Goal) -> LoweredStream:
-    """The kernel of a chain. ``groups``: all groups by name."""
-    members, sources = [groups[name] for name in chain.groups], sources_of(chain, groups)
-    shapes = shapes_of(graph, chain, groups)
-    found = [
-        _lower_rows(graph, group, data, shape, target, goal)
-        for group, data, shape in zip(members, sources, shapes, strict=True)
-    ]
-    height = graph.types[chain.data].shape[1]
-    made = stream("stream", [rows.layer for rows in found], height, words=target.has("unaligned"))
-    params = tuple(_param(found[layer], serves) for layer, serves in made.origins[:-1])
-    return LoweredStream(
-        made.func,
-        params,
-        result_of(members[-1]),
-        tuple(rows.schedule for rows in found),
-        price_of(graph, chain, groups, shapes),
-    )
+    def _lower(self, chain: Chain) -> LoweredStream:
+        triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
+        found = [self._lower_rows(name, data, shape) for name, data, shape in triples]
+        height = self.graph.types[chain.data].shape[1]
+        made = stream("stream", [rows.layer for rows in found], height, words=self.target.has("unaligned"))
+        params = tuple(_param(found[layer], serves) for layer, serves in made.origins[:-1])
+        result, schedules = result_of(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in found)
+        return LoweredStream(chain, made.func, params, result, schedules, self.price(chain))
+
+    def _lower_rows(self, name: str, data: str, shape: Shape) -> _Rows:
+        """A group, scheduled and lowered for a block of rows."""
+        if (name, shape) in self._rows:
+            return self._rows[name, shape]
+        graph, group = self.graph, self.groups[name]
+        window = row_window(graph, group, data)
+        assert window is not None
+        alone, nodes = row_group(graph, group, data, window, shape.block)
+        lowered = lower_group(alone, nodes, self.target, "rows")
+        blocks = shape.computed // shape.block
+        goal = replace(self.goal, price=self.goal.price / blocks)  # of one inference, not of one block
+        found = candidates(lowered.func, lowered.anchor.op, self.target, goal)
+        choice = choose(found, self.target, goal)
+        func = choice.func
+        bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
+        by_row = tuple(bound[v] for v in companions(graph, group, data))
+        layer = Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row)
+        self._rows[name, shape] = _Rows(lowered, choice.schedule, layer)
+        return self._rows[name, shape]
 
 
 def _shape(graph: Graph, group: Group, data: str) -> Shape:
@@ -112,19 +139,6 @@ def _shape(graph: Graph, group: Group, data: str) -> Shape:
     top, _, bottom, _ = reads.padding
     window = Window(reads.reach, reads.stride, width * channels, top, bottom, reads.pad_value)
     return Shape(window, graph.types[result_of(group)].shape[1], whole=bool(companions(graph, group, data)))
-
-
-def _lower_rows(graph: Graph, group: Group, data: str, shape: Shape, target: Target, goal: Goal) -> _Rows:
-    """A group, scheduled and lowered for a block of rows."""
-    window = row_window(graph, group, data)
-    assert window is not None
-    alone, nodes = row_group(graph, group, data, window, shape.block)
-    lowered = lower_group(alone, nodes, target, "rows")
-    choice = choose(candidates(lowered.func, lowered.anchor.op, target, goal), target, goal)
-    schedule, func = choice.schedule, choice.func
-    bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
-    by_row = tuple(bound[v] for v in companions(graph, group, data))
-    return _Rows(lowered, schedule, Layer(shape, func, bound[data], func.params[len(lowered.params)], by_row))
 
 
 def _param(row: _Rows, serves: ir.Buffer) -> Param:

@@ -22,7 +22,7 @@ from microc.schedule.guards import share
 from microc.schedule.region import Region
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import children, free_vars
+from microc.tir.rewrite import children, free_vars, substitute
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
@@ -79,6 +79,7 @@ class _Walker:
         self.regions: list[Region] = []
         self.guards: list[ir.Expr] = []
         self.extents: dict[ir.Var, int] = {}
+        self.named: dict[ir.Var, ir.Expr] = {}
         self.previous: Place | None = None
 
     def enter(self, func: ir.PrimFunc) -> None:
@@ -108,6 +109,7 @@ class _Walker:
             case ir.Let(var, value, body):
                 self.value(value, weight, self.selector.count(value))
                 self.regions[-1].define(var)
+                self.named[var] = substitute(value, self.named)
                 self.walk(body, weight)
             case ir.Evaluate(value):
                 self.value(value, weight, self.selector.count(value))
@@ -123,10 +125,11 @@ class _Walker:
 
     def branch(self, branch: ir.If, weight: float) -> None:
         """Both sides, weighted by how often they run; the first jumps over the second."""
-        met = share(branch.condition, self.guards, self.extents)
+        condition = substitute(branch.condition, self.named)
+        met = share(condition, self.guards, self.extents)
         self.value(branch.condition, weight, self.selector.branch(branch.condition))
         self.add({"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}, weight, printed=False)
-        sides = ((branch.condition, branch.then, met), (ir.Un("not", branch.condition), branch.otherwise, 1 - met))
+        sides = ((condition, branch.then, met), (ir.Un("not", condition), branch.otherwise, 1 - met))
         for guard, side, part in sides:
             if side is not None:
                 self.guards.append(guard)

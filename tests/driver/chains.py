@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microc.driver.chains import find_runs
 from microc.driver.lower import build_module, groups_of
-from microc.driver.stream import Chain, Group
+from microc.driver.stream import Chain, Group, Streams
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module
@@ -120,7 +120,9 @@ def longest_chains(graph: Graph, height: int = 1) -> list[Chain]:
 
 
 def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -> Module:
-    return build_module(graph, target_for(cpu), "net", SPEED, chains=chains)
+    target = target_for(cpu)
+    lowered = Streams(graph, groups(graph), target, SPEED)
+    return build_module(graph, target, "net", SPEED, streams=[lowered.lower(chain) for chain in chains])
 
 
 def run(made: Module, inputs: Mapping[str, Array]) -> list[Array]:

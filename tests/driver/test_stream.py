@@ -7,10 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from microc.driver.lower import build_module
 from microc.errors import ModelError
 from microc.graph.ir import Graph, TensorType
-from microc.target import SPEED, target_for
 from microc.tir.stripes import Shape, Window, choose_blocks
 from microc.transform.context import PassContext
 from microc.transform.fuse import fuse
@@ -73,10 +71,7 @@ def test_floats() -> None:
     made = net.op("avg_pool2d", made, kernel=(2, 2), strides=(2, 2))
     graph = fuse(net.graph(net.conv(made, 3, layout="NHWC")), PassContext())
     inputs = random_inputs(graph)
-    plain, streamed = (
-        run(build_module(graph, target_for("cortex-m4"), "net", SPEED, chains=chains), inputs)
-        for chains in ((), longest_chains(graph, 2))
-    )
+    plain, streamed = (run(module(graph, chains), inputs) for chains in ((), longest_chains(graph, 2)))
     np.testing.assert_array_equal(streamed[0], plain[0])
 
 
