@@ -78,11 +78,14 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
 
 
 def c_name(dtype: str) -> str:
-    """The C type of a scalar; packed integer vectors of 32 bits live in ``int32_t`` as in ACLE."""
+    """The C type of a value: packed integer vectors of 32 bits live in ``int32_t`` as in ACLE, those of 128 bits have a type
+    of their own name (``int32x4``), which codegen defines."""
     kind, bits, lanes = info(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
             return "int32_t"
+        if bits * lanes == 128:
+            return dtype
         raise InternalError(f"{dtype} has no portable C type")
     if kind == "bool":
         return "bool"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from microc.codegen.c_stmt import StmtPrinter
-from microc.codegen.helpers import helper_source
+from microc.codegen.helpers import helper_texts
 from microc.dtypes import Array, to_numpy
 from microc.tir import ir
 
@@ -25,12 +25,9 @@ def kernels_source(funcs: Sequence[ir.PrimFunc]) -> str:
     """Headers, helpers and the functions, all ``static``."""
     printer = StmtPrinter()
     kernels = ["\n".join(printer.function(func)) for func in funcs]
-    texts: dict[str, str] = {}
-    while any(name not in texts for name in printer.expr.helpers):
-        for name in [n for n in printer.expr.helpers if n not in texts]:
-            texts[name] = "\n".join(helper_source(name, printer.expr))
+    texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers).values()]
     headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]
-    return "\n\n".join(["\n".join(headers), *(texts[name] for name in sorted(texts)), *kernels]) + "\n"
+    return "\n\n".join(["\n".join(headers), *texts, *kernels]) + "\n"
 
 
 def _entry(func: ir.PrimFunc) -> str:

@@ -65,6 +65,8 @@ class StmtPrinter:
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""
+        if buffer.scope == "local":
+            return [f"{dtypes.c_name(buffer.dtype)} {buffer.name}[{buffer.size}];"]
         if buffer.scope != "register":
             raise InternalError(f"{buffer.scope} buffer {buffer.name} was not lowered")
         used: dict[tuple[int, ...], None] = {}

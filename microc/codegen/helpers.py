@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
 from microc.errors import InternalError
 from microc.schedule.intrinsics import SCALAR, Intrin
+from microc.schedule.intrinsics.base import LANE
+from microc.schedule.intrinsics.mve_products import MVE
 from microc.tir import ir
+from microc.tir.rewrite import buffers_written, map_expr, map_stmt
 
+VECTORS = {"int32x4": ("int32x4_t", "int32_t")}
+"""Vector types: what ``arm_mve.h`` calls them, and the type of a lane."""
 _LONG = {"i": "int", "u": "uint", "f": "float"}
+
+
+def helper_texts(names: Iterable[str]) -> dict[str, list[str]]:
+    """The lines of all named helpers and of those that they need, each after what it needs, else by name."""
+    texts: dict[str, list[str]] = {}
+
+    def add(name: str) -> None:
+        if name not in texts:
+            printer = ExprPrinter()
+            lines = helper_source(name, printer)
+            for needed in sorted(printer.helpers):
+                add(needed)
+            texts[name] = lines
+
+    for name in sorted(names):
+        add(name)
+    return texts
 
 
 def helper_source(name: str, printer: ExprPrinter) -> list[str]:
     """C of the helper called ``name``; what it needs in turn is added to the printer's helpers."""
+    if name in VECTORS:
+        return _vector(name)
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer)
     match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf])(\d+)", name)
@@ -32,26 +57,60 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 
+def _vector(name: str) -> list[str]:
+    """A vector in a register where the core has them, else its lanes in memory."""
+    vector, lane = VECTORS[name]
+    lanes = dtypes.info(name).lanes
+    return [
+        f"#if {MVE}",
+        "#include <arm_mve.h>",
+        f"typedef {vector} {name};",
+        "#else",
+        "typedef struct {",
+        f"    {lane} lane[{lanes}];",
+        f"}} {name};",
+        "#endif",
+    ]
+
+
 def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
     """The fast body where the compiler has the feature, otherwise the meaning."""
-    if isinstance(intrin.meaning, ir.Stmt):
-        result, meaning = "void", StmtPrinter(printer).lines(intrin.meaning)
-    else:
-        result, meaning = dtypes.c_name(intrin.meaning.dtype), [f"return {printer(intrin.meaning)};"]
-    written = isinstance(intrin.meaning, ir.Stmt)
+    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params = ", ".join(
-        f"{'' if written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
+        f"{'' if p in written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
         if isinstance(p, ir.Buffer)
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
+    for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
+        if dtype in VECTORS:
+            printer.helpers[dtype] = None
     return [
-        f"static inline {result} {intrin.name}({params})",
+        f"static inline {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})",
         "{",
         f"#if {intrin.guard}",
         *(f"    {line}" for line in intrin.body.splitlines()),
         "#else",
-        *(f"    {line}" for line in meaning),
+        *(f"    {line}" for line in _portable(intrin, printer)),
         "#endif",
         "}",
     ]
+
+
+def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:
+    """The meaning as C; lane by lane for vectors."""
+    statements = StmtPrinter(printer)
+    if not intrin.lanes:
+        meaning = intrin.meaning
+        return statements.lines(meaning) if isinstance(meaning, ir.Stmt) else [f"return {printer(meaning)};"]
+    vectors: dict[ir.Expr, ir.Expr] = {}
+    for p in intrin.params:
+        if isinstance(p, ir.Var) and p.dtype in VECTORS:
+            element = ir.Buffer(f"{p.name}.lane", (intrin.lanes,), p.dtype.partition("x")[0])
+            vectors[ir.Var(p.name, element.dtype)] = element[LANE]
+    body = intrin.meaning
+    if isinstance(body, ir.Expr):
+        body = ir.Store(ir.Buffer("r.lane", (intrin.lanes,), body.dtype), (LANE,), body)
+    body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
+    lines = statements.lines(ir.For(LANE, ir.const(intrin.lanes, "int32"), body))
+    return [f"{intrin.result} r;", *lines, "return r;"] if intrin.result else lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from microc import dtypes
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
-from microc.codegen.helpers import helper_source
+from microc.codegen.helpers import helper_texts
 from microc.codegen.render import safe_comment
 from microc.errors import InternalError
 from microc.module import Call, Module, Value
@@ -130,13 +130,8 @@ def _prefixed(module: Module, value: Value) -> Value:
 
 def _helpers(printer: StmtPrinter) -> tuple[str, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
-    texts: dict[str, str] = {}
-    while any(name not in texts for name in printer.expr.helpers):
-        for name in list(printer.expr.helpers):
-            if name not in texts:
-                lines = helper_source(name, printer.expr)
-                texts[name] = "\n".join(part for line in lines for part in wrapped(line))
-    return tuple(texts[name] for name in sorted(texts))
+    texts = helper_texts(printer.expr.helpers).values()
+    return tuple("\n".join(part for line in lines for part in wrapped(line)) for lines in texts)
 
 
 def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> str:

@@ -9,60 +9,90 @@ from typing import Any
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array, to_numpy
 from microc.schedule.intrinsics import SCALAR, Intrin
+from microc.schedule.intrinsics.base import LANE
 from microc.tir import ir
 from microc.tir.interp import compile_func
-from microc.tir.rewrite import substitute, substitute_stmt
+from microc.tir.rewrite import map_expr, map_stmt
+
+Function = Callable[[list[Any]], Any]
 
 
 @lru_cache(maxsize=1)
-def meanings() -> Mapping[str, Callable[[list[Any]], Any]]:
-    """By name, a function as :func:`microc.tir.interp.run` wants it."""
+def meanings() -> Mapping[str, Function]:
+    """By name, a function as :func:`microc.tir.interp.run` wants it. A vector is a tuple of its lanes."""
     return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
 
 
-def _function(intrin: Intrin) -> Callable[[list[Any]], Any]:
-    buffers = [p if isinstance(p, ir.Buffer) else ir.Buffer(f"{p.name}_in", (1,), p.dtype) for p in intrin.params]
-    values: dict[ir.Var, ir.Expr] = {
-        p: b[0] for p, b in zip(intrin.params, buffers, strict=True) if isinstance(p, ir.Var)
-    }
-    if isinstance(intrin.meaning, ir.Stmt):
-        return _effect(intrin.name, buffers, substitute_stmt(intrin.meaning, values))
-    result = ir.Buffer("result", (1,), intrin.meaning.dtype)
-    body = ir.Store(result, (ir.const(0, "int32"),), substitute(intrin.meaning, values))
-    run = compile_func(ir.PrimFunc(intrin.name, (*buffers, result), body))
+def _function(intrin: Intrin) -> Function:
+    @lru_cache(maxsize=64)
+    def compiled(sizes: tuple[int, ...]) -> Callable[..., None]:
+        return compile_func(_run(intrin, sizes))
+
+    lanes = max(intrin.lanes, 1)
 
     def call(args: list[Any]) -> Any:
-        out = np.zeros(1, dtype=to_numpy(result.dtype))
-        run([*_arrays(buffers, args), out], {})
-        return int(out[0])
+        arrays: list[Array] = []
+        for param, arg in zip(intrin.params, args, strict=True):
+            if isinstance(param, ir.Buffer):
+                memory, start = arg
+                arrays += [memory, np.array([start], np.int32)]
+            else:
+                arrays.append(np.array(arg, to_numpy(_element(param.dtype))).reshape(-1))
+        if intrin.result:
+            arrays.append(np.zeros(lanes, to_numpy(_element(intrin.result))))
+        compiled(tuple(a.size for a in arrays))(arrays, {})
+        if not intrin.result:
+            return 0
+        found = arrays[-1].tolist()
+        return tuple(found) if intrin.lanes else found[0]
 
     return call
 
 
-def _effect(name: str, buffers: list[ir.Buffer], body: ir.Stmt) -> Callable[[list[Any]], Any]:
-    """An intrinsic that writes through its pointer."""
-    run = compile_func(ir.PrimFunc(name, tuple(buffers), body))
-
-    def call(args: list[Any]) -> Any:
-        arrays = _arrays(buffers, args)
-        run(arrays, {})
-        for array, arg in zip(arrays, args, strict=True):
-            if isinstance(arg, tuple):
-                flat, start = arg
-                flat[start : start + len(array)] = array
-        return 0
-
-    return call
+def _element(dtype: str) -> str:
+    """The dtype of a lane; packed vectors of 32 bits are numbers."""
+    kind, bits, lanes = dtypes.info(dtype)
+    return f"{kind}{bits}" if bits * lanes == 128 else dtype
 
 
-def _arrays(buffers: list[ir.Buffer], args: list[Any]) -> list[Array]:
-    found: list[Array] = []
-    for buffer, arg in zip(buffers, args, strict=True):
-        if isinstance(arg, tuple):
-            flat, start = arg
-            found.append(np.array(flat[start : start + buffer.size]))
+def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
+    """A function of all memory behind each pointer and where to start in it, of scalars and vectors, and of the result."""
+    params: list[ir.Buffer] = []
+    pointers: dict[ir.Buffer, tuple[ir.Buffer, ir.Load]] = {}
+    values: dict[ir.Expr, ir.Expr] = {}
+    for param in intrin.params:
+        size = sizes[len(params)]
+        if isinstance(param, ir.Buffer):
+            memory, start = (
+                ir.Buffer(f"{param.name}_memory", (size,), param.dtype),
+                ir.Buffer(f"{param.name}_at", (1,), "int32"),
+            )
+            params += [memory, start]
+            pointers[param] = memory, start[0]
         else:
-            found.append(np.array([arg], dtype=to_numpy(buffer.dtype)))
-    return found
+            params.append(ir.Buffer(f"{param.name}_in", (size,), _element(param.dtype)))
+            values[ir.Var(param.name, _element(param.dtype))] = params[-1][LANE if size > 1 else 0]
+
+    def go(expr: ir.Expr) -> ir.Expr:
+        if isinstance(expr, ir.Load) and expr.buffer in pointers:
+            memory, start = pointers[expr.buffer]
+            return memory[start + expr.indices[0]]
+        return values.get(expr, expr)
+
+    def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store) and stmt.buffer in pointers:
+            memory, start = pointers[stmt.buffer]
+            return ir.Store(memory, (start + stmt.indices[0],), stmt.value)
+        return stmt
+
+    body = intrin.meaning
+    if isinstance(body, ir.Expr):
+        params.append(ir.Buffer("result", (sizes[-1],), body.dtype))
+        body = ir.Store(params[-1], (LANE if intrin.lanes else ir.const(0, "int32"),), body)
+    body = map_stmt(body, on_stmt, lambda x: map_expr(x, go))
+    if intrin.lanes:
+        body = ir.For(LANE, ir.const(intrin.lanes, "int32"), body)
+    return ir.PrimFunc(intrin.name, tuple(params), body)

@@ -10,7 +10,7 @@ from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, 
 from microc.tir import ir
 from microc.tir.rewrite import buffers_read, map_expr, map_stmt, replace_buffers, walk_stmt
 
-CACHE_SCOPES = ("workspace", "register")
+CACHE_SCOPES = ("workspace", "register", "local")
 
 
 def _check_scope(scope: str) -> None:
@@ -78,7 +78,7 @@ def cache_write(func: ir.PrimFunc, block: str, scope: str) -> ir.PrimFunc:
 
 
 def set_scope(func: ir.PrimFunc, buffer: str, scope: str) -> ir.PrimFunc:
-    """Move an intermediate buffer to ``workspace`` or ``register``."""
+    """Move an intermediate buffer to ``workspace``, ``register`` or ``local``."""
     _check_scope(scope)
     old = buffer_named(func, buffer)
     if old in func.params:

@@ -69,6 +69,14 @@ class SourceWriter:
         view = f"{name}_array" if dtypes.is_float(buffer.dtype) else f"memoryview({name}_array)"
         self.line(f"{name} = {view}")
 
+    def _allocate(self, buffer: ir.Buffer) -> None:
+        """Poisoned memory; registers of vectors hold whatever stands for a vector."""
+        if dtypes.info(buffer.dtype).lanes > 1:
+            self.buffers[buffer] = self.fresh("b")
+            self.line(f"{self.buffers[buffer]} = [None] * {buffer.size}")
+        else:
+            self._bind_buffer(buffer, f"allocate({buffer.size}, {buffer.dtype!r})")
+
     # ------------------------------------------------------------ statements
 
     def body(self, stmt: ir.Stmt) -> None:
@@ -103,7 +111,7 @@ class SourceWriter:
                 self.line(f"{self._declare(var, code.range)} = {code.text}")
                 self.statement(body)
             case ir.Alloc(buffer, body):
-                self._bind_buffer(buffer, f"allocate({buffer.size}, {buffer.dtype!r})")
+                self._allocate(buffer)
                 self.statement(body)
             case ir.Evaluate(value):
                 self.line(self.value(value).text)

@@ -25,7 +25,7 @@ ARITHMETIC = frozenset(
 )
 UNARY = frozenset({"neg", "not", "bitnot"})
 FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel")
-SCOPES = ("global", "const", "workspace", "register")
+SCOPES = ("global", "const", "workspace", "register", "local")
 
 
 class Expr:
@@ -181,7 +181,8 @@ class Buffer:
     """A tensor in memory, row-major.
 
     ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
-    ``register`` (small, wholly unrolled away into scalars). Names are unique in a function.
+    ``register`` (small, wholly unrolled away into scalars), ``local`` (a small array on the stack). Names are unique in a
+    function.
     """
 
     name: str

@@ -41,8 +41,8 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
     _name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:
-        if buffer.scope == "register":
-            _fail(func.name, f"parameter {buffer.name} has scope register")
+        if buffer.scope in ("register", "local"):
+            _fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = _declare_buffer(names, buffer, func.name)
     _Verifier(func.name, trust_data).statement(func.body, _Place(names, Simplifier(), ()))
 
@@ -126,7 +126,7 @@ class _Verifier:
                 names = _declare(place.names, var, self.where)
                 self.statement(body, _Place(names, let_context(var, value, place.known), place.around))
             case ir.Alloc(buffer, body):
-                if buffer.scope not in ("workspace", "register"):
+                if buffer.scope not in ("workspace", "register", "local"):
                     self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
                 names = _declare_buffer(place.names, buffer, self.where)
                 self.statement(body, _Place(names, place.known, place.around))

@@ -1,7 +1,8 @@
 """What an intrinsic is: a meaning in TIR, a C body by feature. The portable body is printed from the meaning.
 
-A scalar intrinsic is a pure function of 32-bit values (packed vectors such as ``int16x2`` included) or of a pointer. A
-tensor intrinsic replaces a small loop nest (its description) by calls of scalar ones.
+A scalar intrinsic is a pure function of 32-bit values (packed vectors such as ``int16x2`` included) or of a pointer. Vector
+intrinsics have values of 128 bits, such as ``int32x4``; their meaning is that of one lane. A tensor intrinsic replaces a small
+loop nest (its description) by calls of scalar ones.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 
+LANE = Var("lane")
+"""The number of the lane that the meaning of a vector intrinsic speaks of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intrin:
-    """A scalar intrinsic.
+    """A scalar or vector intrinsic.
 
     ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer. ``guard``
     is the C preprocessor condition under which ``body`` (statements of C, may use ``__asm__``) replaces the portable one;
     ``feature`` is what a target must have for that: schedules ask for it. ``operations``: what it costs then, by kind of
     operation (``schedule/cores.py``); one ``alu`` for each ``__asm__`` and an access for each ``memcpy`` unless given.
+
+    With ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as
+    the variable of its name and the element's dtype, and a value is that of the lane.
     """
 
     name: str
@@ -30,6 +37,14 @@ class Intrin:
     guard: str
     body: str
     operations: tuple[tuple[str, int], ...] = ()
+    lanes: int = 0
+
+    @property
+    def result(self) -> str:
+        """The dtype of the value; empty for an intrinsic that only writes."""
+        if isinstance(self.meaning, Stmt):
+            return ""
+        return f"{self.meaning.dtype}x{self.lanes}" if self.lanes else self.meaning.dtype
 
 
 @dataclass(frozen=True, slots=True)

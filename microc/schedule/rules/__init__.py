@@ -15,6 +15,7 @@ from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
+from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -40,6 +41,8 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
     """What the rules make that suit an operator on a core."""
+    if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
+        return (schedule_matrix_mve(start).named("matrix mve"),)
     if op in ("conv2d", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from microc.errors import ScheduleError
 from microc.schedule.intrinsics import TENSOR
 from microc.schedule.intrinsics.correlation import correlation
 from microc.schedule.placement import stored_buffer
-from microc.schedule.rules.generic import inline_elementwise
+from microc.schedule.rules.generic import double_sums, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -159,7 +158,7 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.set_scope(form.total.name, "register")
     schedule = _widened(schedule, form, plane, walk)
     if form.weight.dtype == "int8":
-        schedule = _doubled(schedule, form.weight.name)
+        schedule = double_sums(schedule, form.weight.name)
     place = f"{run}_1" if walk.tile > 1 else f"{taps}_1"
     schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, channel[0])
     padded = isinstance(_body(schedule, plane).value, ir.Select)
@@ -176,14 +175,6 @@ def _body(schedule: Schedule, block: str) -> ir.Store:
     store = find_block(schedule.func.body, block).body
     assert isinstance(store, ir.Store)
     return store
-
-
-def _doubled(schedule: Schedule, weight: str) -> Schedule:
-    """Sums doubled by their weights, where the scaling wants them so: a shift less for every output."""
-    try:
-        return schedule.double_reduction("acc", weight)
-    except ScheduleError:
-        return schedule
 
 
 def _widened(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Schedule:

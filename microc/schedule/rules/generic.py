@@ -72,6 +72,15 @@ def finish_reduction(schedule: Schedule, block: str) -> Schedule:
     return joined.set_scope(buffer.name, "register")
 
 
+def double_sums(schedule: Schedule, weight: str) -> Schedule:
+    """Sums of ``acc`` (decomposed) doubled by their constant weights, where the scaling wants them so: a shift less for every
+    output. The weights were bytes and are stored in 16 bits."""
+    try:
+        return schedule.double_reduction("acc", weight)
+    except ScheduleError:  # the scaling needs the sum itself
+        return schedule
+
+
 def schedule_generic(schedule: Schedule, target: Target) -> Schedule:
     """Every reduction with its consumer; padding once per row."""
     schedule = inline_elementwise(schedule)
@@ -91,16 +100,21 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
 
 
 def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
-    """Split the innermost loop of a gathering block into runs that are consecutive in its source, and move them by words."""
+    """Runs that are consecutive in the source of a gathering block move by words."""
+    schedule = split_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
-    runs = run_lengths(schedule, block)
-    if runs and all(a % b == 0 for a, b in itertools.pairwise(runs)):
-        counts = tuple(a // b for a, b in itertools.pairwise(runs))
-        schedule = schedule.split(inner, (None, *counts, runs[-1]))
-        inner = schedule.loops_of(block)[-1]
     if target.has("unaligned") and loop_extent(schedule.func, inner) > 1:
         schedule = schedule.vectorize(inner)
     return schedule
+
+
+def split_runs(schedule: Schedule, block: str) -> Schedule:
+    """The innermost loop of a gathering block covers one run that is consecutive in its source."""
+    runs = run_lengths(schedule, block)
+    if not runs or any(a % b for a, b in itertools.pairwise(runs)):
+        return schedule
+    counts = tuple(a // b for a, b in itertools.pairwise(runs))
+    return schedule.split(schedule.loops_of(block)[-1], (None, *counts, runs[-1]))
 
 
 def run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from microc.schedule.pairing import can_pair
 from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import copy_words, inline_elementwise
+from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -85,6 +85,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
     schedule = copy_words(schedule, patch, target)
     if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price:
         schedule = schedule.set_dtype(found.weight.name, "int16").tensorize(f"{k}_2", "dot4_int16_int16")
+        schedule = double_sums(schedule, found.weight.name)
     elif pairs:
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_1", f"{k}_0", "int16")
     else:

@@ -1,6 +1,7 @@
 """From a scheduled function to plain loops that print as C, one small pass per file.
 
-blocks -> compact -> hoist -> partition -> unswitch -> vectorize -> unroll -> simplify -> share -> workspaces become parameters.
+blocks -> compact -> hoist -> partition -> unswitch -> products -> lanes -> vectorize -> unroll -> simplify -> share ->
+workspaces become parameters.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from microc.tir.affine import simplify_stmt
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.hoist import hoist_fills
+from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.partition import partition_loops
+from microc.tir.lower.products import lower_products
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.unswitch import unswitch_loops
@@ -26,6 +29,8 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = hoist_fills(body)
     body = partition_loops(body)
     body = unswitch_loops(body)
+    body = lower_products(body)
+    body = lower_lanes(body)
     body = lower_vectorized(body)
     body = unroll_loops(body)
     body = simplify_stmt(body)

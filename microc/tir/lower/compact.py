@@ -72,7 +72,7 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
 
 def _sink(buffer: ir.Buffer, body: ir.Stmt, home: ir.For | None) -> ir.Stmt:
     """The allocation right inside the innermost loop around all accesses: registers are declared where they are used."""
-    if home is None or buffer.scope != "register":
+    if home is None or buffer.scope not in ("register", "local"):
         return ir.Alloc(buffer, body)
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:

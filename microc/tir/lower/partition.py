@@ -163,7 +163,7 @@ def _renamed(stmt: ir.Stmt, suffix: str) -> ir.Stmt:
     registers = {
         s.buffer: replace(s.buffer, name=s.buffer.name + suffix)
         for s in walk_stmt(stmt)
-        if isinstance(s, ir.Alloc) and s.buffer.scope == "register"
+        if isinstance(s, ir.Alloc) and s.buffer.scope in ("register", "local")
     }
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:

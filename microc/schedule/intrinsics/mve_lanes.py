@@ -1,0 +1,131 @@
+"""Vectors of four 32-bit numbers on MVE: what the lowering of loops to lanes (``tir/lower/lanes.py``) is made of.
+
+``<name>_i32x4`` is lane by lane; ``_n`` takes a number for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
+elements of dtype t, ``store_<t>_i32x4`` narrows to them (wrapping); with ``_first`` only the first n lanes touch memory.
+``copy_<t>`` and ``fill_<t>`` move whole runs of memory in a tail-predicated loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc.schedule.intrinsics.base import LANE, Intrin
+from microc.schedule.intrinsics.mve_products import ANY, MVE, SHORT
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Var
+
+VECTOR, LANES = "int32x4", 4
+
+_A, _B, _X, _Y = (Var(name, VECTOR) for name in "abxy")
+_a, _b, _x, _y, _n = (Var(name) for name in "abxyn")
+_MEMORY = {**SHORT, "uint16": "u16", "int32": "i32"}
+_WIDTH = {"8": "b", "16": "h", "32": "w"}
+
+
+def _wide(x: Expr) -> Expr:
+    return x.astype("int64")
+
+
+def _doubled(a: Expr, b: Expr) -> Expr:
+    """(a b + 2**30) >> 31; only both INT32_MIN saturate."""
+    return ir.minimum((_wide(a) * _wide(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
+
+
+def _high(a: Expr, b: Expr) -> Expr:
+    return ((_wide(a) * _wide(b) + (1 << 31)) >> 32).astype("int32")
+
+
+def _right(s: Expr) -> Expr:
+    """How far a shift by ``s`` goes to the right, for no count that C leaves undefined."""
+    return ir.maximum(-s, 0)
+
+
+def _shifted(a: Expr, s: Expr) -> Expr:
+    """``s`` within -31 .. 31, positive to the left."""
+    return ir.select(s < 0, a >> _right(s), a << ir.maximum(s, 0))
+
+
+def _rounded(a: Expr, s: Expr) -> Expr:
+    """Like :func:`_shifted`, half rounds up."""
+    right = _wide(_right(s))
+    half = (ir.const(1, "int64") << right) >> 1
+    return ir.select(s < 0, ((_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
+
+
+def _lanewise(name: str, params: tuple[Var | Buffer, ...], meaning: Expr | ir.Stmt, body: str) -> Intrin:
+    return Intrin(name, params, meaning, "mve", MVE, body, lanes=LANES)
+
+
+def _arithmetic() -> Iterator[Intrin]:
+    """Vector by vector and, where the instruction has it, vector by number."""
+    table: tuple[tuple[str, Expr, str, str], ...] = (
+        ("add", _a + _b, "vaddq_s32", "vaddq_n_s32"),
+        ("sub", _a - _b, "vsubq_s32", "vsubq_n_s32"),
+        ("mul", _a * _b, "vmulq_s32", "vmulq_n_s32"),
+        ("qrdmulh", _doubled(_a, _b), "vqrdmulhq_s32", "vqrdmulhq_n_s32"),
+        ("rmulh", _high(_a, _b), "vrmulhq_s32", ""),
+        ("shl", _shifted(_a, _b), "vshlq_s32", "vshlq_r_s32"),
+        ("rshl", _rounded(_a, _b), "vrshlq_s32", "vrshlq_n_s32"),
+        ("min", ir.minimum(_a, _b), "vminq_s32", ""),
+        ("max", ir.maximum(_a, _b), "vmaxq_s32", ""),
+        ("and", _a & _b, "vandq_s32", ""),
+        ("or", _a | _b, "vorrq_s32", ""),
+        ("xor", _a ^ _b, "veorq_s32", ""),
+    )
+    for name, meaning, whole, number in table:
+        yield _lanewise(f"{name}_i32x4", (_A, _B), meaning, f"return {whole}(a, b);")
+        if number:
+            yield _lanewise(f"{name}_n_i32x4", (_A, _b), meaning, f"return {number}(a, b);")
+    yield _lanewise("dup_i32x4", (_n,), _n, "return vdupq_n_s32(n);")
+    for op in ("lt", "le", "gt", "ge", "eq", "ne"):
+        chosen = ir.select(ir.binary(op, _a, _b), _x, _y)
+        body = f"return vpselq_s32(x, y, vcmp{op}q_s32(a, b));"
+        yield _lanewise(f"select_{op}_i32x4", (_A, _B, _X, _Y), chosen, body)
+
+
+def _memory() -> Iterator[Intrin]:
+    """Loads that widen, stores that narrow, table lookups; all lanes or the first n."""
+    first = "vctp32q((uint32_t)n)"
+    for dtype, short in _MEMORY.items():
+        bits, signed = short[1:], short[0] == "i"
+        width, sign = _WIDTH[bits], "s32" if signed else "u32"
+        p, table = Buffer("p", (LANES,), dtype), Buffer("p", (ANY,), dtype)
+        element = ir.cast("int32", p[LANE])
+
+        def value(text: str, signed: bool = signed) -> str:
+            return f"return {text};" if signed else f"return vreinterpretq_s32_u32({text});"
+
+        load, store = f"load_{short}_i32x4", f"store_{short}_i32x4"
+        yield _lanewise(load, (p,), element, value(f"vldr{width}q_{sign}(p)"))
+        some = ir.select(_n > LANE, element, 0)
+        yield _lanewise(f"{load}_first", (p, _n), some, value(f"vldr{width}q_z_{sign}(p, {first})"))
+        offset = "gather_offset" if bits == "8" else "gather_shifted_offset"
+        gathered = f"vldr{width}q_{offset}_{sign}(p, vreinterpretq_u32_s32(a))"
+        yield _lanewise(f"gather_{short}_i32x4", (table, _A), ir.cast("int32", table[_a]), value(gathered))
+        stored = ir.Store(p, (LANE,), ir.cast(dtype, _a))
+        source = "a" if signed else "vreinterpretq_u32_s32(a)"
+        yield _lanewise(store, (p, _A), stored, f"vstr{width}q_{sign}(p, {source});")
+        body = f"vstr{width}q_p_{sign}(p, {source}, {first});"
+        yield _lanewise(f"{store}_first", (p, _A, _n), ir.If(_n > LANE, stored), body)
+
+
+def _runs() -> Iterator[Intrin]:
+    """Memory to memory, and one number to memory."""
+    k = Var("k")
+    for dtype, step in (("int8", 16), ("uint8", 16), ("int16", 8)):
+        short, size = SHORT[dtype], 128 // step
+        width = _WIDTH[str(size)]
+        p, q, value = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype), Var("value")
+        loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
+        load = f"vldr{width}.{size} q0, [%[q]], #16\\n"
+        copying = loop.format(size, load, width)
+        filling = loop.format(size, "", width).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
+        body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
+        meaning = ir.For(k, _n, ir.Store(p, (k,), q[k]))
+        yield Intrin(f"copy_{short}", (p, q, _n), meaning, "mve", MVE, body)
+        body = f'__asm__ volatile("{filling}" : [p] "+r"(p) : [value] "r"(value), [n] "r"(n) : "lr", "memory", "q0");'
+        meaning = ir.For(k, _n, ir.Store(p, (k,), ir.cast(dtype, value)))
+        yield Intrin(f"fill_{short}", (p, value, _n), meaning, "mve", MVE, body)
+
+
+MVE_LANES = (*_arithmetic(), *_memory(), *_runs())

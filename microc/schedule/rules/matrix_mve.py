@@ -1,0 +1,86 @@
+"""Matrix products on cores with MVE: sums across lanes, then vectors of results.
+
+A tile of pixels by channels accumulates in core registers (``dot_*`` intrinsics, 16 products of bytes an instruction) and goes to
+a small array on the stack; there four channels at a time are scaled, clamped and stored. A tile's activations are copied before
+its results are written, so that a pointwise layer can work in place.
+"""
+
+from __future__ import annotations
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.rules.generic import inline_elementwise, split_runs
+from microc.schedule.rules.matrix_dsp import Operands, operands
+from microc.schedule.schedule import Schedule
+from microc.target import Target
+
+TALL, WIDE = 3, 2
+"""Pixels and channels of a product: six sums from five loaded vectors."""
+ROW = 4
+"""Channels of a product when there is a single pixel."""
+STRETCH = 32
+"""Channels whose sums wait on the stack."""
+
+
+def suits_mve(schedule: Schedule, target: Target) -> bool:
+    """Bytes or 16-bit numbers by signed ones into 32 bits."""
+    found = operands(schedule) if target.has("mve") else None
+    if found is None or found.total.dtype != "int32":
+        return False
+    known = {("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")}
+    return (found.data.dtype, found.weight.dtype) in known and loop_extent(
+        schedule.func, schedule.loops_of("acc")[-1]
+    ) > 1
+
+
+def schedule_matrix_mve(schedule: Schedule) -> Schedule:
+    """Loops p, o over tiles, then stretches of channels; inside products over all of k."""
+    schedule = inline_elementwise(schedule)
+    found = operands(schedule)
+    assert found is not None
+    p, o, k = schedule.loops_of("acc")
+    rows, columns = loop_extent(schedule.func, p), loop_extent(schedule.func, o)
+    tall = min(rows, TALL if found.data.dtype == found.weight.dtype == "int8" else WIDE)
+    wide = min(columns, WIDE if tall > 1 else ROW)
+    schedule, patch = _patch(schedule, found, rows)
+    stretch = _stretch(columns, wide)
+    schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1", k)
+    schedule = schedule.decompose_reduction("acc", f"{p}_1")
+    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "local")
+    schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
+    for loop in (f"{p}_1", f"{o}_1_1", k):
+        schedule = schedule.annotate(loop, "product", 1)
+    if patch:
+        schedule = copy_lanes(schedule.compute_at(patch, f"{p}_0"), patch)
+    for block in ("acc_init", "out"):
+        row, column = schedule.loops_of(block)[-2:]
+        schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
+    return schedule
+
+
+def _patch(schedule: Schedule, found: Operands, rows: int) -> tuple[Schedule, str]:
+    """The block that gathers the activations of a tile; a single row is read where it is."""
+    if schedule.has("patch"):
+        return schedule, "patch"
+    if rows == 1:
+        return schedule, ""
+    return schedule.cache_read("acc", found.data.name, "workspace"), f"{found.data.name}_workspace"
+
+
+def _stretch(columns: int, wide: int) -> int:
+    """Channels at once: as many as divide all of them, if that is not a small part."""
+    if columns <= STRETCH:
+        return columns
+    return next((n for n in range(STRETCH, STRETCH // 2 - 1, -1) if columns % n == 0 and n % wide == 0), STRETCH)
+
+
+def vectorize_lanes(schedule: Schedule, loop: str) -> Schedule:
+    """Four iterations of ``loop`` at once, in the lanes of vectors."""
+    return schedule.vectorize(loop).annotate(loop, "lanes", 4)
+
+
+def copy_lanes(schedule: Schedule, block: str) -> Schedule:
+    """Runs that are consecutive in the source of a gathering block move as vectors."""
+    schedule = split_runs(schedule, block)
+    inner = schedule.loops_of(block)[-1]
+    return vectorize_lanes(schedule, inner) if loop_extent(schedule.func, inner) > 1 else schedule

@@ -1,0 +1,76 @@
+"""Arithmetic that vector instructions do in one step, found in scalar expressions: see ``fixed.py`` for its definition."""
+
+from __future__ import annotations
+
+from microc.tir import ir
+from microc.tir.affine import linear, simplify
+
+
+def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
+    """x and m of ``(x m + 2**30) >> 31``, written as ``smmulr(2 x, m)`` or in 64 bits."""
+    match expr:
+        case ir.Call("smmulr", (a, b)):
+            half = _halved(a)
+            return None if half is None else (half, b)
+        case ir.Cast(
+            "int32",
+            ir.Bin(
+                "shr",
+                ir.Bin("add", ir.Bin("mul", ir.Cast("int64", a), factor), ir.Const(value=1073741824)),
+                ir.Const(value=31),
+            ),
+        ):
+            small = _narrow(factor)
+            return None if small is None or a.dtype != "int32" else (a, small)
+        case _:
+            return None
+
+
+def _narrow(factor: ir.Expr) -> ir.Expr | None:
+    """The int32 under a widening to 64 bits."""
+    match factor:
+        case ir.Const(int() as value) if -(1 << 31) <= value < 1 << 31:
+            return ir.const(value, "int32")
+        case ir.Cast("int64", a) if a.dtype == "int32":
+            return a
+        case _:
+            return None
+
+
+def _halved(expr: ir.Expr) -> ir.Expr | None:
+    """x of ``2 x``, which does not overflow."""
+    match expr:
+        case ir.Bin("shl", a, ir.Const(int() as n)) if n >= 1:
+            return a << (n - 1) if n > 1 else a
+        case ir.Bin("mul", a, ir.Const(int() as factor)) if factor > 0 and factor % 2 == 0:
+            return a * (factor // 2) if factor > 2 else a
+        case _:
+            return None
+
+
+def negated(expr: ir.Expr) -> ir.Expr:
+    """``-expr`` of a small sum, its terms collected even where they are data."""
+    terms, offset = linear(expr)
+    total: ir.Expr = ir.const(-offset, "int32")
+    for term, factor in terms.items():
+        part = term if abs(factor) == 1 else term * abs(factor)
+        total = total + part if factor < 0 else total - part
+    return simplify(total)
+
+
+def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
+    """x, n and z of ``((x + 2**(n - 1)) >> n) + z``, the middle term rounding half up, 1 <= n <= 31.
+
+    Either n is a number and the rounding term, perhaps with z * 2**n in it, is added before the shift; or the shift is done in
+    two steps, n - 1 and then 1, with 1 + 2 z added in between.
+    """
+    match expr:
+        case ir.Bin("shr", ir.Bin("add", ir.Bin("shr", x, distance), ir.Const(int() as added)), ir.Const(value=1)) if (
+            added % 2 == 1
+        ):
+            return x, simplify(distance + 1), (added - 1) // 2
+        case ir.Bin("shr", ir.Bin("add", x, ir.Const(int() as added)), ir.Const(int() as n)) if n >= 1:
+            rest, remainder = divmod(added - (1 << (n - 1)), 1 << n)
+            return (x, ir.const(n, "int32"), rest) if remainder == 0 and x.dtype == "int32" else None
+        case _:
+            return None

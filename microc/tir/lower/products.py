@@ -1,0 +1,118 @@
+"""Loops annotated ``product``: a small matrix product that one intrinsic does whole, whatever extents a tail has left them.
+
+``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of one
+iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without the strides
+that a single row or column does not need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NoReturn
+
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.affine import linear, simplify
+from microc.tir.rewrite import free_vars, map_stmt, substitute
+
+KEY = "product"
+"""The annotation; an annotated nest of loops that is no such product is a defect of the schedule."""
+_TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
+
+
+def lower_products(stmt: ir.Stmt) -> ir.Stmt:
+    """``stmt`` with every annotated nest as a call."""
+
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if not isinstance(s, ir.For) or _marked(s):
+            return s
+        return replace(s, body=_replaced(s.body))
+
+    return _replaced(map_stmt(stmt, on_stmt))
+
+
+def _marked(loop: ir.For) -> bool:
+    return KEY in dict(loop.annotations)
+
+
+def _replaced(stmt: ir.Stmt) -> ir.Stmt:
+    """A statement outside of products, its direct parts that are products replaced."""
+    match stmt:
+        case ir.For() if _marked(stmt):
+            return _product(stmt)
+        case ir.Seq(body):
+            return ir.seq(*(_replaced(child) for child in body))
+        case ir.Alloc(buffer, body):
+            return ir.Alloc(buffer, _replaced(body))
+        case ir.Let(var, value, body):
+            return ir.Let(var, value, _replaced(body))
+        case ir.If(condition, then, otherwise):
+            return ir.If(condition, _replaced(then), _replaced(otherwise) if otherwise else None)
+        case _:
+            return stmt
+
+
+def _fail(loop: ir.For, why: str) -> NoReturn:
+    raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {why}")
+
+
+def _product(nest: ir.For) -> ir.Stmt:
+    loops: list[ir.For] = []
+    inner: ir.Stmt = nest
+    while isinstance(inner, ir.For) and _marked(inner):
+        loops.append(inner)
+        inner = inner.body
+    match inner:
+        case ir.Store(
+            sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), ir.Cast(_, ir.Load() as b)))
+        ) if total == ir.Load(sums, place) and sums.dtype == "int32":
+            pass
+        case _:
+            _fail(nest, "the innermost statement adds no product")
+    depth = loops.pop()
+    rows = columns = 1
+    strides = {"a": 0, "b": 0, "sums": 0}
+    for loop in loops:
+        steps = [
+            _step(nest, buffer, where, loop.var) for buffer, where in ((a.buffer, a.indices), (b.buffer, b.indices))
+        ]
+        moved, extent = _step(nest, sums, place, loop.var), ir.int_value(loop.extent) or 0
+        if extent == 1:
+            continue
+        if steps[1] == 0 and rows == 1:
+            rows, strides["a"], strides["sums"] = extent, steps[0], moved
+        elif steps[0] == 0 and columns == 1 and moved == 1:
+            columns, strides["b"] = extent, steps[1]
+        else:
+            _fail(nest, f"{loop.var.name} counts neither rows nor columns")
+    for buffer, where, wanted in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
+        if _step(nest, buffer, where, depth.var) != wanted:
+            _fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, depth)}
+    length = ir.int_value(depth.extent) or 0
+
+    def address(buffer: ir.Buffer, where: tuple[ir.Expr, ...], extent: int, *, writes: bool = False) -> ir.AddressOf:
+        return ir.AddressOf(buffer, tuple(simplify(substitute(i, first)) for i in where), extent, writes)
+
+    numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
+    numbers += [strides["sums"]] if rows > 1 else []
+    args = (
+        address(a.buffer, a.indices, (rows - 1) * strides["a"] + length),
+        address(b.buffer, b.indices, (columns - 1) * strides["b"] + length),
+        address(sums, place, (rows - 1) * strides["sums"] + columns, writes=True),
+        *(ir.const(n, "int32") for n in numbers),
+    )
+    name = f"dot_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{rows}x{columns}"
+    return ir.Evaluate(ir.Call(name, args, "int32"))
+
+
+def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
+    """By how many elements an access moves with ``var``."""
+    total = 0
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        terms, _ = linear(simplify(index))
+        if any(term != var and var in free_vars(term) for term in terms):
+            _fail(nest, f"{buffer.name} is not read along a line")
+        total += terms.get(var, 0) * stride
+    return total

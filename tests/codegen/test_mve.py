@@ -1,0 +1,148 @@
+"""Vector intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on a Cortex-M55."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.codegen.data import definition
+from microc.device.boards import load_board
+from microc.device.emulator import Emulator
+from microc.dtypes import Array, to_numpy
+from microc.module import Value
+from microc.schedule.intrinsics import SCALAR
+from microc.schedule.intrinsics.mve_lanes import LANES, VECTOR
+from microc.schedule.meaning import meanings
+from microc.tir import ir
+from microc.tir.interp import execute
+from microc.tir.rewrite import buffers_written
+from tests.device.smoke import Line, needs
+from tests.device.smoke import build as build_firmware
+from tests.native import UNDEFINED, build, call, kernels_source
+
+NAMES = [name for name, intrin in SCALAR.items() if intrin.feature == "mve"]
+COUNT, DEEP = 37, 80
+EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, -(1 << 31), 1 << 16, -(1 << 24) + 1)
+
+
+def function(name: str) -> ir.PrimFunc:
+    """The intrinsic on many operands; memory is reached from addresses of every alignment that the element allows."""
+    intrin, i = SCALAR[name], ir.Var("i")
+    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
+    params: list[ir.Buffer] = []
+    args: list[ir.Expr] = []
+    target: ir.Buffer | None = None
+    for param in intrin.params:
+        if isinstance(param, ir.Buffer) and param in written:
+            target = ir.Buffer("result", (COUNT * 20,), param.dtype)
+            args.append(ir.AddressOf(target, (i * 20 + 1,), LANES, True))
+        elif isinstance(param, ir.Buffer):
+            params.append(ir.Buffer(param.name, (COUNT + 300,), param.dtype))
+            args.append(ir.AddressOf(params[-1], (i,) if "gather" not in name else (ir.const(0, "int32"),)))
+        elif param.dtype == VECTOR:
+            params.append(ir.Buffer(param.name, (COUNT * LANES,), "int32"))
+            address = ir.AddressOf(params[-1], (i * LANES,), LANES)
+            args.append(ir.Call("load_i32_i32x4", (address,), VECTOR))
+        elif param.name.startswith("stride"):
+            args.append(ir.const({"stride_a": 5, "stride_b": 33, "stride_sums": 3}[param.name], "int32"))
+        else:
+            params.append(ir.Buffer(param.name, (COUNT,), "int32"))
+            args.append(params[-1][i])
+    applied = ir.Call(name, tuple(args), intrin.result or "int32")
+    if target is None:
+        target = ir.Buffer("result", (COUNT * LANES,), "int32")
+        address = ir.AddressOf(target, (i * LANES,), LANES, True)
+        applied = ir.Call("store_i32_i32x4", (address, applied), "int32")
+    body = ir.For(i, ir.const(COUNT, "int32"), ir.Evaluate(applied))
+    return ir.PrimFunc(f"test_{name}", (*params, target), body)
+
+
+@lru_cache
+def operands(name: str) -> tuple[Array, ...]:
+    """Data for all parameters but the last: edges, then random values of every magnitude, within what the meaning allows."""
+    dice = np.random.default_rng(sum(map(ord, name)))
+    op = name.split("_")[0]
+    found = []
+    for param in function(name).params[:-1]:
+        kind = np.iinfo(to_numpy(param.dtype))
+        magnitude = dice.integers(1, kind.bits, param.shape)
+        array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> (kind.bits - magnitude)).astype(
+            kind.dtype
+        )
+        if param.dtype == "int32" and op in ("qrdmulh", "rmulh", "min", "max", "select", "and", "or", "xor", "rshl"):
+            array[: len(EDGES)] = EDGES if param.name == "a" else np.roll(EDGES, 3 + len(param.name))
+        if op == "dot" and param.dtype == "int16":
+            array = np.clip(array, -3000, 3000).astype(np.int16)
+        if param.name == "n":
+            array = dice.integers(0 if "first" in name else 1, 5 if "first" in name else 19, param.shape).astype(
+                np.int32
+            )
+        elif param.name == "depth":
+            array = np.resize([1, 15, 16, 17, 32, 48, 64, DEEP], param.shape).astype(np.int32)
+        elif op in ("shl", "rshl") and param.name == "b":
+            array = -dice.integers(0, 32, param.shape).astype(np.int32)
+        elif op == "gather" and param.name == "a":
+            array = dice.integers(0, COUNT + 300, param.shape).astype(np.int32)
+        elif op in ("add", "sub", "mul"):
+            array = array >> 16 if op == "mul" else array >> 1
+        found.append(array)
+    return tuple(found)
+
+
+def meant(name: str) -> Array:
+    func = function(name)
+    out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
+    return execute(func, [*operands(name), out], meanings())[-1]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_portable_bodies(compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    funcs = {name: function(name) for name in NAMES}
+    library = build(list(funcs.values()), tmp_path, *([UNDEFINED] if compiler == "gcc" else []), compiler=compiler)
+    for name, func in funcs.items():
+        zeros = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
+        got = call(library, func, [*operands(name), zeros])[-1]
+        np.testing.assert_array_equal(got, meant(name), err_msg=name)
+    assert "runtime error" not in capfd.readouterr().err
+
+
+def _firmware() -> str:
+    """The same functions over data in flash; results go over the serial line when a byte above 31 arrives."""
+    text = [kernels_source([function(name) for name in NAMES]), '#include "microc_port.h"\n']
+    main = ["int main(void)", "{", "    uint8_t byte;", "    microc_port_init();", "    for (;;) {"]
+    main += ["        if (microc_port_read(&byte, 1) == 0) {", "            continue;", "        }"]
+    main += [
+        "        if (byte < 32u) {",
+        "            (void)microc_port_write(&byte, 1);",
+        "            continue;",
+        "        }",
+    ]
+    text.append(f"static int32_t result[{COUNT * 20}];")
+    for name in NAMES:
+        *params, out = function(name).params
+        labels = [f"{name}_{param.name}" for param in params]
+        for label, array in zip(labels, operands(name), strict=True):
+            text.append("static " + "\n".join(definition(Value(label, array.shape, str(array.dtype), "const", array))))
+        main.append("        memset(result, 0, sizeof result);")
+        main.append(f"        test_{name}({', '.join([*labels, '(void *)result'])});")
+        main.append(f"        (void)microc_port_write((const uint8_t *)result, {out.nbytes});")
+    return "\n".join([*text, *main, "    }", "}"]) + "\n"
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@needs("arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm")
+def test_instructions(tmp_path: Path) -> None:
+    board = load_board("mps3-an547")
+    source = tmp_path / "intrinsics.c"
+    source.write_text(_firmware())
+    elf = build_firmware(board, tmp_path, program=[source])
+    with Emulator(board, elf) as emulator, Line(emulator.url) as line:
+        line.send(b"R")
+        for name in NAMES:
+            want = meant(name)
+            got = np.frombuffer(line.receive(want.nbytes), want.dtype)
+            np.testing.assert_array_equal(got, want, err_msg=name)
