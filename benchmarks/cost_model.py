@@ -1,10 +1,11 @@
 """The cost model against emulated counts: rank correlation and error over the kernels of many networks and schedules.
 
-    python benchmarks/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,2x2]
+    python benchmarks/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,more rows]
 
 Every network is compiled once for each variant of its schedules: as the rules choose, without the core's special instructions,
-and with other register tiles. Each kernel is one pair: instructions as estimated and as counted. Spearman's rank correlation is
-over all pairs, and over the variants of each layer alone, which is what choosing between schedules needs.
+and with other register tiles (the rules' traces, replayed with another factor). Each kernel is one pair: instructions as
+estimated and as counted. Spearman's rank correlation is over all pairs, and over the variants of each layer alone, which is what
+choosing between schedules needs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,13 +32,17 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
+from microc.driver import lower as driver_lower
 from microc.driver.api import make_options
 from microc.driver.pipeline import compile_model
 from microc.errors import MicrocError
 from microc.module import Module
+from microc.schedule.choose import choose
 from microc.schedule.cost import estimate
-from microc.schedule.rules import depthwise, matrix, matrix_dsp
-from microc.target import Board
+from microc.schedule.schedule import Schedule, Step, replay
+from microc.target import Board, Goal, Target
+from microc.tir import ir
+from microc.tir.lower import lower
 
 ALL_CORES = {**CORES, "m3": Core("mps2-an385", "cortex-m3", "", "", ("int8",))}
 MODELS = (
@@ -45,7 +50,14 @@ MODELS = (
     "gen_mobilenetv3s_075_64_int8.tflite", "seanet_conv__conv8.tflite", "mlperf_ad_float.tflite",
     "torch_lenet_mnist__legacy_op13.onnx", "torch_mobilenetv3_se_64__legacy_op17.onnx", "ortq_dscnn_qdq_s8_sym.onnx",
 )  # fmt: skip
-VARIANTS = ("rules", "plain", "1x1", "2x2", "4x2")
+CHANGES: dict[str, tuple[int, Callable[[int], int]]] = {
+    "fewer rows": (0, lambda n: max(1, n // 2)),
+    "more rows": (0, lambda n: n + 1),
+    "fewer columns": (1, lambda n: max(1, n // 2)),
+    "more columns": (1, lambda n: 2 * n),
+    "no unrolling": (2, lambda n: 1),
+}
+VARIANTS = ("rules", "plain", *CHANGES)
 
 
 @dataclass(frozen=True)
@@ -63,30 +75,45 @@ class Pair:
     bytes: int
 
 
+def changed(trace: tuple[Step, ...], variant: str) -> tuple[Step, ...]:
+    """A trace with the known factors of one of its splits changed: rows, columns, then the reduction, as most rules split."""
+    splits = [k for k, step in enumerate(trace) if step.primitive == "split"]
+    if variant == "rules" or CHANGES[variant][0] >= len(splits):
+        return trace
+    number, change = CHANGES[variant]
+    place = splits[number]
+    loop, (_, first, *rest) = trace[place].args
+    return (*trace[:place], Step("split", (loop, (None, change(first), *rest))), *trace[place + 1 :])
+
+
 @contextmanager
-def tiles(variant: str) -> Iterator[None]:
-    """Rules with other register tiles: ``2x2`` is two pixels by two channels."""
-    saved = matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS, matrix.choose_tile
-    if "x" in variant:
-        rows, columns = (int(part) for part in variant.split("x"))
-        matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS = rows, 2 * columns, max(rows, 2)
+def varied(variant: str) -> Iterator[None]:
+    """Schedules that replay what the rules choose, changed; the rules' own where that cannot be."""
+    original = driver_lower.candidates
 
-        def choose_tile(tall: int, wide: int, *rest: Any) -> matrix.Tile:
-            return replace(saved[3](tall, wide, *rest), rows=min(rows, tall), columns=min(columns, wide))
+    def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
+        chosen = choose(original(func, op, target, goal), target, goal).schedule
+        try:
+            schedule = replay(func, changed(chosen.trace, variant))
+            lower(schedule.func)
+        except MicrocError:
+            return (chosen,)
+        return (schedule,)
 
-        matrix.choose_tile = choose_tile
+    driver_lower.candidates = candidates
     try:
         yield
     finally:
-        matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS, matrix.choose_tile = saved
+        driver_lower.candidates = original
 
 
 def compiled(path: Path, board: Board, variant: str) -> Module:
     """The network in one variant; ``plain`` knows no special instructions."""
-    special = {"dsp", "mve", "sat"} if variant == "plain" else set()
-    target = replace(board.target, features=board.target.features - special)
-    with tiles(variant):
+    if variant == "plain":
+        target = replace(board.target, features=board.target.features - {"dsp", "mve", "fma"})
         return compile_model(path, target, make_options(optimize="speed"))
+    with varied(variant):
+        return compile_model(path, board.target, make_options(optimize="speed"))
 
 
 def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:

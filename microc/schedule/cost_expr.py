@@ -21,6 +21,7 @@ Operations = Counter[str]
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
+_FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Selector:
     def call(self, name: str, dtype: str) -> Operations:
         """An intrinsic or a function of mathematics, without its arguments."""
         if name not in SCALAR:
-            return Counter({f"call_{name}" if name in ("sqrt", "rint") else "call_math": 1})
+            return self._function(name, dtype)
         intrin = SCALAR[name]
         if not self.target.has(intrin.feature):
             return self._meaning(intrin.meaning)
@@ -89,6 +90,12 @@ class Selector:
         memory = Counter({"load": body.count("memcpy(&"), "store": body.count("memcpy(p")})
         alu = body.count("__asm__")
         return +(memory + Counter({"alu": alu if alu or memory.total() else 1}))
+
+    def _function(self, name: str, dtype: str) -> Operations:
+        """A function of mathematics: an instruction of the FPU, or the library's."""
+        if name in _FPU_FUNCTIONS and self._fpu(dtype):
+            return Counter({"float": 1})
+        return Counter({f"call_{name}" if name in ("sqrt", "rint") else "call_math": 1})
 
     def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
         """An intrinsic that the core lacks, as portable C."""
