@@ -63,11 +63,32 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """What a call that works through several layers row by row pays for the memory it saves.
+
+    ``layers``: where they come from; ``extra_macs``: products for rows outside the image; ``moved``: bytes that windows copy.
+    """
+
+    layers: tuple[str, ...]
+    extra_macs: int
+    moved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A network without any streamed layers: bytes of its arena, instructions by the cost model's estimate."""
+
+    arena: int
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
     source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
+    ``streamed`` says what several layers cost that are computed row by row.
     """
 
     kernel: str
@@ -82,6 +103,7 @@ class Call:
     rule: str = ""
     instructions: int = 0
     cycles: int = 0
+    streamed: Streamed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,7 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
+    ``plain``: what it would take if no layers were streamed; None if none are.
     """
 
     name: str
@@ -121,6 +144,7 @@ class Module:
     source: str = ""
     fingerprint: str = ""
     nominal_macs: int = 0
+    plain: Plain | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -141,6 +165,11 @@ class Module:
     @property
     def macs(self) -> int:
         return sum(call.macs for call in self.calls)
+
+    @property
+    def instructions(self) -> int:
+        """The cost model's estimate of one inference."""
+        return sum(call.instructions for call in self.calls)
 
     @property
     def const_bytes(self) -> int:

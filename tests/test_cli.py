@@ -246,9 +246,11 @@ def test_profile(microc: Command, project: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
     said = microc("profile", project, "--trace", trace)
     assert said.code == 0 and "ticks/MAC" in said.out and "total" in said.out
+    assert "matrix" in said.out and "est. cycles" in said.out and "estimated from the code" in said.out
     assert len(json.loads(trace.read_text())["traceEvents"]) > 4
     data = microc("profile", project, "--json").data
     assert data["ticks"] == sum(k["ticks"] for k in data["kernels"]) and data["instructions"] is None
+    assert all(k["rule"] and k["estimated_cycles"] > 0 for k in data["kernels"])
 
 
 def test_verify(microc: Command, project: Path, image: Path) -> None:

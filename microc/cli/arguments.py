@@ -40,6 +40,7 @@ class Arguments(argparse.Namespace):
     requantize: str
     optimize: str
     flash: int
+    ram: int
     dump: Path | None
     runner: str
     dry_run: bool
@@ -157,6 +158,11 @@ def _compile_options(command: _Parser) -> None:
     group.add_argument(
         "--flash", type=_bytes, default=0, metavar="BYTES",
         help="what weights and code may take together, 256K for example (default: what the board has)",
+    )  # fmt: skip
+    group.add_argument(
+        "--ram", type=_bytes, default=0, metavar="BYTES",
+        help="what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it "
+        "(default: what the board has)",
     )  # fmt: skip
     group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
 

@@ -34,11 +34,29 @@ def compile_(arguments: Arguments) -> show.Answer:
             "arena",
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
+        *_streamed_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What was traded for memory: a line for every chain of layers, then what it is all about."""
+    plain = report["without_streams"]
+    if plain is None:
+        return []
+    rows: list[tuple[str, object]] = []
+    for traded in (layer["streamed"] for layer in report["layers"] if layer["streamed"]):
+        work = f"{show.count(traded['extra_macs'])} multiply-accumulates more, {show.count(traded['moved_bytes'])} bytes moved"
+        rows.append(("row by row", f"{len(traded['layers'])} layers from {show.layer(traded['layers'][0])}: {work}"))
+    saved = plain["arena"] - report["arena"]
+    change = 100 * (report["estimated_instructions"] / max(plain["instructions"], 1) - 1)
+    return [
+        *rows,
+        ("  traded", f"{show.count(saved)} bytes of arena for {change:+.1f} % of the instructions, estimated"),
+    ]
 
 
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -156,6 +156,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         requantize=arguments.requantize,
         optimize=arguments.optimize,
         flash=arguments.flash,
+        ram=arguments.ram,
         dump=arguments.dump,
     )
 

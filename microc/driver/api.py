@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, overload
 
@@ -13,13 +13,13 @@ from microc.codegen.project import project_files, shared_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library
-from microc.driver.fit import capacity, check_module, flash_room, footprint
+from microc.driver.fit import capacity, check_module, footprint, room_of
 from microc.driver.library import Library
 from microc.driver.lower import Progress
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
 from microc.errors import UsageError
-from microc.module import Module
+from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.target import GOALS, Board, target_for
 
@@ -38,7 +38,9 @@ class Program:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
 
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
-        is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands.
+        is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands;
+        ``streamed``: the layers that it computes row by row, and what that costs (None if it is one layer).
+        ``without_streams``: arena and estimated instructions if there were no such kernels (None if there are none).
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
@@ -53,12 +55,13 @@ class Program:
             "functions": len(module.kernels),
             "macs": module.macs,
             "optimize": module.options["optimize"],
-            "estimated_instructions": sum(c.instructions for c in module.calls),
+            "estimated_instructions": module.instructions,
             "estimated_cycles": sum(c.cycles for c in module.calls),
             "nominal_macs": module.nominal_macs,
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,
+            "without_streams": asdict(module.plain) if module.plain else None,
             "planner": plan.planner,
             "io_in_arena": plan.io_in_arena,
             "stack_bound": stack_bound(module),
@@ -80,6 +83,7 @@ class Program:
                     "estimated_instructions": c.instructions,
                     "estimated_cycles": c.cycles,
                     "in_place": shared_bytes(module, c),
+                    "streamed": _streamed(c),
                 }
                 for k, c in enumerate(module.calls)
             ],
@@ -99,6 +103,14 @@ class Program:
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
         return build_library(shared_files(self.module, __version__))
+
+
+def _streamed(call: Call) -> dict[str, Any] | None:
+    """What a kernel of several layers trades for memory; None for all others."""
+    if call.streamed is None:
+        return None
+    price = call.streamed
+    return {"layers": list(price.layers), "extra_macs": price.extra_macs, "moved_bytes": price.moved}
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:
@@ -156,7 +168,7 @@ def compile(
         module = compile_model(Path(path), target_for(target), chosen, progress)
         return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
-    program = Program(compile_model(Path(path), found.target, chosen, progress, flash_room(found)), found)
+    program = Program(compile_model(Path(path), found.target, chosen, progress, room_of(found)), found)
     check_module(program.module, found)
     return program
 

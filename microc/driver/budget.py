@@ -8,6 +8,8 @@ prices, at last for size alone.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
@@ -23,6 +25,14 @@ CERTAIN = 0.75
 """The share of estimated code that a network takes at least: nothing is refused on an estimate that may be too high."""
 STEPS = (1, 8, 64)
 """Multiples of the balanced price that a network over its budget is tried at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any."""
+
+    flash: int = 0
+    ram: int = 0
 
 
 def count_macs(graph: Graph) -> int:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from microc.codegen.project import max_payload
-from microc.driver.budget import CERTAIN, code_bytes
+from microc.driver.budget import CERTAIN, Room, code_bytes
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
@@ -62,9 +62,11 @@ def capacity(board: Board, kind: str) -> int:
     return next((region.size for region in board.regions if region.kind == kind), 0)
 
 
-def flash_room(board: Board) -> int:
-    """Bytes of flash that a firmware leaves to the network; 0 when the board does not bound it."""
-    return max(capacity(board, "flash") - RUNTIME_FLASH, 0)
+def room_of(board: Board) -> Room:
+    """What a firmware leaves to the network."""
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + RUNTIME_RAM + 2 * (max_payload(board) + FRAME_OVERHEAD)
+    ram = capacity(board, "ram")
+    return Room(max(capacity(board, "flash") - RUNTIME_FLASH, 0), max(ram - fixed, 1) if ram else 0)
 
 
 def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:

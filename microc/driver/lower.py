@@ -308,6 +308,7 @@ def _stream(builder: _Builder, chain: Chain, named: Mapping[str, tuple[Node, ...
             macs=sum(macs_of(graph, node) for nodes in groups for node in nodes),
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
             rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
+            streamed=lowered.price,
         )
     )
 

@@ -22,6 +22,8 @@ class Options:
       percent of the flash.
     - ``flash``: bytes that constants and the network's code may take together; 0: what the board has. A choice of schedules that
       takes more is made again with a higher price for flash.
+    - ``ram``: bytes that the arena may take; 0: what the board has. Where the plan takes more, chains of layers are computed row
+      by row, which costs some time; FitError if that is not enough.
     - ``dump``: folder that receives every stage as text.
     """
 
@@ -34,6 +36,7 @@ class Options:
     requantize: str = "float"
     optimize: str = "balanced"
     flash: int = 0
+    ram: int = 0
     dump: Path | None = None
 
     def __post_init__(self) -> None:

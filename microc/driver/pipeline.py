@@ -7,17 +7,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from microc.driver.budget import count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
-from microc.driver.lower import Progress, build_module
+from microc.driver.lower import Progress, build_module, groups_of
 from microc.driver.merge import merge_kernels
 from microc.driver.options import Options
+from microc.driver.ram import Search, arena, ram_refusal, stream_within
+from microc.driver.stream import Chain
 from microc.errors import OutputError
 from microc.frontend.detect import load
 from microc.graph.ir import Graph
-from microc.module import Module
+from microc.module import Module, Plain
 from microc.plan.plan import plan_module
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.instruments import DumpInstrument
@@ -53,33 +55,67 @@ def optimise(graph: Graph, options: Options) -> Graph:
 
 
 def compile_model(
-    path: Path, target: Target, options: Options, progress: Progress | None = None, room: int = 0
+    path: Path, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Module:
-    """The planned module of a model file; FitError when its constants and code exceed the flash budget of the options.
+    """The planned module of a model file; FitError when it exceeds the flash or the RAM of the options.
 
-    ``room``: flash that the board has for them, in bytes, which the choice of schedules keeps within if it can; 0: any.
+    ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
     read = read_model(path, options)
-    module = build_within_budget(optimise(read, options), target, path.name, options, progress, room)
-    module = plan_module(module, io_in_arena=options.io_in_arena)
-    return replace(module, fingerprint=fingerprint(module, target), nominal_macs=count_macs(read))
+    graph = optimise(read, options)
+    module, goal = build_within_budget(graph, target, path.name, options, progress, room.flash if room else 0)
+
+    def planned(made: Module) -> Module:
+        made = plan_module(made, io_in_arena=options.io_in_arena)
+        return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
+
+    def streamed(chains: tuple[Chain, ...]) -> Module:
+        made = planned(_built(graph, target, path.name, goal, None, chains))
+        return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
+
+    plain = planned(module)
+    limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
+    if all(arena(plain) <= limit for limit in limits):
+        return plain
+    groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+    search = Search(graph, groups, plain, target, goal, io_in_arena=options.io_in_arena)
+    found = stream_within(min(limits), plain, search, streamed)
+    if options.ram and arena(found) > options.ram:
+        raise ram_refusal(options.ram, found, search)
+    return found
+
+
+def _arena_room(module: Module, room: int) -> int:
+    """What is left of the board's RAM for the arena by inputs and outputs outside of it; 0: any amount."""
+    outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
+    return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
 
 
 def build_within_budget(
     graph: Graph, target: Target, source: str, options: Options, progress: Progress | None, room: int
-) -> Module:
+) -> tuple[Module, Goal]:
     """The module for the goal of the options; where that takes too much flash, the first smaller one that does not."""
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        module = build_module(graph, target, source, goal, progress)
-        if goal.price:
-            module = merge_kernels(module)
-        module = estimated(module, target)
+        module = _built(graph, target, source, goal, progress)
         if all(flash_bytes(module) <= limit for limit in limits):
-            return module
+            return module, goal
     if options.flash and least_flash(module) > options.flash:
         raise refusal(module, options.flash)
-    return module
+    return module, goal
+
+
+def _built(
+    graph: Graph,
+    target: Target,
+    source: str,
+    goal: Goal,
+    progress: Progress | None,
+    chains: tuple[Chain, ...] = (),
+) -> Module:
+    """The graph as kernels and calls, with what they cost."""
+    module = build_module(graph, target, source, goal, progress, chains)
+    return estimated(merge_kernels(module) if goal.price else module, target)
 
 
 def fingerprint(module: Module, target: Target) -> str:

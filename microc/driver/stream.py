@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from microc import dtypes
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
-from microc.ops.lowering import LoweredGroup, Param, lower_group
+from microc.module import Streamed
+from microc.ops.lowering import LoweredGroup, Param, lower_group, macs_of
 from microc.ops.rows import companions, row_group, row_window
 from microc.schedule.choose import choose
 from microc.schedule.rules import candidates
@@ -35,12 +37,13 @@ class Chain:
 @dataclass(frozen=True, slots=True)
 class LoweredStream:
     """A kernel before it is named. ``params`` are what its parameters are bound to, all but the result and workspaces;
-    ``schedules`` are those of the layers."""
+    ``schedules`` are those of the layers, ``price`` what they cost."""
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
     result: str
     schedules: tuple[Schedule, ...]
+    price: Streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +60,47 @@ def result_of(group: Group) -> str:
     return group[-1].outputs[0]
 
 
+def sources_of(chain: Chain, groups: Mapping[str, Group]) -> tuple[str, ...]:
+    """The value that each group of a chain works on row by row."""
+    return chain.data, *(result_of(groups[name]) for name in chain.groups[:-1])
+
+
+def shapes_of(graph: Graph, chain: Chain, groups: Mapping[str, Group]) -> tuple[Shape, ...]:
+    """What the layers of a chain hold and make at a time."""
+    pairs = zip(chain.groups, sources_of(chain, groups), strict=True)
+    return choose_blocks([_shape(graph, groups[name], data) for name, data in pairs], chain.height)
+
+
+def price_of(graph: Graph, chain: Chain, groups: Mapping[str, Group], shapes: Sequence[Shape]) -> Streamed:
+    """Rows that are computed outside the image, and rows that windows copy."""
+    extra = moved = 0
+    for k, (name, data, shape) in enumerate(zip(chain.groups, sources_of(chain, groups), shapes, strict=True)):
+        if k or shape.window.padded:
+            row = shape.window.width * dtypes.nbytes(graph.types[data].dtype)
+            turns = shape.computed // shape.block
+            moved += row * (turns * (shape.held - shape.step) + (0 if k else graph.types[data].shape[1]))
+        extra += sum(macs_of(graph, node) for node in groups[name]) * (shape.computed - shape.rows) // shape.rows
+    return Streamed(tuple(str(groups[name][0].loc) for name in chain.groups), extra, moved)
+
+
 def lower_stream(graph: Graph, chain: Chain, groups: Mapping[str, Group], target: Target, goal: Goal) -> LoweredStream:
     """The kernel of a chain. ``groups``: all groups by name."""
-    members = [groups[name] for name in chain.groups]
-    sources = [chain.data, *(result_of(group) for group in members)]
-    shapes = [_shape(graph, group, data) for group, data in zip(members, sources, strict=False)]
+    members, sources = [groups[name] for name in chain.groups], sources_of(chain, groups)
+    shapes = shapes_of(graph, chain, groups)
     found = [
         _lower_rows(graph, group, data, shape, target, goal)
-        for group, data, shape in zip(members, sources, choose_blocks(shapes, chain.height), strict=False)
+        for group, data, shape in zip(members, sources, shapes, strict=True)
     ]
     height = graph.types[chain.data].shape[1]
     made = stream("stream", [rows.layer for rows in found], height, words=target.has("unaligned"))
     params = tuple(_param(found[layer], serves) for layer, serves in made.origins[:-1])
-    return LoweredStream(made.func, params, sources[-1], tuple(rows.schedule for rows in found))
+    return LoweredStream(
+        made.func,
+        params,
+        result_of(members[-1]),
+        tuple(rows.schedule for rows in found),
+        price_of(graph, chain, groups, shapes),
+    )
 
 
 def _shape(graph: Graph, group: Group, data: str) -> Shape:

@@ -97,10 +97,11 @@ def lower_bound(wanted: Demand) -> int:
     as shared more often than it saves, so nothing is missed).
     """
     times = {t for unit in wanted.units for t in (unit.first, unit.last)}
-    return max((_need(wanted, t) for t in times), default=0)
+    return max((need_at(wanted, t) for t in times), default=0)
 
 
-def _need(wanted: Demand, time: int) -> int:
+def need_at(wanted: Demand, time: int) -> int:
+    """Bytes that one call needs at least (see :func:`lower_bound`)."""
     here = [u for u in wanted.units if u.first <= time <= u.last]
     shared = sum(wanted.near[a][b].shared for k, a in enumerate(here) for b in here[:k] if wanted.near[a][b].safe)
     before, after = ([u.size for u in here if u.first < time], [u.size for u in here if u.last > time])

@@ -23,6 +23,10 @@ class Place:
     def pointer(self) -> Pointer:
         return self.buffer.name, self.terms
 
+    def follows(self, other: Place) -> bool:
+        """Whether two words are neighbours, which one instruction loads."""
+        return self.pointer == other.pointer and abs(self.offset - other.offset) == 4
+
 
 Pointer = tuple[str, frozenset[tuple[ir.Expr, int]]]
 

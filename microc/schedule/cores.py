@@ -3,8 +3,8 @@
 Operations are counted by kind: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``, ``multiply_long``,
 ``divide``, ``branch`` (executed), ``taken`` (branches that jump: cycles, no instruction of their own), ``float``,
 ``float_move``, ``float_multiply``, ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``,
-``vector_store``, ``call_*`` for what the core leaves to a library function, and ``constant_byte``: a byte that a load takes
-from flash (no instruction either).
+``vector_store``, ``call_*`` for what the core leaves to a library function, and what takes time alone: ``paired``, the second of
+two words that one instruction loads, and ``constant_byte``, a byte that is loaded from flash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from microc.target import Target
 
-SILENT = frozenset({"taken", "constant_byte"})
+SILENT = frozenset({"taken", "paired", "constant_byte"})
 """Kinds of operations that are no instructions."""
 
 
@@ -66,18 +66,22 @@ _V6M = {
 _V7M = {**_LIBRARY, **_SOFT_FLOAT, "call_math": 800.0, "call_sqrt": 250.0}
 _V7EM = {**_LIBRARY}
 
+_LOADS = {
+    "load": 1.6,
+    "paired": 1.0,
+    "store": 1.2,
+    "taken": 2.0,
+    "divide": 6.0,
+    "float_load": 1.6,
+    "float_divide": 14.0,
+}
+_VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0}
+
 _M0 = Core(7, 0, 31, False, 2.5, _V6M, {"load": 2.0, "store": 2.0, "taken": 2.0})
-_M3 = Core(14, 0, 4095, True, 3.4, _V7M, {"load": 1.6, "store": 1.2, "taken": 2.0, "multiply_long": 4.0, "divide": 6.0})
-_M4 = Core(
-    14, 30, 4095, True, 3.4, _V7EM,
-    {"load": 1.6, "store": 1.2, "taken": 2.0, "divide": 6.0, "float_load": 1.6, "float_divide": 14.0},
-)  # fmt: skip
-_M7 = Core(14, 30, 4095, True, 3.4, _V7EM, {"taken": 0.5, "divide": 6.0, "float_divide": 14.0}, 0.65)
-_M55 = Core(
-    14, 30, 4095, True, 3.4, _V7EM,
-    {"load": 1.2, "taken": 1.0, "divide": 6.0, "float_divide": 14.0, "vector": 2.0, "vector_load": 2.0, "vector_store": 2.0},
-    0.85,
-)  # fmt: skip
+_M3 = Core(14, 0, 4095, True, 3.4, _V7M, {**_LOADS, "multiply_long": 4.0})
+_M4 = Core(14, 30, 4095, True, 3.4, _V7EM, _LOADS)
+_M7 = Core(14, 30, 4095, True, 3.4, _V7EM, {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}, 0.65)
+_M55 = Core(14, 30, 4095, True, 3.4, _V7EM, {**_LOADS, **_VECTORS, "load": 1.2, "store": 1.0, "taken": 1.0}, 0.85)
 _HOST = Core(14, 16, 1 << 31, True, 4.5, {**_LIBRARY, "call_math": 40.0}, {"divide": 20.0, "float_divide": 10.0}, 0.35)
 
 CORES: Mapping[str, Core] = MappingProxyType(

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.errors import InternalError
-from microc.schedule.addresses import place_of
+from microc.schedule.addresses import Place, place_of
 from microc.schedule.cores import SILENT, Core, core_of
 from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
@@ -30,6 +30,10 @@ PROLOGUE = 8
 """Instructions among them that belong to the function."""
 BYTE = 255
 """Largest literal of a short instruction."""
+PAIRED = 0.5
+"""The share of neighbouring words that a compiler loads by one instruction."""
+PEELED, SMALL = 2, 24
+"""A loop of so few iterations, of so few instructions, is written out by the compiler."""
 SPILL = 1.5
 """Accesses to the stack that a compiler makes for each that the best choice of values would."""
 
@@ -75,6 +79,7 @@ class _Walker:
         self.regions: list[Region] = []
         self.guards: list[ir.Expr] = []
         self.extents: dict[ir.Var, int] = {}
+        self.previous: Place | None = None
 
     def enter(self, func: ir.PrimFunc) -> None:
         self.regions.append(Region(None, 1.0, 1.0))
@@ -132,14 +137,20 @@ class _Walker:
         extent = ir.int_value(loop.extent) or 1
         self.extents[loop.var] = extent
         self.regions.append(Region(loop.var, weight, weight * extent))
+        before = self.printed
         self.walk(loop.body, weight * extent)
-        self.leave()
+        size = self.printed - before
+        peeled = extent <= PEELED and size <= SMALL
+        if peeled:
+            self.printed += (extent - 1) * size
+        self.leave(peeled=peeled)
 
-    def leave(self) -> None:
+    def leave(self, *, peeled: bool = False) -> None:
         """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
         region = self.regions.pop()
-        self.add(region.entry(), region.entries)
-        self.add(region.turn(self.core), region.runs)
+        if not peeled:
+            self.add(region.entry(), region.entries)
+            self.add(region.turn(self.core), region.runs)
         loads, stores = (SPILL * n for n in region.spills(self.core))
         self.add({"load": loads, "store": stores}, region.runs)
         self.spilled += (loads + stores) * region.runs
@@ -157,8 +168,10 @@ class _Walker:
         match value:
             case ir.Load(buffer, indices):
                 self.access(buffer, indices, weight)
-            case ir.AddressOf(buffer, indices, extent):
-                self.access(buffer, indices, weight, extent=extent)
+            case ir.Call(name, (ir.AddressOf(buffer, indices, extent), *rest)):
+                self.access(buffer, indices, weight, extent=extent, word=name.endswith("_aligned"))
+                for argument in rest:
+                    self.uses(argument, weight)
             case ir.Var():
                 self.regions[-1].use(value)
             case _:
@@ -166,8 +179,16 @@ class _Walker:
                     self.uses(child, weight)
 
     def access(
-        self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], weight: float, *, writes: bool = False, extent: int = 1
+        self,
+        buffer: ir.Buffer,
+        indices: tuple[ir.Expr, ...],
+        weight: float,
+        *,
+        writes: bool = False,
+        extent: int = 1,
+        word: bool = False,
     ) -> None:
+        """An access to ``extent`` elements; ``word``: they are an aligned word."""
         region = self.regions[-1]
         if buffer.scope == "register":
             region.cell(buffer, indices, writes=writes)
@@ -177,8 +198,16 @@ class _Walker:
             if not isinstance(term, ir.Var):
                 self.index(term)
         self.add({"alu": self.reach(buffer, region.access(place))}, weight)
+        self.pair(place if (word or buffer.dtype in ("int32", "uint32")) and not writes else None, weight)
         if buffer.scope == "const":
             self.operations["constant_byte"] += weight * dtypes.nbytes(buffer.dtype) * extent
+
+    def pair(self, word: Place | None, weight: float) -> None:
+        """Two words side by side, one right after the other, may be loaded together."""
+        before, self.previous = self.previous, word
+        if word is not None and before is not None and self.core.wide and word.follows(before):
+            self.previous = None
+            self.add({"load": -PAIRED, "paired": PAIRED}, weight)
 
     def reach(self, buffer: ir.Buffer, distance: int) -> int:
         """Additions that an access takes whose offset does not fit the instruction. A short load of a signed number has none."""

@@ -6,8 +6,9 @@ follows whether two buffers may share memory: a byte that ends up in both must b
 it is written for the first time as the other (:mod:`microc.plan.overlap`).
 
 Whatever is not known makes the answer careful: a guarded access counts as made where its indices lie within the buffer, an
-index made of data reaches all along its axis, a loop of variable extent runs to its bound, and in a function with a ``parallel``
-loop nothing is known to come before anything else. Work is numpy's; there is no Python loop over elements.
+index made of data reaches all along its axis, a loop of variable extent runs to its bound, and in a function with a loop that
+is ``parallel`` or without a bound nothing is known to come before anything else. Work is numpy's; there is no Python loop over
+elements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.affine import bounds_of
 from microc.tir.rewrite import substitute, walk_expr, walk_stmt
 
 TICKS = 3
@@ -36,6 +36,9 @@ _MOST = 1 << 24
 
 _FOLLOWED = ("global", "workspace")
 """Scopes whose accesses matter; constants and registers have no place in the arena."""
+
+
+_EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,10 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
         for b in func.params
         if b.scope in _FOLLOWED
     }
-    if any(isinstance(s, ir.For) and s.kind == "parallel" for s in walk_stmt(func.body)):
+    loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
+    if any(loop.kind == "parallel" or _bound(loop.extent) is None for loop in loops):
         return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _collect(func.body, _Scope({}, {}))
+    _, accesses = _collect(func.body, _Scope({}))
     for access in accesses:
         if access.buffer in found:
             _record(access, found[access.buffer])
@@ -91,18 +95,13 @@ Timed = tuple[int, list[_Access]]
 
 @dataclass(slots=True)
 class _Scope:
-    """What is known of variables: bounds, and the indices that names stand for. A name for data stays unknown."""
+    """The indices that names stand for. A name for data stands for itself, and is unknown."""
 
-    bounds: dict[ir.Var, tuple[int, int]]
     names: dict[ir.Var, ir.Expr]
 
     def name(self, var: ir.Var, value: ir.Expr) -> None:
-        if any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value)):
-            return
-        self.names[var] = substitute(value, self.names)
-        reach = bounds_of(value, self.bounds)
-        if reach is not None:
-            self.bounds[var] = reach
+        data = any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value))
+        self.names[var] = var if data else substitute(value, self.names)
 
     def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         return tuple(substitute(index, self.names) for index in indices) if self.names else indices
@@ -110,7 +109,7 @@ class _Scope:
 
 def _collect(stmt: ir.Stmt, around: _Scope) -> Timed:
     """How long a statement lasts, and its accesses timed from its start."""
-    scope = _Scope(dict(around.bounds), dict(around.names))
+    scope = _Scope(dict(around.names))
     parts: list[Timed] = []
     for item in _row(stmt):
         match item:
@@ -158,14 +157,18 @@ def _sequence(parts: Iterable[Timed]) -> Timed:
 
 
 def _loop(loop: ir.For, scope: _Scope) -> Timed:
-    reach = bounds_of(loop.extent, scope.bounds)
-    if reach is None:
-        raise InternalError(f"loop {loop.var.name} has no bound")
-    extent = max(reach[1], 0)
-    inside = _Scope({**scope.bounds, loop.var: (0, max(extent - 1, 0))}, scope.names)
-    span, inner = _collect(loop.body, inside)
+    extent = _bound(loop.extent) or 0
+    span, inner = _collect(loop.body, _Scope({**scope.names, loop.var: loop.var}))
     turn = _Turn(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
+
+
+def _bound(extent: ir.Expr) -> int | None:
+    """The most turns of a loop."""
+    if isinstance(extent, ir.Bin) and extent.op == "min":
+        return min((n for n in (_bound(extent.a), _bound(extent.b)) if n is not None), default=None)
+    value = ir.int_value(extent)
+    return None if value is None else max(value, 0)
 
 
 def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
@@ -178,19 +181,7 @@ def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
             case ir.AddressOf(buffer, indices, extent, write) if buffer.scope in _FOLLOWED:
                 found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0))
                 writes = writes or write
-            case (
-                ir.Load()
-                | ir.AddressOf()
-                | ir.Const()
-                | ir.Var()
-                | ir.Bin()
-                | ir.Un()
-                | ir.Cast()
-                | ir.Select()
-                | ir.Call()
-            ):
-                pass
-            case _:
+            case x if not isinstance(x, _EXPRESSIONS):
                 raise InternalError(f"unknown expression {type(x).__name__}")
     if not writes:
         return found

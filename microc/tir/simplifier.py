@@ -105,11 +105,15 @@ class Simplifier(Division):
                         yield from self._of_dividends(fact)
 
     def _of_dividends(self, fact: Fact) -> Iterable[Fact]:
-        """What a fact about ``x // c`` says of ``x``: ``c * (x // c)`` lies in ``x - c + 1 .. x``."""
+        """What a fact about ``x // c`` or ``x % c`` says of ``x``: ``c * (x // c) + x % c`` is x."""
         for atom, k in fact.terms.items():
-            digit = self.digit(atom) if abs(k) == 1 else None
-            if digit is not None and digit[0] == "floordiv":
-                _, x, c = digit
+            digit = self.digit(atom)
+            if digit is None:
+                continue
+            op, x, c = digit
+            if op == "floormod":
+                yield fact.plus(Linear({atom: k}), -1).plus(x, k).plus(self.divide(x, c), -k * c)
+            elif abs(k) == 1:
                 rest = fact.plus(Linear({atom: k}), -1).times(c)
                 yield rest.plus(x).plus(Linear({}, 1 - c)) if k == 1 else rest.plus(x, -1)
 

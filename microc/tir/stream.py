@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
+from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_expr, map_stmt, walk_stmt
 from microc.tir.stripes import Shape, Window, first_row
@@ -93,7 +94,9 @@ class _Stream:
             ir.const(shape.rows // shape.block + early, "int32"),
             self.next_block(last, (step - early) * shape.block, self.out_rows, None),
         )
-        whole = simplify_stmt(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
+        whole = simplify_stmt(
+            unroll_loops(lower_vectorized(ir.seq(*(self.fill_window(k) for k in self.windows), body)))
+        )
         params = (*self.origins, *self.windows.values(), *self.scratch.values())
         return Stream(ir.PrimFunc(self.name, params, whole), tuple(self.origins.values()))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,46 +92,42 @@ def first_row(shapes: Sequence[Shape], position: int) -> int:
     return max(0, -(-(shape.lead + before) // shape.window.stride))
 
 
-@dataclass
-class Timeline:
-    """When rows are touched, on a clock that every block moves on: the last time of each row of the source, the first write of
-    each row of the result. ``beside``: the source is also read by row by these layers."""
+def timeline(shapes: Sequence[Shape], source_rows: int, beside: Set[int] = frozenset()) -> tuple[list[int], list[int]]:
+    """The last time that each row of the source is read, and the time that each row of the result is written.
 
+    The clock moves on with every block. Layers whose positions are in ``beside`` read the source by row, too.
+    """
+    clock = _Clock(shapes, [-1] * source_rows, [-1] * shapes[-1].rows, beside)
+    block = shapes[-1].block
+    early = -(-first_row(shapes, len(shapes) - 1) // block) * block
+    for row in range(-early, shapes[-1].rows, block):
+        clock.make(len(shapes) - 1, row)
+    return clock.read, clock.written
+
+
+@dataclass(slots=True)
+class _Clock:
     shapes: Sequence[Shape]
-    source_rows: int
-    beside: frozenset[int] = frozenset()
-    last_touch: list[int] = field(default_factory=list)
-    first_write: list[int] = field(default_factory=list)
+    read: list[int]
+    written: list[int]
+    beside: Set[int]
     now: int = 0
 
-    def run(self) -> Timeline:
-        """Go through all blocks, in order."""
-        last = len(self.shapes) - 1
-        block = self.shapes[last].block
-        self.last_touch, self.first_write = [-1] * self.source_rows, [-1] * self.shapes[last].rows
-        early = -(-first_row(self.shapes, last) // block) * block
-        for row in range(-early, self.shapes[last].rows, block):
-            self.block(last, row)
-        return self
-
-    def block(self, position: int, row: int) -> None:
+    def make(self, position: int, row: int) -> None:
+        """One block of a layer, from ``row`` on, after what it needs."""
         shape = self.shapes[position]
         new = row * shape.window.stride + shape.lead
         if position:
             for start in range(new, new + shape.step, self.shapes[position - 1].block):
-                self.block(position - 1, start)
-        elif shape.window.padded:
-            self.read(new, new + shape.step)
+                self.make(position - 1, start)
         else:
-            self.read(row * shape.window.stride, new + shape.step)
-        made = range(max(row, 0), min(row + shape.block, shape.rows))
+            self.touch(self.read, new + shape.step - shape.held, new + shape.step)
         if position in self.beside:
-            self.read(made.start, made.stop)
+            self.touch(self.read, row, row + shape.block)
         self.now += 1
         if position == len(self.shapes) - 1:
-            for y in made:
-                self.first_write[y] = self.now
+            self.touch(self.written, row, row + shape.block)
 
-    def read(self, start: int, stop: int) -> None:
-        for y in range(max(start, 0), min(stop, self.source_rows)):
-            self.last_touch[y] = self.now
+    def touch(self, times: list[int], start: int, stop: int) -> None:
+        for y in range(max(start, 0), min(stop, len(times))):
+            times[y] = self.now

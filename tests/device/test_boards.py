@@ -41,6 +41,15 @@ def test_known_facts() -> None:
     assert load_board("mps3-an547").target.has("mve")
 
 
+def test_flash_wait_states(tmp_path: Path) -> None:
+    """Five cycles for each line of 16 bytes."""
+    assert load_board("mps2-an386").target.flash_wait == 0
+    size = "size = 0x40_0000 # ZBT SSRAM 1"
+    path = tmp_path / "slow.toml"
+    path.write_text(GOOD.replace(f"{size}\n\n", f"{size}\nwait_states = 5\nline_bytes = 16\n\n", 1))
+    assert load_board(path).target.flash_wait == 5 / 16
+
+
 def test_a_board_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(GOOD)
@@ -79,6 +88,7 @@ def line_of(text: str, start: str) -> int:
         ("ports/systick.c", "ports/sundial.c", "ports/sundial.c", "sources"),
         ("origin = 0x2000_0000", "origin = 0x0010_0000", "overlap", "origin = 0x0010"),
         ('name = "data"', 'name = "code"', "two memory regions", ""),
+        ('kind = "flash"', 'kind = "flash"\nwait_states = -1', "memory.0.wait_states", "wait_states"),
         ("ticks_per_instruction = 1.6", "ticks_per_instruction = 0", "emulator.ticks_per_instruction", "ticks_per"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from microc.driver.lower import build_module
-from microc.driver.stream import Chain
+from microc.driver.chains import find_runs
+from microc.driver.lower import build_module, groups_of
+from microc.driver.stream import Chain, Group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module
@@ -68,13 +70,22 @@ def network(layers: Sequence[Step], shape: tuple[int, int, int, int], seed: int 
 
 def _layer(net: Network, data: str, layer: Step, dtype: str) -> str:
     channels = net.types[data].shape[3]
-    window = {"kernel": (layer.kernel, layer.kernel), "strides": (layer.stride,) * 2, "padding": layer.padding}
+    window: dict[str, Any] = {
+        "kernel": (layer.kernel, layer.kernel),
+        "strides": (layer.stride,) * 2,
+        "padding": layer.padding,
+    }
     match layer.kind:
         case "conv" | "depthwise":
             groups = channels if layer.kind == "depthwise" else 1
             units = channels if layer.kind == "depthwise" else layer.units
             weights = net.rng.integers(-9, 10, (units, layer.kernel, layer.kernel, channels // groups)).astype(np.int8)
-            attrs = {"dilation": (layer.dilation,) * 2, "groups": groups, "pad_value": -3, "out_dtype": "int32"}
+            attrs: dict[str, Any] = {
+                "dilation": (layer.dilation,) * 2,
+                "groups": groups,
+                "pad_value": -3,
+                "out_dtype": "int32",
+            }
             attrs |= {"strides": window["strides"], "padding": layer.padding}
             return narrowed(net, net.op("conv2d", data, net.constant(weights), **attrs), dtype)
         case "max":
@@ -99,10 +110,13 @@ def narrowed(net: Network, wide: str, dtype: str) -> str:
     return net.op("cast", net.op("clip", wide, minimum=low, maximum=high, rounding=""), dtype=dtype)
 
 
-def whole_chain(graph: Graph, height: int = 1) -> Chain:
-    """Everything as one chain."""
-    names = tuple(dict.fromkeys(node.group for node in graph.nodes if node.group))
-    return Chain(graph.inputs[0], names, height)
+def groups(graph: Graph) -> dict[str, Group]:
+    return {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+
+
+def longest_chains(graph: Graph, height: int = 1) -> list[Chain]:
+    """Everything that can be streamed."""
+    return [run.chain(0, len(run.groups), height) for run in find_runs(graph, groups(graph))]
 
 
 def module(graph: Graph, chains: Sequence[Chain] = (), cpu: str = "cortex-m4") -> Module:

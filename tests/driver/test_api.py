@@ -126,6 +126,8 @@ def test_program_reports(tmp_path: Path) -> None:
     assert report["macs"] == report["nominal_macs"] == 30528 == sum(layer["macs"] for layer in report["layers"])
     assert report["kernels"] == len(report["layers"])
     assert report["arena_lower_bound"] <= report["arena"] < 4096
+    assert report["estimated_cycles"] > report["estimated_instructions"] > report["macs"]
+    assert all(layer["rule"] and layer["estimated_cycles"] > 0 for layer in report["layers"])
     assert any(layer["in_place"] > 0 for layer in report["layers"])
     assert report["weight_bytes"] < report["flash"] < report["board_flash"] == 1 << 20
     first, second = (program.write(tmp_path / name) for name in ("one", "two"))

@@ -133,6 +133,19 @@ for i in T.serial({n // 2}):
     return kernel(f"x: {n} int8, out: {n} int8", body)
 
 
+def twice(n: int) -> ir.PrimFunc:
+    """Scopes side by side share a name: an index first, a loop later."""
+    body = f"""
+for i in T.serial({n // 2}):
+    if i >= 0:
+        j: T.int32 = i + {n // 2}
+        out[j] = x[i]
+    for j in T.serial(2):
+        out[i] = x[{n - 2} - i + j]
+"""
+    return kernel(f"x: {n} int8, out: {n} int8", body)
+
+
 def tail(n: int) -> ir.PrimFunc:
     """The inner loop is shorter at the end."""
     count = -(-n // 6)
@@ -148,7 +161,23 @@ def rounds(n: int) -> ir.PrimFunc:
 KERNELS: Mapping[str, Maker] = {
     f.__name__: f
     for f in (
-        *(forward, backward, mirror, window, shrink, expand, patch, blocks, planes, words, table, named, tail, rounds),
+        *(
+            forward,
+            backward,
+            mirror,
+            window,
+            shrink,
+            expand,
+            patch,
+            blocks,
+            planes,
+            words,
+            table,
+            named,
+            twice,
+            tail,
+            rounds,
+        ),
     )
 }
 

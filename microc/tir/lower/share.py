@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
-from microc.tir.rewrite import ExprMap, map_children, stmt_exprs, walk_expr, walk_stmt
+from microc.tir.rewrite import ExprMap, free_vars, map_children, stmt_exprs, walk_expr, walk_stmt
 
 Versions = dict[ir.Buffer, int]
 Key = tuple[ir.Expr, tuple[tuple[str, int], ...]]
@@ -116,17 +116,22 @@ _HOLE = ir.Seq(())
 
 
 def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
-    """Values that are read from memory in the order of their addresses, where nothing else stands between them: a compiler
-    makes one load of two neighbouring words."""
+    """Values that are read from memory first, in the order of their addresses, then what is made of them: a compiler makes
+    one load of two neighbouring words."""
+    own = {let.var for let in lets}
     groups: dict[tuple[ir.Buffer, ir.Expr], list[tuple[int, ir.Let]]] = {}
+    rest: list[ir.Let] = []
     for let in lets:
         match let.value:
-            case ir.Load(buffer, indices) | ir.Call(_, (ir.AddressOf(buffer, indices),)):
+            case ir.Load(buffer, indices) | ir.Call(_, (ir.AddressOf(buffer, indices),)) if (
+                not free_vars(let.value) & own
+            ):
                 start, offset = _place(buffer, indices)
                 groups.setdefault((buffer, start), []).append((offset, let))
             case _:
-                return lets
-    return [let for group in groups.values() for _, let in sorted(group, key=lambda item: item[0])]
+                rest.append(let)
+    reads = [let for group in groups.values() for _, let in sorted(group, key=lambda item: item[0])]
+    return [*reads, *rest]
 
 
 def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, int]:

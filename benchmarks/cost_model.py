@@ -1,0 +1,199 @@
+"""The cost model against emulated counts: rank correlation and error over the kernels of many networks and schedules.
+
+    python benchmarks/cost_model.py [--json FILE] [--cores m4,m0] [--models GLOB,GLOB] [--variants rules,plain,2x2]
+
+Every network is compiled once for each variant of its schedules: as the rules choose, without the core's special instructions,
+and with other register tiles. Each kernel is one pair: instructions as estimated and as counted. Spearman's rank correlation is
+over all pairs, and over the variants of each layer alone, which is what choosing between schedules needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bars import CORES, Core
+from mlperf_tiny import board_of, corpus
+
+import microc
+from microc.codegen.files import write_tree
+from microc.codegen.project import project_files
+from microc.device.client import Client
+from microc.device.emulator import Emulator, instructions
+from microc.device.toolchain import run_make, section_sizes
+from microc.device.transport import open_transport
+from microc.driver.api import make_options
+from microc.driver.pipeline import compile_model
+from microc.errors import MicrocError
+from microc.module import Module
+from microc.schedule.cost import estimate
+from microc.schedule.rules import depthwise, matrix, matrix_dsp
+from microc.target import Board
+
+ALL_CORES = {**CORES, "m3": Core("mps2-an385", "cortex-m3", "", "", ("int8",))}
+MODELS = (
+    "mlperf_*_int8.tflite", "tflm_micro_speech_int8.tflite", "gen_unet_int8.tflite", "mww_v2_vad.tflite",
+    "gen_mobilenetv3s_075_64_int8.tflite", "seanet_conv__conv8.tflite", "mlperf_ad_float.tflite",
+    "torch_lenet_mnist__legacy_op13.onnx", "torch_mobilenetv3_se_64__legacy_op17.onnx", "ortq_dscnn_qdq_s8_sym.onnx",
+)  # fmt: skip
+VARIANTS = ("rules", "plain", "1x1", "2x2", "4x2")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One kernel of one variant: what was estimated, what was counted; code in bytes."""
+
+    core: str
+    model: str
+    variant: str
+    layer: str
+    op: str
+    estimated: int
+    counted: int
+    estimated_bytes: int
+    bytes: int
+
+
+@contextmanager
+def tiles(variant: str) -> Iterator[None]:
+    """Rules with other register tiles: ``2x2`` is two pixels by two channels."""
+    saved = matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS, matrix.choose_tile
+    if "x" in variant:
+        rows, columns = (int(part) for part in variant.split("x"))
+        matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS = rows, 2 * columns, max(rows, 2)
+
+        def choose_tile(tall: int, wide: int, *rest: Any) -> matrix.Tile:
+            return replace(saved[3](tall, wide, *rest), rows=min(rows, tall), columns=min(columns, wide))
+
+        matrix.choose_tile = choose_tile
+    try:
+        yield
+    finally:
+        matrix_dsp.TALL, matrix_dsp.WIDE, depthwise.PIXELS, matrix.choose_tile = saved
+
+
+def compiled(path: Path, board: Board, variant: str) -> Module:
+    """The network in one variant; ``plain`` knows no special instructions."""
+    special = {"dsp", "mve", "sat"} if variant == "plain" else set()
+    target = replace(board.target, features=board.target.features - special)
+    with tiles(variant):
+        return compile_model(path, target, make_options(optimize="speed"))
+
+
+def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
+    """Instructions of every call, and the size of every function, of a firmware that runs once on zeros."""
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        project = Path(folder) / "project"
+        write_tree(project, project_files(module, board, microc.__version__))
+        run_make(project)
+        sizes = {s.name: s.size for s in section_sizes(project / "firmware.elf").symbols}
+        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
+            client.hello()
+            client.expect(module.fingerprint)
+            return [instructions(board, ticks) for ticks in client.profile()], sizes
+
+
+def pairs(core: str, path: Path, variant: str) -> list[Pair]:
+    """All kernels of a network."""
+    board = board_of(ALL_CORES[core])
+    module = compiled(path, board, variant)
+    counts, sizes = measure(module, board)
+    costs = {k.name: estimate(k.func, board.target) for k in module.kernels}
+    return [
+        Pair(
+            core=core,
+            model=path.name,
+            variant=variant,
+            layer=call.layer,
+            op=call.op,
+            estimated=round(costs[call.kernel].instructions),
+            counted=count,
+            estimated_bytes=costs[call.kernel].code_bytes,
+            bytes=sizes.get(call.kernel, 0),
+        )
+        for call, count in zip(module.calls, counts, strict=True)
+    ]
+
+
+def ranks(values: list[float]) -> np.ndarray[Any, Any]:
+    """Ranks from 0 on; equal values share the mean of theirs."""
+    array = np.asarray(values, float)
+    _, place, counts = np.unique(array, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    return np.asarray((last - (counts - 1) / 2)[place], float)
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    """Rank correlation."""
+    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
+
+
+def summary(core: str, found: list[Pair]) -> dict[str, Any]:
+    """What the model is worth on a core. ``regret``: counted instructions of the schedules that it would choose, over those of
+    the best ones."""
+    layers = defaultdict(list)
+    for p in found:
+        layers[p.model, p.layer, p.op].append(p)
+    rivals = [ps for ps in layers.values() if len({p.counted for p in ps}) > 2]
+    chosen = sum(min(ps, key=lambda p: p.estimated).counted for ps in rivals)
+    errors = np.array([p.estimated / p.counted - 1 for p in found])
+    weights = np.array([p.counted for p in found])
+    return {
+        "core": core,
+        "kernels": len(found),
+        "spearman": spearman([p.estimated for p in found], [p.counted for p in found]),
+        "layers": len(rivals),
+        "spearman_within_layer": float(
+            np.mean([spearman([p.estimated for p in ps], [p.counted for p in ps]) for ps in rivals] or [0.0])
+        ),
+        "regret": chosen / max(1, sum(min(p.counted for p in ps) for ps in rivals)),
+        "error": float(np.average(np.abs(errors), weights=weights)),
+        "bias": float(np.average(errors, weights=weights)),
+        "spearman_code": spearman([p.estimated_bytes for p in found if p.bytes], [p.bytes for p in found if p.bytes]),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write pairs and summaries to this file")
+    parser.add_argument("--cores", default="m4,m7,m55,m3,m0")
+    parser.add_argument("--models", default=",".join(MODELS), help="file names or patterns")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    options = parser.parse_args()
+    folder = corpus()
+    paths = [path for pattern in options.models.split(",") for path in sorted(folder.glob(f"*/{pattern}"))]
+    summaries, everything = [], []
+    print(f"{'core':5}{'kernels':>8}{'spearman':>10}{'in layer':>10}{'regret':>8}{'error':>7}{'bias':>7}{'code':>7}")
+    for core in options.cores.split(","):
+        found: list[Pair] = []
+        for path in paths:
+            for variant in options.variants.split(","):
+                try:
+                    found += pairs(core, path, variant)
+                except MicrocError as error:
+                    print(f"{path.name} {variant} on {core}: {error.what.splitlines()[0]}", file=sys.stderr)
+        s = summary(core, found)
+        print(
+            f"{core:5}{s['kernels']:>8}{s['spearman']:>10.4f}{s['spearman_within_layer']:>10.3f}{s['regret']:>8.3f}"
+            f"{s['error']:>7.3f}{s['bias']:>+7.3f}{s['spearman_code']:>7.3f}",
+            flush=True,
+        )
+        summaries.append(s)
+        everything += found
+    if options.json:
+        data = {"schema_version": 1, "summaries": summaries, "pairs": [asdict(p) for p in everything]}
+        options.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The cost model on functions whose machine code is known, and the choice between schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from microc.errors import InternalError
+from microc.schedule.choose import choose, constant_bytes
+from microc.schedule.cores import CORES
+from microc.schedule.cost import CALL, Cost, estimate
+from microc.schedule.guards import share
+from microc.schedule.pressure import Event, play
+from microc.schedule.schedule import Schedule
+from microc.target import CPUS, SIZE, SPEED, Goal, target_for
+from microc.tir import ir
+from microc.tir.lower import lower
+from tests.schedule.functions import matmul
+
+M4 = target_for("cortex-m4")
+Y, X = ir.Var("y"), ir.Var("x")
+DATA = ir.Buffer("data", (64,), "int32")
+OUT = ir.Buffer("out", (64,), "int32")
+
+
+def loop(value: ir.Expr, count: int = 64) -> ir.PrimFunc:
+    """``out[i] = value`` for all i."""
+    return ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, count)], ir.Store(OUT, (Y,), value)))
+
+
+def tiled(rows: int, columns: int) -> Schedule:
+    """A product of 12 by 16 with 12 by 16 numbers in register tiles."""
+    s = Schedule(matmul(12, 16, 12)).split("p", (None, rows)).split("o", (None, columns))
+    s = s.reorder("p_0", "o_0", "k", "p_1", "o_1").decompose_reduction("acc", "k")
+    s = s.reverse_compute_at("out", "o_0").set_scope("acc", "register")
+    for block in ("acc_init", "out"):
+        for name in s.loops_of(block)[-2:]:
+            s = s.unroll(name)
+    return s.unroll("p_1").unroll("o_1").named(f"{rows}x{columns}")
+
+
+def cost(func: ir.PrimFunc, cpu: str = "cortex-m4") -> Cost:
+    return estimate(func, target_for(cpu))
+
+
+def test_every_core_has_costs() -> None:
+    assert set(CORES) == set(CPUS)
+
+
+def test_a_copy_loop_is_load_store_compare_and_branch() -> None:
+    found = cost(loop(DATA[Y]))
+    assert found.operations["load"] == pytest.approx(64 + CALL / 4)
+    assert found.operations["store"] == pytest.approx(64 + CALL / 4)
+    assert 4 * 64 <= found.instructions - CALL <= 4.2 * 64
+
+
+def test_a_product_is_accumulated_in_one_instruction() -> None:
+    product = DATA[Y] * DATA[ir.as_index(63) - Y]
+    assert cost(loop(product + 1)).operations["multiply"] == 64
+    assert cost(loop(product + DATA[0])).instructions == pytest.approx(cost(loop(product)).instructions + 64, abs=4)
+
+
+def test_lacking_instructions_cost_more() -> None:
+    high = ir.call("smmulr", DATA[Y], ir.const(7, "int32"))
+    assert cost(loop(high), "cortex-m0").instructions > 3 * cost(loop(high)).instructions
+    assert cost(loop(DATA[Y] // DATA[0]), "cortex-m0").operations["call_divide"] == 64
+
+
+def test_guards_are_weighed_by_how_often_they_hold() -> None:
+    extents = {Y: 8, X: 10}
+    assert share(Y < 2, (), extents) == 0.25
+    assert share(Y + X < 3, (Y < 1,), extents) == pytest.approx(0.3)
+    assert share(DATA[Y] < 3, (), extents) == 0.5
+    body = ir.If(Y < 16, ir.Store(OUT, (Y,), DATA[Y] * DATA[Y]))
+    assert cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 64)], body))).operations["multiply"] == 16
+
+
+def test_what_does_not_fit_the_registers_is_spilled() -> None:
+    names = [(f"v{k}",) for k in range(6)]
+    events = [Event((n,), defines=True) for n in names] + [Event((n,)) for n in names]
+    assert play(events, (), 6).loads == 0
+    few = play(events, (), 4)
+    assert few.loads == few.stores == 2 and few.peak == 4
+    assert play([Event((n,)) for n in names], names, 4).loads > 0
+
+
+def test_larger_tiles_help_until_they_spill() -> None:
+    found = {shape: cost(lower(tiled(*shape).func)) for shape in ((1, 1), (2, 2), (6, 6))}
+    assert found[2, 2].instructions < found[1, 1].instructions
+    assert found[2, 2].spilled <= found[6, 6].spilled > 0
+    assert found[1, 1].code_bytes < found[2, 2].code_bytes < found[6, 6].code_bytes
+
+
+def test_flash_waits_add_cycles_only() -> None:
+    slow = replace(M4, flash_wait=1.25)
+    func = lower(tiled(2, 2).func)
+    constants = estimate(func, M4).operations["constant_byte"]
+    assert constants > 0
+    assert estimate(func, slow).instructions == estimate(func, M4).instructions
+    assert estimate(func, slow).cycles == pytest.approx(estimate(func, M4).cycles + 1.25 * constants)
+
+
+def test_functions_must_be_lowered() -> None:
+    with pytest.raises(InternalError, match="lower the function first"):
+        estimate(matmul(2, 4, 2), M4)
+
+
+@pytest.mark.parametrize(
+    ("goal", "better"),
+    [
+        (SPEED, lambda best, other: best.instructions <= 1.02 * other.instructions),
+        (SIZE, lambda best, other: best.code_bytes <= other.code_bytes),
+        (
+            Goal("balanced", 5.0),
+            lambda best, other: (
+                best.instructions + 5 * best.code_bytes <= 1.02 * (other.instructions + 5 * other.code_bytes)
+            ),
+        ),
+    ],
+    ids=["speed", "size", "balanced"],
+)
+def test_the_goal_decides(goal: Goal, better: Callable[[Cost, Cost], bool]) -> None:
+    candidates = [tiled(*shape) for shape in ((1, 1), (2, 2), (3, 2), (6, 6))]
+    chosen = choose(candidates, M4, goal)
+    assert chosen.func == lower(chosen.schedule.func) and chosen.schedule.rule
+    assert all(better(cost(chosen.func), cost(lower(c.func))) for c in candidates)
+
+
+def test_alike_kernels_share_code_but_not_constants() -> None:
+    """Code that is paid once is worth it for many uses."""
+    candidates = [tiled(1, 1), tiled(2, 2)]
+    costs = [cost(lower(c.func)) for c in candidates]
+    price = (costs[0].instructions - costs[1].instructions) / (costs[1].code_bytes - costs[0].code_bytes)
+    goal = Goal("balanced", 2 * price)
+    assert choose(candidates, M4, goal).schedule.rule == "1x1"
+    assert choose(candidates, M4, goal, uses=8).schedule.rule == "2x2"
+    assert constant_bytes(candidates[0]) == 12 * 16 + 12 * 4
