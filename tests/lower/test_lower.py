@@ -17,6 +17,7 @@ from microc.tir.affine import simplify_stmt
 from microc.tir.lower import lower
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
@@ -26,6 +27,13 @@ from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows
 
 Pass = Callable[[ir.Stmt], ir.Stmt]
+
+
+def plane() -> Schedule:
+    """Channels outermost; the padded column of one at a time, its border a fill of its own."""
+    schedule = Schedule(padded_rows(7, 6)).reorder("c_acc", "y_acc")
+    return schedule.compute_at("padded", "c_acc").decompose_padding("padded")
+
 
 FUNCTIONS: dict[str, Callable[[], ir.PrimFunc]] = {
     "plain": lambda: matmul(5, 8, 6),
@@ -43,6 +51,7 @@ FUNCTIONS: dict[str, Callable[[], ir.PrimFunc]] = {
         Schedule(padded_rows(7, 6)).split("y_acc", (None, 3)).compute_at("padded", "y_acc_0").func
     ),
     "padded words": lambda: Schedule(padded_rows(7, 6)).compute_at("padded", "y_acc").vectorize("c_1").func,
+    "plane": lambda: plane().func,
     "unrolled": lambda: Schedule(padded_rows(4, 3)).unroll("k").unroll("c_out").func,
 }
 
@@ -50,6 +59,7 @@ STAGES: tuple[tuple[str, Pass], ...] = (
     ("blocks", drop_blocks),
     ("simplify", simplify_stmt),
     ("compact", compact_buffers),
+    ("hoist", hoist_fills),
     ("partition", partition_loops),
     ("unswitch", unswitch_loops),
     ("vectorize", lower_vectorized),
@@ -100,6 +110,28 @@ def test_compact_keeps_what_lives_at_once() -> None:
         if isinstance(s, ir.Alloc)
     }
     assert buffers["padded"] == (3, 6)
+
+
+def test_a_border_is_filled_once() -> None:
+    func = lower(plane().func)
+    fill, *rest = func.body.body if isinstance(func.body, ir.Seq) else ()
+    assert all(isinstance(s.value, ir.Const) for s in walk_stmt(fill) if isinstance(s, ir.Store))
+    stores = [s for part in rest for s in walk_stmt(part) if isinstance(s, ir.Store) and s.buffer.name == "padded"]
+    assert stores and not any(isinstance(s.value, ir.Const) for s in stores)
+
+
+def test_a_fill_stays_where_its_copy_moves() -> None:
+    """What one iteration copied outside the next one's box must be filled again."""
+    buffer, data = ir.Buffer("b", (8,), "int8", "workspace"), ir.Buffer("x", (4,), "int8")
+    c, i, j, k, out = ir.Var("c"), ir.Var("i"), ir.Var("j"), ir.Var("k"), ir.Buffer("out", (4, 8), "int8")
+    fill = ir.loops([(i, 8)], ir.Store(buffer, (i,), ir.const(0, "int8")))
+    copies = [ir.loops([(j, 4)], ir.Store(buffer, (j + first,), data[j])) for first in (c, 2)]
+    use = ir.loops([(k, 8)], ir.Store(out, (c, k), buffer[k]))
+    moving, fixed = (ir.loops([(c, 4)], ir.seq(fill, copy, use)) for copy in copies)
+    assert hoist_fills(moving) == moving
+    assert hoist_fills(fixed) == ir.seq(fill, ir.loops([(c, 4)], ir.seq(copies[1], use)))
+    changed = ir.loops([(c, 4)], ir.seq(fill, copies[1], use, ir.Store(buffer, (c,), ir.const(1, "int8"))))
+    assert hoist_fills(changed) == changed
 
 
 def test_compact_drops_what_nobody_touches() -> None:

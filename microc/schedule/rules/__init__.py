@@ -55,4 +55,6 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         if suits_float_planes(start, target):
             return (schedule_depthwise_float(start, target).named("depthwise float"),)
         return (schedule_depthwise(start, target).named("depthwise"),)
-    return (schedule_generic(start, target).named("generic"),)
+    plain = schedule_generic(start, target).named("generic")
+    unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
+    return (plain, unrolled) if unrolled.func != plain.func else (plain,)

@@ -49,7 +49,7 @@ def inline_elementwise(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def finish_reduction(schedule: Schedule, block: str) -> Schedule:
+def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> Schedule:
     """Decompose ``block``, join its elementwise consumer to the innermost spatial loop, keep the sum in a register."""
     reducing = reduce_loops(schedule, block)
     around = schedule.loops_of(block)
@@ -59,6 +59,8 @@ def finish_reduction(schedule: Schedule, block: str) -> Schedule:
     if list(around) != spatial + reducing:
         schedule = schedule.reorder(*spatial, *reducing)
     schedule = schedule.decompose_reduction(block, reducing[0])
+    if unrolled:
+        schedule = unroll_run(schedule, reducing[-1])
     buffer = stored_buffer(find_block(schedule.func.body, block))
     readers = [
         b for b in blocks_of(schedule) if buffer in buffers_read(b.body) and b.name not in (block, f"{block}_init")
@@ -81,12 +83,12 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
         return schedule
 
 
-def schedule_generic(schedule: Schedule, target: Target) -> Schedule:
-    """Every reduction with its consumer; padding once per row."""
+def schedule_generic(schedule: Schedule, target: Target, unrolled: bool = False) -> Schedule:
+    """Every reduction with its consumer, some of its steps unrolled or not; padding once per row."""
     schedule = inline_elementwise(schedule)
     for block in blocks_of(schedule):
         if block.init is not None:
-            schedule = finish_reduction(schedule, block.name)
+            schedule = finish_reduction(schedule, block.name, unrolled)
     return pad_by_row(schedule, target)
 
 
@@ -131,6 +133,19 @@ def run_lengths(schedule: Schedule, block: str) -> tuple[int, ...]:
             case _:
                 pass
     return tuple(sorted(found, reverse=True))
+
+
+RUNS = (8, 7, 6, 5, 4, 3)
+"""How many steps of a long reduction are unrolled: a divisor of its length, so that there is no tail."""
+
+
+def unroll_run(schedule: Schedule, loop: str) -> Schedule:
+    """Unroll a short loop whole, some steps of a long one: a counter and a branch for every step would cost as much as it."""
+    extent = loop_extent(schedule.func, loop)
+    if extent <= RUNS[0]:
+        return schedule.unroll(loop)
+    run = next((n for n in RUNS if extent % n == 0), 1)
+    return schedule.split(loop, (None, run)).unroll(f"{loop}_1") if run > 1 else schedule
 
 
 def unroll_small(schedule: Schedule, block: str, loops: list[str], limit: int = UNROLL_LIMIT) -> Schedule:
