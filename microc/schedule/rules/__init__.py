@@ -13,6 +13,7 @@ from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
+from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -32,6 +33,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> Schedule:
         if suits_float(start, target):
             return schedule_matrix_float(start, target)
         return schedule_matrix_dsp(start, target, goal) if suits_dsp(start, target) else schedule_matrix(start, target)
+    if is_winograd(start):
+        return schedule_winograd(start, target) if suits_winograd(start, target) else schedule_generic(start, target)
     if op == "conv2d" and start.has("acc"):
         if suits_planes(start, target):
             return schedule_depthwise_dsp(start, target)
