@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from microc import dtypes, te
+from microc.driver.kernel import schedule_group
 from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.module import Call, Kernel, Module, Value, View
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_group, macs_of
-from microc.schedule.choose import choose
-from microc.schedule.rules import candidates
+from microc.ops.lowering import LoweredGroup, macs_of
 from microc.schedule.schedule import Schedule, Step
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -250,9 +249,8 @@ def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array 
 
 def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
     graph = builder.graph
-    group = lower_group(graph, nodes, builder.target, "kernel")
-    found = candidates(group.func, group.anchor.op, builder.target, builder.goal)
-    choice = choose(found, builder.target, builder.goal, builder.alike[_shapes(graph, nodes)])
+    uses = builder.alike[_shapes(graph, nodes)]
+    group, choice = schedule_group(graph, nodes, builder.target, builder.goal, "kernel", uses)
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))

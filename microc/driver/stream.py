@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from microc import dtypes
+from microc.driver.kernel import schedule_group
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
 from microc.module import Streamed
-from microc.ops.lowering import LoweredGroup, Param, lower_group, macs_of
+from microc.ops.lowering import LoweredGroup, Param, macs_of
 from microc.ops.rows import companions, row_group, row_window
-from microc.schedule.choose import choose
-from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -117,11 +116,9 @@ class Streams:
         window = row_window(graph, group, data)
         assert window is not None
         alone, nodes = row_group(graph, group, data, window, shape.block)
-        lowered = lower_group(alone, nodes, self.target, "rows")
         blocks = shape.computed // shape.block
         goal = replace(self.goal, price=self.goal.price / blocks)  # of one inference, not of one block
-        found = candidates(lowered.func, lowered.anchor.op, self.target, goal)
-        choice = choose(found, self.target, goal)
+        lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))
         by_row = tuple(bound[v] for v in companions(graph, group, data))

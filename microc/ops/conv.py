@@ -18,9 +18,11 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import winograd
 from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
+from microc.ops.conv_input import WORD, padded_input, patch
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
 from microc.ops.surface import split_activation
@@ -77,17 +79,29 @@ def compute(call: OpCall) -> te.Tensor:
     attrs = {**DEFAULTS, **call.attrs}
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
+    if attrs["algorithm"] == "winograd":
+        return winograd.compute(g, attrs, data, weight, bias)
     if g.groups == 1:
         depth = padded_depth(g.depth, data, weight, call.target)
         direct = g.direct and depth == g.depth
-        pixels = data.tensor((g.pixels, g.depth)) if direct else _patch(g, data, attrs["pad_value"], depth)
+        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return matrix_product(
             pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
         )
-    padded = _padded(g, data, attrs["pad_value"])
+    padded = padded_input(g, data, attrs["pad_value"])
     if g.channels == g.groups:
         return _depthwise(g, padded, weight, bias, dtype)
     return _grouped(g, padded, weight, bias, dtype)
+
+
+def algorithms(call: OpCall) -> tuple[str, ...]:
+    """``direct``, the sums as they are written, and where the core multiplies pairs of 16-bit numbers ``winograd``."""
+    operands = [operand for operand in call.operands if operand is not None]
+    attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in operands]
+    lanes = call.target.has("dsp") and not call.target.has("mve") and types[0].shape[-1] % WORD == 0
+    if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in operands]):
+        return ("direct", "winograd")
+    return ("direct",)
 
 
 def padded_depth(depth: int, data: Operand, weight: Operand, target: Target) -> int:
@@ -141,83 +155,6 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
         return te.sum_reduce(product, k, init=start(bias, o, dtype))
 
     return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"), notes)
-
-
-WORD = 4
-"""Bytes of a machine word: copies of whole words are cheap."""
-
-
-def _inside(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
-    """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
-    return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
-
-
-def _split(index: Expr, *extents: int) -> list[Expr]:
-    """A flat index taken apart along ``extents`` (row-major); axes of one element cost nothing."""
-    found: list[Expr] = []
-    rest: Expr = index
-    outer = int(np.prod(extents))
-    for extent in extents:
-        outer //= extent
-        found.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
-        rest = rest % outer if extent > 1 and outer > 1 else rest
-    return found
-
-
-def _patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.Tensor:
-    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``. Data is viewed as rows of W * C.
-
-    A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
-    apart, are runs of C of their own instead, which lie inside or outside as a whole.
-    """
-    row_size = g.width * g.channels
-    rows = data.tensor((g.batch, g.height, row_size))
-    (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
-    highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
-    highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
-    highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
-    by_tap = step_x > 1 or g.channels % WORD == 0
-
-    def element(p: Var, k: Var) -> Expr:
-        n, y, x = _split(p, g.batch, g.out_height, g.out_width)
-        if by_tap:
-            tap, across, channel = _split(k, *g.kernel, g.channels)
-            column = x * stride_x + across * step_x
-            column = column - left if left else column
-            place = column * g.channels + channel
-            checks = _inside(column, g.width, -left, highest_column)
-        else:
-            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
-            place = x * (stride_x * g.channels) + run
-            place = place - left * g.channels if left else place
-            checks = _inside(place, row_size, -left, (highest_column + 1) * g.channels - 1)
-        row = y * stride_y + tap * step_y
-        row = row - top if top else row
-        checks += _inside(row, g.height, -top, highest_row) + ([k < g.depth] if depth > g.depth else [])
-        inside = ir.all_of(checks)
-        value = rows[n, row, place]
-        return value if inside is None else ir.select(inside, value, pad_value)
-
-    return te.compute((g.pixels, depth), element, "patch", ("p", "k"))
-
-
-def _padded(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
-    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded."""
-    source = data.tensor((g.batch, g.height, g.width, g.channels))
-    top, left, bottom, right = g.padding
-    if not any(g.padding):
-        return source
-    height, width = g.height + top + bottom, g.width + left + right
-
-    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        row: Expr = y - top if top else y
-        column: Expr = x - left if left else x
-        checks = _inside(row, g.height, -top, height - 1 - top) + _inside(column, g.width, -left, width - 1 - left)
-        inside = ir.all_of(checks)
-        assert inside is not None
-        return ir.select(inside, source[n, row, column, c], pad_value)
-
-    return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))
 
 
 def _depthwise(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
@@ -297,6 +234,7 @@ OPERATORS = (
         legalize=legalize,
         macs=macs,
         rows=rows,
+        algorithms=algorithms,
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -76,6 +76,12 @@ def cases() -> Iterable[Case]:
     yield _case((1, 4, 4, 4), 4, (1, 1), groups=4, bias=False)
     yield _case((1, 1, 6, 2), 4, (1, 4), groups=2, padding=(0, 1, 0, 2), pad_value=-7)
     yield _case((1, 5, 5, 6), 9, (3, 3), groups=3, strides=(2, 2), dilation=(1, 1), bias=False)
+    for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200)):
+        yield _case((1, 8, 8, 8), 4, (3, 3), kinds, padding=same, pad_value=pad, algorithm="winograd")
+        yield _case((2, 5, 7, 4), 3, (3, 3), kinds, padding=odd, pad_value=pad, algorithm="winograd")
+    yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
+    yield _case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
+    yield _case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")
     dynamic = (TensorType((1, 4, 4, 3), "int16"), TensorType((2, 3, 3, 3), "int16"))
     yield Case({**DEFAULTS, "out_dtype": "int64"}, dynamic, name="computed weights")
     depthwise = (TensorType((1, 4, 4, 3), "int8"), TensorType((6, 3, 3, 1), "int8"))

@@ -19,6 +19,7 @@ DEFAULTS: Mapping[str, Attr] = {
     "rounding": "double",
     "pad_value": 0,
     "out_dtype": "",
+    "algorithm": "",
 }
 
 

@@ -7,7 +7,7 @@ memory is what counts. Elementwise operators then run over the anchor's shape, t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from microc import te
@@ -123,6 +123,19 @@ def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) 
     return LoweredGroup(func, tuple(params), names, first, macs)
 
 
+def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> tuple[LoweredGroup, ...]:
+    """The group as :func:`lower_group` makes it, once for every algorithm that suits its anchor."""
+    first, *rest = nodes
+    suitable = registry.get(first.op).algorithms
+    if suitable is None or first.attr("algorithm"):
+        return (lower_group(graph, nodes, target, name),)
+    choices = [
+        replace(first, attrs={**first.attrs, "algorithm": a})
+        for a in suitable(_call(_Group(graph, nodes, target), first))
+    ]
+    return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in choices)
+
+
 def macs_of(graph: Graph, node: Node) -> int:
     """Multiply-accumulates of a node."""
     count = registry.get(node.op).macs
@@ -132,14 +145,18 @@ def macs_of(graph: Graph, node: Node) -> int:
     return count(node.attrs, ins, [graph.types[o] for o in node.outputs if o])
 
 
+def _call(group: _Group, node: Node) -> OpCall:
+    """The application of an anchor to operands of the group."""
+    roles = group.roles(node)
+    operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
+    return OpCall(node.attrs, operands, tuple(group.graph.types[o] for o in node.outputs if o), group.target)
+
+
 def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
     definition = registry.get(node.op)
     if definition.compute is None:
         raise InternalError(f"operator {node.op} has no tensor expression", where=str(node.loc))
-    roles = group.roles(node)
-    operands = tuple(group.operand(v, r) if v else None for v, r in zip(node.inputs, roles, strict=True))
-    types = tuple(group.graph.types[o] for o in node.outputs if o)
-    made = definition.compute(OpCall(node.attrs, operands, types, group.target))
+    made = definition.compute(_call(group, node))
     return made if isinstance(made, tuple) else (made,)
 
 

@@ -108,6 +108,8 @@ class OpDef:
     - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
     - ``rows(attrs, types)``: which input rows a row of the result needs; None when rows cannot be computed one by one. The same
       application with ``padding`` zero, on the padded window, makes the row.
+    - ``algorithms(call)``: values of the attribute ``algorithm`` that suit an application where it is empty; each is lowered, and
+      the cost model chooses.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     """
@@ -124,6 +126,7 @@ class OpDef:
     view: bool = False
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
     rows: Callable[[Mapping[str, Any], Sequence[TensorType]], RowWindow | None] | None = None
+    algorithms: Callable[[OpCall], tuple[str, ...]] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
 

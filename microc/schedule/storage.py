@@ -22,8 +22,8 @@ def _copy_nest(func: ir.PrimFunc, name: str, source: ir.Buffer, target: ir.Buffe
     taken = names_in(func.body)
     loops, iters = [], []
     for axis, extent in enumerate(source.shape):
-        loop = ir.Var(fresh(taken, f"{name}_{axis}"))
-        iters.append(ir.IterVar(ir.Var(fresh(taken, f"v_{name}_{axis}")), extent, "space", loop))
+        loop = ir.Var(fresh(taken, f"{name}_i{axis}"))
+        iters.append(ir.IterVar(ir.Var(fresh(taken, f"v_{name}_i{axis}")), extent, "space", loop))
         loops.append((loop, extent))
     where = tuple(i.var for i in iters)
     return ir.loops(loops, ir.Block(name, tuple(iters), ir.Store(target, where, ir.Load(source, where))))

@@ -58,13 +58,22 @@ class Part:
 
     def value(self, start: ir.Load) -> Expr:
         """The operand, counted from the element ``start`` (often a pair: ``int16x2`` in an int32)."""
-        indices = (*start.indices[:-1], simplify(start.indices[-1] + self.offset))
+        indices = _moved(start, self.offset)
         if not self.names:
             return ir.cast("int32", ir.Load(start.buffer, indices))
         value: Expr = ir.AddressOf(start.buffer, indices, self.width)
         for name in self.names:
             value = Call(name, (value,), "int32")
         return value
+
+
+def _moved(start: ir.Load, offset: int) -> tuple[Expr, ...]:
+    """The indices of the element ``offset`` further on in memory; what an axis cannot hold is carried to the one before."""
+    indices = list(start.indices)
+    for axis in reversed(range(len(indices))):
+        offset, step = divmod(offset, start.buffer.shape[axis]) if axis else (0, offset)
+        indices[axis] = simplify(indices[axis] + step)
+    return tuple(indices)
 
 
 @dataclass(frozen=True, slots=True)

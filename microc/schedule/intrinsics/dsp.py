@@ -37,7 +37,15 @@ def _half(name: str, a: Expr, b: Expr) -> Intrin:
     return Intrin(name, (_A, _B, _C), _C + a * b, "dsp", _DSP, body)
 
 
+def _lanes(name: str, low: Expr, high: Expr) -> Intrin:
+    """Both halves of two words added or subtracted, modulo 2**16."""
+    text = assembly(f"{name} %0, %1, %2", '"r"(a), "r"(b)')
+    return Intrin(name, (_A, _B), pack16(low, sign16(high)), "dsp", _DSP, text)
+
+
 DSP = (
+    _lanes("sadd16", sign16(_A) + sign16(_B), (_A >> 16) + (_B >> 16)),
+    _lanes("ssub16", sign16(_A) - sign16(_B), (_A >> 16) - (_B >> 16)),
     _widen("widen_i8x4", signed=True),
     _widen("widen_u8x4", signed=False),
     Intrin("sxtb16", (_A,), pack16(sign8(_A), sign8(_A >> 16)), "dsp", _DSP, assembly("sxtb16 %0, %1", '"r"(a)')),
@@ -138,6 +146,17 @@ DSP_TENSOR = (
         "int16",
         NATURAL,
         NATURAL,
+        "dsp",
+        tuple(map(Step, _PAIRS, _PAIRS)),
+        aligned_a=True,
+        aligned_b=True,
+    ),
+    TensorIntrin(
+        "dot4_crossed_int16_int16",
+        "int16",
+        "int16",
+        CROSSED,
+        CROSSED,
         "dsp",
         tuple(map(Step, _PAIRS, _PAIRS)),
         aligned_a=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.schedule.intrinsics.base import Intrin, i32, pack16, sign8
+from microc.schedule.intrinsics.base import Intrin, i32, pack16, sign8, sign16
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -40,6 +40,13 @@ def _load16(name: str, body: str) -> Intrin:
     return Intrin(name, (pointer,), pack16(low, high), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
 
 
+def _store16(name: str, body: str) -> Intrin:
+    """Two 16-bit numbers of a word to ``p``."""
+    pointer = Buffer("p", (2,), "int16")
+    parts = (ir.Store(pointer, (i32(k),), sign16(_A >> (16 * k)).astype("int16")) for k in range(2))
+    return Intrin(name, (pointer, _A), ir.seq(*parts), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
+
+
 ALIGNED_WORD = "typedef int32_t __attribute__((may_alias)) word;\n"
 """A word at a multiple of four bytes, of whatever type its bytes are. (With ``memcpy`` of an assumed alignment gcc keeps every
 address in a register of its own.)"""
@@ -49,6 +56,7 @@ WORDS = (
     _load("load_u8x4", "uint8"),
     _load16("load_i16x2", "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"),
     _load16("load_i16x2_aligned", f"{ALIGNED_WORD}return *(const word *)(const void *)p;"),
+    _store16("store_i16x2_aligned", f"{ALIGNED_WORD}*(word *)(void *)p = a;"),
     _store("store_i8x4", "int8"),
     _store("store_u8x4", "uint8"),
 )

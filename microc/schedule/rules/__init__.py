@@ -16,6 +16,7 @@ from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
+from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -49,6 +50,10 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         if suits_dsp(start, target):
             return (schedule_matrix_dsp(start, target, goal).named("matrix dsp"),)
         return (schedule_matrix(start, target).named("matrix"),)
+    if is_winograd(start):
+        if suits_winograd(start, target):
+            return (schedule_winograd(start, target).named("winograd"),)
+        return (schedule_generic(start, target).named("generic"),)
     if op == "conv2d" and start.has("acc"):
         if suits_planes(start, target):
             return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)

@@ -92,9 +92,15 @@ def schedule_generic(schedule: Schedule, target: Target, unrolled: bool = False)
     return pad_by_row(schedule, target)
 
 
+def _reads(schedule: Schedule, block: str, producer: str) -> bool:
+    """Whether a block reads what another one makes."""
+    made = stored_buffer(find_block(schedule.func.body, producer))
+    return made in buffers_read(find_block(schedule.func.body, block))
+
+
 def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
     """Materialise ``padded`` for one output row at a time: the second spatial loop of ``acc``."""
-    if schedule.has("padded") and schedule.has("acc"):
+    if schedule.has("padded") and schedule.has("acc") and _reads(schedule, "acc", "padded"):
         rows = schedule.loops_of("acc")
         if len(rows) > 2:
             return copy_words(schedule.compute_at("padded", rows[1]), "padded", target)

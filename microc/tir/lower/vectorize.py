@@ -13,6 +13,7 @@ from math import prod
 from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
+from microc.tir.lower.pairs import pairs_of_sums
 from microc.tir.rewrite import free_vars, map_stmt, substitute
 
 LANES = 4
@@ -27,7 +28,7 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For) or s.kind != "vectorized":
             return s
-        return _words(s) or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
+        return _words(s) or pairs_of_sums(s) or ir.For(s.var, s.extent, s.body, "serial", s.annotations)
 
     return map_stmt(stmt, on_stmt)
 
