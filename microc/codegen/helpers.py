@@ -45,6 +45,8 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
+    if not intrin.guard:
+        return [f"static inline {result} {intrin.name}({params})", "{", *(f"    {line}" for line in meaning), "}"]
     return [
         f"static inline {result} {intrin.name}({params})",
         "{",

@@ -21,6 +21,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
+from microc.ops.pairs import pair_packing, paired_product
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
 from microc.ops.surface import split_activation
@@ -78,6 +79,12 @@ def compute(call: OpCall) -> te.Tensor:
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     if g.groups == 1:
+        packing = pair_packing(g.pixels, weight, bias, call.target, data.type.dtype, dtype)
+        if packing is not None:
+            depth = packing.unsigned.shape[1]
+            direct = g.direct and depth == g.depth
+            pixels = data.tensor((g.pixels, g.depth)) if direct else _patch(g, data, attrs["pad_value"], depth)
+            return paired_product(pixels, weight, bias, packing)
         depth = padded_depth(g.depth, data, weight, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else _patch(g, data, attrs["pad_value"], depth)

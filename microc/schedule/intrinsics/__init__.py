@@ -8,10 +8,11 @@ from types import MappingProxyType
 from microc.schedule.intrinsics.base import Intrin, TensorIntrin
 from microc.schedule.intrinsics.correlation import CORRELATIONS
 from microc.schedule.intrinsics.dsp import DSP, DSP_TENSOR
+from microc.schedule.intrinsics.halves import HALVES
 from microc.schedule.intrinsics.saturation import SATURATION
 from microc.schedule.intrinsics.words import WORDS
 
-SCALAR: Mapping[str, Intrin] = MappingProxyType({i.name: i for i in (*WORDS, *SATURATION, *DSP)})
+SCALAR: Mapping[str, Intrin] = MappingProxyType({i.name: i for i in (*WORDS, *SATURATION, *HALVES, *DSP)})
 TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in (*DSP_TENSOR, *CORRELATIONS)})
 
 __all__ = ["SCALAR", "TENSOR", "Intrin", "TensorIntrin"]

@@ -15,6 +15,7 @@ from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
+from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
@@ -33,6 +34,8 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
     schedule = schedule.select_rounding()
+    if target.has("thumb1"):
+        schedule = schedule.select_high_mul()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule
@@ -40,6 +43,8 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
     """What the rules make that suit an operator on a core."""
+    if is_paired(start):
+        return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
     if op in ("conv2d", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)
