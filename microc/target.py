@@ -16,8 +16,8 @@ from microc.errors import UsageError
 CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
     {
         "host": ("host", frozenset({"fpu", "unaligned"})),
-        "cortex-m0": ("arm", frozenset()),
-        "cortex-m0plus": ("arm", frozenset()),
+        "cortex-m0": ("arm", frozenset({"thumb1"})),
+        "cortex-m0plus": ("arm", frozenset({"thumb1"})),
         "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),

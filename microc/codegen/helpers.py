@@ -85,16 +85,12 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
     for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
         if dtype in VECTORS:
             printer.helpers[dtype] = None
-    return [
-        f"static inline {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})",
-        "{",
-        f"#if {intrin.guard}",
-        *(f"    {line}" for line in intrin.body.splitlines()),
-        "#else",
-        *(f"    {line}" for line in _portable(intrin, printer)),
-        "#endif",
-        "}",
-    ]
+    head = f"static inline {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
+    body = [f"    {line}" for line in _portable(intrin, printer)]
+    if intrin.guard:
+        fast = (f"    {line}" for line in intrin.body.splitlines())
+        body = [f"#if {intrin.guard}", *fast, "#else", *body, "#endif"]
+    return [head, "{", *body, "}"]
 
 
 def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:

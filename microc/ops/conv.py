@@ -23,6 +23,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
 from microc.ops.conv_input import WORD, padded_input, patch
+from microc.ops.pairs import pair_packing, paired_product
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
 from microc.ops.surface import split_activation
@@ -81,6 +82,8 @@ def compute(call: OpCall) -> te.Tensor:
     dtype = attrs["out_dtype"] or data.type.dtype
     if attrs["algorithm"] == "winograd":
         return winograd.compute(g, attrs, data, weight, bias)
+    if attrs["algorithm"] == "pairs":
+        return _paired(g, attrs, data, weight, bias)
     if g.groups == 1:
         depth = padded_depth(g.depth, data, weight, call.target)
         direct = g.direct and depth == g.depth
@@ -94,13 +97,28 @@ def compute(call: OpCall) -> te.Tensor:
     return _grouped(g, padded, weight, bias, dtype)
 
 
+def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
+    """The matrix product, two pixels at once."""
+    packing = pair_packing(g.pixels, data, weight, bias)
+    if packing is None:
+        raise InternalError("this convolution cannot be computed by pairs of pixels")
+    depth = packing.unsigned.shape[1]
+    direct = g.direct and depth == g.depth
+    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
+    return paired_product(pixels, weight, bias, packing)
+
+
 def algorithms(call: OpCall) -> tuple[str, ...]:
-    """``direct``, the sums as they are written, and where the core multiplies pairs of 16-bit numbers ``winograd``."""
-    operands = [operand for operand in call.operands if operand is not None]
-    attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in operands]
-    lanes = call.target.has("dsp") and not call.target.has("mve") and types[0].shape[-1] % WORD == 0
-    if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in operands]):
+    """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels where
+    the core has nothing of that kind."""
+    data, weight, *bias = (operand for operand in call.operands if operand is not None)
+    attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
+    lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0
+    if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
         return ("direct", "winograd")
+    g = geometry(attrs, data.type.shape, weight.type.shape)
+    if call.target.has("thumb1") and g.groups == 1 and attrs["out_dtype"] == "int32":
+        return ("pairs",) if pair_packing(g.pixels, data, weight, bias[0] if bias else None) else ("direct",)
     return ("direct",)
 
 

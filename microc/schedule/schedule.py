@@ -55,6 +55,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
+        "select_high_mul": selection.select_high_mul,
     }
 )
 
@@ -184,6 +185,9 @@ class Schedule:
 
     def select_saturation(self) -> Schedule:
         return self.apply("select_saturation")
+
+    def select_high_mul(self) -> Schedule:
+        return self.apply("select_high_mul")
 
     def select_fma(self) -> Schedule:
         return self.apply("select_fma")

@@ -1,4 +1,4 @@
-"""Primitives that choose among equal expressions what suits a core and the loops: saturation, rounding, fused products."""
+"""Primitives that choose among equal expressions what suits a core and the loops."""
 
 from __future__ import annotations
 
@@ -50,6 +50,24 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
                 return s
 
     return replace(func, body=map_stmt(func.body, on_stmt))
+
+
+def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
+    """High halves of products, ``smmulr(x << 1, m)``, by 16-bit halves: for cores where 64-bit products are calls.
+
+    The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs.
+    """
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Call("smmulr", (ir.Bin("shl", x, ir.Const(1)), m)):
+                return ir.call("high_mul", x, m)
+            case ir.Call("smmlar", (ir.Bin("shl", x, ir.Const(1)), m, added)):
+                return ir.call("high_mul", x, m) + added
+            case _:
+                return e
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:

@@ -74,6 +74,8 @@ def operands(name: str) -> tuple[Array, ...]:
         array = dice.integers(kind.min, kind.max, param.shape, endpoint=True).astype(kind.dtype)
         array[:4] = (kind.min, kind.max, 0, -1 if kind.min else 1)
         found.append(array)
+    if name == "high_mul":  # a sum within 30 bits, a mantissa
+        found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
     if name == "smmlar":  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc.driver.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
-from microc.ops.lowering import LoweredGroup, lower_group
+from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case, OpDef
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
-from microc.target import target_for
+from microc.target import SPEED, target_for
 from microc.tir import ir
-from microc.tir.lower import lower
 from tests.native import call
 from tests.ops.harness import attributes, case_arrays
 
@@ -65,10 +64,8 @@ def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> Compile
     """Lower one case for a core."""
     arrays = tuple(np.asarray(a, order="C") for a in case_arrays(case))
     graph, node = one_node(definition, case, arrays)
-    target = target_for(cpu)
-    group = lower_group(graph, (node,), target, name)
-    schedule = schedule_kernel(group.func, node.op, target)
-    return CompiledCase(definition, case, arrays, group, schedule, lower(schedule.func))
+    group, choice = schedule_group(graph, (node,), target_for(cpu), SPEED, name)
+    return CompiledCase(definition, case, arrays, group, choice.schedule, choice.func)
 
 
 def c_name(text: str) -> str:

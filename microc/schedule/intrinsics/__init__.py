@@ -8,13 +8,14 @@ from types import MappingProxyType
 from microc.schedule.intrinsics.base import Intrin, TensorIntrin
 from microc.schedule.intrinsics.correlation import CORRELATIONS
 from microc.schedule.intrinsics.dsp import DSP, DSP_TENSOR
+from microc.schedule.intrinsics.halves import HALVES
 from microc.schedule.intrinsics.mve_lanes import MVE_LANES
 from microc.schedule.intrinsics.mve_products import MVE_PRODUCTS
 from microc.schedule.intrinsics.saturation import SATURATION
 from microc.schedule.intrinsics.words import WORDS
 
 SCALAR: Mapping[str, Intrin] = MappingProxyType(
-    {i.name: i for i in (*WORDS, *SATURATION, *DSP, *MVE_LANES, *MVE_PRODUCTS)}
+    {i.name: i for i in (*WORDS, *SATURATION, *HALVES, *DSP, *MVE_LANES, *MVE_PRODUCTS)}
 )
 TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in (*DSP_TENSOR, *CORRELATIONS)})
 

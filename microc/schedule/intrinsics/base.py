@@ -23,7 +23,8 @@ class Intrin:
 
     ``params`` are scalar variables or (for pointers) buffers; ``meaning`` is its value, or its effect on a buffer. ``guard``
     is the C preprocessor condition under which ``body`` (statements of C, may use ``__asm__``) replaces the portable one;
-    ``feature`` is what a target must have for that: schedules ask for it. ``operations``: what it costs then, by kind of
+    ``feature`` is what a target must have for that: schedules ask for it. Without a guard there is no body but the meaning.
+    ``operations``: what it costs then, by kind of
     operation (``schedule/cores.py``); one ``alu`` for each ``__asm__`` and an access for each ``memcpy`` unless given.
 
     With ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as

@@ -16,6 +16,7 @@ from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
+from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
@@ -35,6 +36,8 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
     schedule = schedule.select_rounding()
+    if target.has("thumb1"):
+        schedule = schedule.select_high_mul()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule
@@ -44,6 +47,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
     """What the rules make that suit an operator on a core."""
     if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
         return (schedule_matrix_mve(start).named("matrix mve"),)
+    if is_paired(start):
+        return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
     if op in ("conv2d", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)

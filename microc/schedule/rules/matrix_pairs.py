@@ -1,0 +1,62 @@
+"""Products of bytes where one multiplication serves two pixels (``ops/pairs.py``): blocks ``pairs``, ``part``, ``acc``, ``out``.
+
+A tile is two pixels by a few channels: eight low registers hold a pixel pair, a weight, the sum of a block and pointers, the
+high ones the fields' sums.
+"""
+
+from __future__ import annotations
+
+from microc.schedule.placement import loop_extent, stored_buffer
+from microc.schedule.rules.generic import copy_words, inline_elementwise
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Target
+from microc.tir.rewrite import buffers_read
+
+COLUMNS = 2
+"""Channels that share a block of pixel pairs."""
+COPY_STEP = 16
+"""Bytes of a patch that are copied in one iteration."""
+
+
+def is_paired(schedule: Schedule) -> bool:
+    """Whether the function multiplies pairs of pixels."""
+    return schedule.has("pairs") and schedule.has("part")
+
+
+def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
+    """Two pixels at a time: their inputs paired, then tiles of channels, block by block."""
+    schedule = inline_elementwise(schedule)
+    end = "out" if schedule.has("out") else "value"
+    p, o = schedule.loops_of(end)
+    wide = COLUMNS if loop_extent(schedule.func, o) % COLUMNS == 0 else 1
+    schedule = schedule.split(p, (None, 2)).split(o, (None, wide))
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at("acc", f"{o}_0")
+    _, field, channel, j = schedule.loops_of("acc")[-4:]
+    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j).compute_at("part", j)
+    columns, term = schedule.loops_of("part")[-2:]
+    schedule = schedule.reorder(term, columns).decompose_reduction("part", term)
+    terms = loop_extent(schedule.func, term)
+    weight = next(b for b in buffers_read(find_block(schedule.func.body, "part")) if b.dtype == "uint8")
+    schedule = schedule.transform_layout(weight.name, ((None, wide), (None, terms)), (0, 2, 3, 1))
+    for block in ("acc", "part"):
+        schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
+    entries = schedule.compute_at("pairs", f"{p}_0").loops_of("pairs")[-1]
+    schedule = schedule.compute_at("pairs", f"{p}_0").split(entries, (None, terms + 1))
+    if schedule.has("patch"):
+        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
+        schedule = _copied(schedule, "patch")
+    unrolled = (*schedule.loops_of("acc_init")[-2:], *schedule.loops_of("part_init")[-1:], *schedule.loops_of(end)[-2:])
+    for loop in (*unrolled, term, columns, channel, field, schedule.loops_of("pairs")[-1]):
+        schedule = schedule.unroll(loop)
+    return schedule
+
+
+def _copied(schedule: Schedule, block: str) -> Schedule:
+    """Runs of bytes copied without a loop, or many in one iteration."""
+    inner = schedule.loops_of(block)[-1]
+    extent = loop_extent(schedule.func, inner)
+    if extent <= COPY_STEP:
+        return schedule.unroll(inner)
+    step = next(n for n in range(COPY_STEP, 0, -1) if extent % n == 0)
+    return schedule.split(inner, (None, step)).unroll(f"{inner}_1") if step > 1 else schedule

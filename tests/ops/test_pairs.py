@@ -1,0 +1,77 @@
+"""Two pixels in one multiplication: the proof of the bounds, and convolutions for Cortex-M0 as machine code."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array
+from microc.ops.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
+from tests.native import UNDEFINED, build
+from tests.ops.compiled import c_name, compiled_case
+from tests.ops.harness import assert_same, named_cases
+
+DICE = np.random.default_rng(5)
+WEIGHTS = {
+    "small": DICE.integers(-9, 10, (6, 48)),
+    "ordinary": np.clip(DICE.normal(0, 40, (16, 144)), -127, 127).astype(int),
+    "extreme": np.where(np.eye(4, 12) > 0, -128, 127),
+    "lowest": np.full((2, 8), -128),
+    "one column": DICE.integers(-128, 128, (3, 1)),
+}
+
+
+def unpacked(packing: Packing) -> Array:
+    """Blocks of weights as they are summed, the moved ones last: (channels, blocks, terms or moved)."""
+    kept = packing.unsigned.astype(int) - 128
+    return kept.reshape(len(kept), -1, packing.terms)
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_no_pixels_leave_the_fields(name: str, terms: int) -> None:
+    """For the pixels that make each block's sum largest and smallest; and nothing of the weights is lost."""
+    weights = WEIGHTS[name]
+    packing = _packing(weights, terms)
+    if packing is None:
+        pytest.skip("these weights need more than fits the last block")
+    blocks = [unpacked(packing), packing.moved[:, None, :].astype(int)]
+    for block in blocks:
+        for high, low in ((HIGH, LOW), (LOW, HIGH)):
+            sums = np.where(block > 0, block * high, block * low).sum(-1)
+            assert np.all((sums >= -FIELD) & (sums < FIELD))
+    total = np.zeros((len(weights), packing.unsigned.shape[1]), int)
+    total += unpacked(packing).reshape(len(weights), -1)
+    for channel, (places, parts) in enumerate(zip(packing.places.astype(int), packing.moved, strict=True)):
+        np.add.at(total[channel], places // (terms + 1) * terms + places % (terms + 1), parts)
+    np.testing.assert_array_equal(total[:, : weights.shape[1]], weights)
+    assert not total[:, weights.shape[1] :].any()
+
+
+def test_larger_blocks_for_smaller_weights() -> None:
+    small, ordinary, lowest = (pack(WEIGHTS[name]) for name in ("small", "ordinary", "lowest"))
+    assert small is not None and ordinary is not None and lowest is not None
+    assert small.terms == max(TERMS) and not small.moved.size
+    assert 2 < ordinary.terms < 8 and 0 < ordinary.moved.shape[1] <= MOST_MOVED
+    assert lowest.terms == 2 or lowest.moved.size
+
+
+def test_convolutions_of_cortex_m0_equal_the_reference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """All cases of the family, those with an odd number of pixels and with borders included."""
+    definitions = [*importlib.import_module("microc.ops.conv").OPERATORS]
+    cases = {
+        name: compiled_case(definition, case, "cortex-m0", f"{c_name(name)}_{number}")
+        for number, (name, definition, case) in enumerate(named_cases(definitions))
+    }
+    assert any(case.schedule.has("part") for case in cases.values())
+    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
+    for name, case in cases.items():
+        for got, want in zip(case.run(library), case.wanted(), strict=True):
+            try:
+                assert_same(got, want, case.case.tolerance)
+            except AssertionError as difference:
+                raise AssertionError(f"{name}: {difference}") from difference
+    assert "runtime error" not in capfd.readouterr().err
