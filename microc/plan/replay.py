@@ -65,6 +65,7 @@ class _Access:
     indices: tuple[ir.Expr, ...]
     extent: int
     write: bool
+    step: int = 1
 
 
 class Replay:
@@ -92,7 +93,8 @@ class Replay:
                 return
             inside &= (number >= 0) & (number < extent)  # behind a guard that is made of data, anything may stand
             element = element * extent + number
-        touched = element[inside, None] * width + np.arange(access.extent * width)
+        offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
+        touched = element[inside, None] * width + offsets
         self._mark(access, np.minimum(touched, buffer.nbytes - 1), when[inside, None])
 
     def _mark(self, access: _Access, touched: Array, when: Array) -> None:
@@ -157,9 +159,9 @@ def _expression(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[_Access]:
             yield _Access((*way, _Slot(2 if during else 0, 3)), buffer, indices, 1, False)
             for index in indices:
                 yield from _expression(index, way, during=during)
-        case ir.AddressOf(buffer, indices, extent, writes):
+        case ir.AddressOf(buffer, indices, extent, writes, step):
             third = 1 if writes else 2 if during else 0
-            yield _Access((*way, _Slot(third, 3)), buffer, indices, extent, writes)
+            yield _Access((*way, _Slot(third, 3)), buffer, indices, extent, writes, step)
             for index in indices:
                 yield from _expression(index, way, during=during)
         case ir.Call(_, args):

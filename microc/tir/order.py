@@ -65,6 +65,7 @@ class _Access:
     write: bool
     at: int
     loops: tuple[_Turn, ...] = ()
+    step: int = 1
 
 
 def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
@@ -147,8 +148,8 @@ def _accesses(exprs: tuple[ir.Expr, ...]) -> list[_Access]:
         match x:
             case ir.Load(buffer, indices) if buffer.scope != "register":
                 found.append(_Access(buffer, indices, 1, False, 0))
-            case ir.AddressOf(buffer, indices, extent, write):
-                found.append(_Access(buffer, indices, extent, write, 1 if write else 0))
+            case ir.AddressOf(buffer, indices, extent, write, step):
+                found.append(_Access(buffer, indices, extent, write, 1 if write else 0, step=step))
                 writes = writes or write
     if not writes:
         return found
@@ -164,7 +165,7 @@ def _accesses(exprs: tuple[ir.Expr, ...]) -> list[_Access]:
 def _record(access: _Access, into: Touches) -> None:
     """Enter one access at all its elements: a write at its earliest, any access at its latest time."""
     for grid, rank in _grids(access):
-        flat: Array = _along(np.arange(access.extent), rank - 1, rank)
+        flat: Array = _along(np.arange(access.extent) * access.step, rank - 1, rank)
         inside: Array = np.ones((1,) * rank, bool)
         buffer = access.buffer
         for axis, (index, size, stride) in enumerate(zip(access.indices, buffer.shape, buffer.strides, strict=True)):

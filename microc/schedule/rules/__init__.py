@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from microc.schedule.rules.depthwise import schedule_depthwise
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
+from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
@@ -30,6 +31,8 @@ def _loops(start: Schedule, op: str, target: Target) -> Schedule:
     if op in ("conv2d", "dense") and is_matrix(start):
         return schedule_matrix_dsp(start, target) if suits_dsp(start, target) else schedule_matrix(start, target)
     if op == "conv2d" and start.has("acc"):
+        if suits_depthwise_mve(start, target):
+            return schedule_depthwise_mve(start)
         if suits_planes(start, target):
             return schedule_depthwise_dsp(start, target)
         return schedule_depthwise(start, target)
