@@ -109,8 +109,8 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 
 
 def algorithms(call: OpCall) -> tuple[str, ...]:
-    """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels where
-    the core has nothing of that kind."""
+    """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
+    where the core has nothing of that kind."""
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
     lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0

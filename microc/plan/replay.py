@@ -54,7 +54,8 @@ class Replay:
                 return
             inside &= (number >= 0) & (number < extent)  # behind a guard that is made of data, anything may stand
             element = element * extent + number
-        touched = element[inside, None] * width + np.arange(access.extent * width)
+        offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
+        touched = element[inside, None] * width + offsets
         self._mark(access, np.minimum(touched, buffer.nbytes - 1), when[inside, None])
 
     def _mark(self, access: Access, touched: Array, when: Array) -> None:

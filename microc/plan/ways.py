@@ -54,6 +54,7 @@ class Access:
     indices: tuple[ir.Expr, ...]
     extent: int
     write: bool
+    step: int = 1
 
 
 LEAF = 3
@@ -153,9 +154,9 @@ def _expression(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
             yield Access((*way, Slot(2 if during else 0)), buffer, indices, 1, False)
             for index in indices:
                 yield from _expression(index, way, during=during)
-        case ir.AddressOf(buffer, indices, extent, writes):
+        case ir.AddressOf(buffer, indices, extent, writes, step):
             tick = 1 if writes else 2 if during else 0
-            yield Access((*way, Slot(tick)), buffer, indices, extent, writes)
+            yield Access((*way, Slot(tick)), buffer, indices, extent, writes, step)
             for index in indices:
                 yield from _expression(index, way, during=during)
         case ir.Call(_, args):

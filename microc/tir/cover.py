@@ -80,7 +80,7 @@ class _Cover:
         sizes = self.sizes(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
-        step = max((x.extent for x in walk_all_exprs(block.body) if isinstance(x, ir.AddressOf)), default=1)
+        step = max((x.reach for x in walk_all_exprs(block.body) if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
             if not _runs_through(form, sizes, i.extent, step):
                 return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"

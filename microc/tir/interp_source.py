@@ -335,8 +335,8 @@ class SourceWriter:
             raise InternalError(f"store to constant {a.buffer.name}", where=self.func.name)
         flat = self._flat(a.buffer, a.indices)
         t = self.fresh("t")
-        last = a.buffer.size - a.extent
-        fault = f"out_of_bounds(_func, {a.buffer.name!r}, {a.buffer.shape!r}, ({t} + {a.extent - 1},))"
+        last = a.buffer.size - a.reach
+        fault = f"out_of_bounds(_func, {a.buffer.name!r}, {a.buffer.shape!r}, ({t} + {a.reach - 1},))"
         text = f"({self._buffer(a.buffer)}_array, {t} if ({t} := {flat.text}) <= {last} else {fault})"
         return Code(text, depth=flat.depth + 2)
 

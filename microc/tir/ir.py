@@ -229,13 +229,20 @@ class Load(Expr):
 class AddressOf(Expr):
     """Where an element lies; only an argument of a :class:`Call` whose intrinsic reads or writes from there on.
 
-    ``extent`` elements are touched from that one on (along the innermost axes); ``writes`` says whether they are written.
+    ``extent`` elements are touched, ``step`` apart, from that one on (along the innermost axes); ``writes`` says whether they are
+    written.
     """
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     extent: int = 1
     writes: bool = False
+    step: int = 1
+
+    @property
+    def reach(self) -> int:
+        """How many elements lie from the first that is touched to the last."""
+        return (self.extent - 1) * self.step + 1
 
     @property
     def dtype(self) -> str:  # type: ignore[override]

@@ -69,6 +69,7 @@ class _Access:
     write: bool
     at: int
     loops: tuple[_Turn, ...] = ()
+    step: int = 1
 
 
 def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
@@ -178,8 +179,8 @@ def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
         match x:
             case ir.Load(buffer, indices) if buffer.scope in _FOLLOWED:
                 found.append(_Access(buffer, scope.indices(indices), 1, False, 0))
-            case ir.AddressOf(buffer, indices, extent, write) if buffer.scope in _FOLLOWED:
-                found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0))
+            case ir.AddressOf(buffer, indices, extent, write, step) if buffer.scope in _FOLLOWED:
+                found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0, step=step))
                 writes = writes or write
             case x if not isinstance(x, _EXPRESSIONS):
                 raise InternalError(f"unknown expression {type(x).__name__}")
@@ -197,7 +198,7 @@ def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
 def _record(access: _Access, into: Touches) -> None:
     """Enter one access at all its elements: a write at its earliest, any access at its latest time."""
     for grid, rank in _grids(access):
-        flat: Array = _along(np.arange(access.extent), rank - 1, rank)
+        flat: Array = _along(np.arange(access.extent) * access.step, rank - 1, rank)
         inside: Array = np.ones((1,) * rank, bool)
         buffer = access.buffer
         for axis, (index, size, stride) in enumerate(zip(access.indices, buffer.shape, buffer.strides, strict=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from microc.errors import InternalError
 from microc.tir import ir
@@ -29,10 +30,10 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
         case ir.Load(buffer, indices):
             new = tuple(f(i) for i in indices)
             return expr if all(n is o for n, o in zip(new, indices, strict=True)) else ir.Load(buffer, new)
-        case ir.AddressOf(buffer, indices, extent, writes):
+        case ir.AddressOf(_, indices):
             new = tuple(f(i) for i in indices)
             same = all(n is o for n, o in zip(new, indices, strict=True))
-            return expr if same else ir.AddressOf(buffer, new, extent, writes)
+            return expr if same else replace(expr, indices=new)
         case ir.Call(name, args, dtype):
             new = tuple(f(a) for a in args)
             return expr if all(n is o for n, o in zip(new, args, strict=True)) else ir.Call(name, new, dtype)
@@ -97,8 +98,8 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
         match x:
             case ir.Load(buffer, indices) if buffer in buffers:
                 return ir.Load(buffers[buffer], indices)
-            case ir.AddressOf(buffer, indices, extent, writes) if buffer in buffers:
-                return ir.AddressOf(buffers[buffer], indices, extent, writes)
+            case ir.AddressOf(buffer) if buffer in buffers:
+                return replace(x, buffer=buffers[buffer])
             case _:
                 return x
 

@@ -260,8 +260,8 @@ def _placed(body: ir.Stmt, places: Mapping[ir.Buffer, _Place]) -> ir.Stmt:
         match e:
             case ir.Load(buffer, indices) if buffer in places:
                 return ir.Load(places[buffer].buffer, at(places[buffer], buffer, indices))
-            case ir.AddressOf(buffer, indices, extent, writes) if buffer in places:
-                return ir.AddressOf(places[buffer].buffer, at(places[buffer], buffer, indices), extent, writes)
+            case ir.AddressOf(buffer, indices, extent, writes, step) if buffer in places:
+                return ir.AddressOf(places[buffer].buffer, at(places[buffer], buffer, indices), extent, writes, step)
             case _:
                 return e
 

@@ -204,10 +204,11 @@ class ExprReader:
                 first = self.expr(args[1])
                 return ir.Select(self.typed(args[0], "bool"), first, self.typed(args[2], first.dtype))
             case "address_of":
-                parts.take(1, 1, "extent", "writes")
+                parts.take(1, 1, "extent", "writes", "step")
                 extent = integer(parts.options["extent"]) if "extent" in parts.options else 1
                 writes = boolean(parts.options["writes"]) if "writes" in parts.options else False
-                return ir.AddressOf(*self.element(args[0]), extent, writes)
+                step = integer(parts.options["step"]) if "step" in parts.options else 1
+                return ir.AddressOf(*self.element(args[0]), extent, writes, step)
             case "call":
                 parts.take(1, 1000, "dtype")
                 if "dtype" not in parts.options:

@@ -194,8 +194,9 @@ def _expr(expr: ir.Expr) -> tuple[str, int]:
             return f"T.Select({expr_text(c)}, {expr_text(a)}, {expr_text(b)})", ATOM
         case ir.Load(buffer, indices):
             return _element(buffer, indices), ATOM
-        case ir.AddressOf(buffer, indices, extent, writes):
+        case ir.AddressOf(buffer, indices, extent, writes, step):
             options = (f", extent={extent}" if extent != 1 else "") + (", writes=True" if writes else "")
+            options += f", step={step}" if step != 1 else ""
             return f"T.address_of({_element(buffer, indices)}{options})", ATOM
         case ir.Call():
             return _call(expr), ATOM

@@ -277,15 +277,15 @@ class _Verifier:
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
             self.fail(f"{a.buffer.name} is constant and written")
-        if a.extent < 1:
-            self.fail(f"{a.extent} elements are touched at an address of {a.buffer.name}")
-        row = place.known.reach(a.indices[-1] + (a.extent - 1)) if a.indices else (0, 0)
+        if a.extent < 1 or a.step < 1:
+            self.fail(f"{a.extent} elements, {a.step} apart, are touched at an address of {a.buffer.name}")
+        row = place.known.reach(a.indices[-1] + (a.reach - 1)) if a.indices else (0, 0)
         if a.indices and interval.within(row, (0, a.buffer.shape[-1] - 1)):
             return  # all within one row, and the row exists
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
             flat = flat + index * stride
-        self.within(flat + (a.extent - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
+        self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
     def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> interval.Interval:
         """``0 <= index < extent``, proven; the range of the index."""

@@ -84,10 +84,10 @@ def operands(name: str) -> tuple[Array, ...]:
             array = np.resize([1, 15, 16, 17, 32, 48, 64, DEEP], param.shape).astype(np.int32)
         elif op in ("shl", "rshl") and param.name == "b":
             array = -dice.integers(0, 32, param.shape).astype(np.int32)
-        elif op == "gather" and param.name == "a":
-            array = dice.integers(0, COUNT + 300, param.shape).astype(np.int32)
-        elif op in ("add", "sub", "mul"):
-            array = array >> 16 if op == "mul" else array >> 1
+        elif op in ("gather", "scatter") and param.name == "a":
+            array = dice.integers(0, COUNT + 300 if op == "gather" else 19, param.shape).astype(np.int32)
+        elif op in ("add", "sub", "mul", "mla"):
+            array = array >> 16 if op == "mul" else array >> 5 if op == "mla" else array >> 1
         found.append(array)
     return tuple(found)
 

@@ -76,7 +76,10 @@ def _arithmetic() -> Iterator[Intrin]:
         yield _lanewise(f"{name}_i32x4", (_A, _B), meaning, f"return {whole}(a, b);")
         if number:
             yield _lanewise(f"{name}_n_i32x4", (_A, _b), meaning, f"return {number}(a, b);")
+    yield _lanewise("mla_n_i32x4", (_A, _B, _n), _a + _b * _n, "return vmlaq_n_s32(a, b, n);")
     yield _lanewise("dup_i32x4", (_n,), _n, "return vdupq_n_s32(n);")
+    ramp = "return vmulq_n_s32(vreinterpretq_s32_u32(vidupq_n_u32(0u, 1)), n);"
+    yield _lanewise("ramp_i32x4", (_n,), LANE * _n, ramp)
     for op in ("lt", "le", "gt", "ge", "eq", "ne"):
         chosen = ir.select(ir.binary(op, _a, _b), _x, _y)
         body = f"return vpselq_s32(x, y, vcmp{op}q_s32(a, b));"
@@ -84,7 +87,7 @@ def _arithmetic() -> Iterator[Intrin]:
 
 
 def _memory() -> Iterator[Intrin]:
-    """Loads that widen, stores that narrow, table lookups; all lanes or the first n."""
+    """Loads that widen, stores that narrow, from and to neighbours or offsets in elements; all lanes or the first n."""
     first = "vctp32q((uint32_t)n)"
     for dtype, short in _MEMORY.items():
         bits, signed = short[1:], short[0] == "i"
@@ -99,9 +102,17 @@ def _memory() -> Iterator[Intrin]:
         yield _lanewise(load, (p,), element, value(f"vldr{width}q_{sign}(p)"))
         some = ir.select(_n > LANE, element, 0)
         yield _lanewise(f"{load}_first", (p, _n), some, value(f"vldr{width}q_z_{sign}(p, {first})"))
-        offset = "gather_offset" if bits == "8" else "gather_shifted_offset"
-        gathered = f"vldr{width}q_{offset}_{sign}(p, vreinterpretq_u32_s32(a))"
-        yield _lanewise(f"gather_{short}_i32x4", (table, _A), ir.cast("int32", table[_a]), value(gathered))
+        offset, at = "offset" if bits == "8" else "shifted_offset", "p, vreinterpretq_u32_s32(a)"
+        found, gather, scatter = ir.cast("int32", table[_a]), f"gather_{short}_i32x4", f"scatter_{short}_i32x4"
+        yield _lanewise(gather, (table, _A), found, value(f"vldr{width}q_gather_{offset}_{sign}({at})"))
+        some = ir.select(_n > LANE, found, 0)
+        text = value(f"vldr{width}q_gather_{offset}_z_{sign}({at}, {first})")
+        yield _lanewise(f"{gather}_first", (table, _A, _n), some, text)
+        spread, source = ir.Store(table, (_a,), ir.cast(dtype, _b)), "b" if signed else "vreinterpretq_u32_s32(b)"
+        body = f"vstr{width}q_scatter_{offset}_{sign}({at}, {source});"
+        yield _lanewise(scatter, (table, _A, _B), spread, body)
+        body = f"vstr{width}q_scatter_{offset}_p_{sign}({at}, {source}, {first});"
+        yield _lanewise(f"{scatter}_first", (table, _A, _B, _n), ir.If(_n > LANE, spread), body)
         stored = ir.Store(p, (LANE,), ir.cast(dtype, _a))
         source = "a" if signed else "vreinterpretq_u32_s32(a)"
         yield _lanewise(store, (p, _A), stored, f"vstr{width}q_{sign}(p, {source});")

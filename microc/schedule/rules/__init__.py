@@ -11,6 +11,7 @@ from microc.schedule.choose import choose
 from microc.schedule.rules.depthwise import schedule_depthwise
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
 from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
+from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
@@ -60,6 +61,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
             return (schedule_winograd(start, target).named("winograd"),)
         return (schedule_generic(start, target).named("generic"),)
     if op == "conv2d" and start.has("acc"):
+        if suits_depthwise_mve(start, target):
+            return (schedule_depthwise_mve(start).named("depthwise mve"),)
         if suits_planes(start, target):
             return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)
         if suits_float_planes(start, target):

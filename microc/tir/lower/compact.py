@@ -56,8 +56,8 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
         match e:
             case ir.Load(b, indices) if b == buffer:
                 return ir.Load(tile, move(indices))
-            case ir.AddressOf(b, indices, extent, writes) if b == buffer:
-                return ir.AddressOf(tile, move(indices), extent, writes)
+            case ir.AddressOf(b, indices) if b == buffer:
+                return replace(e, buffer=tile, indices=move(indices))
             case _:
                 return e
 

@@ -1,9 +1,12 @@
 """Loops annotated ``lanes``: four iterations at once in the lanes of vectors, on cores that have such registers.
 
-``for i in n [lanes=4]: body`` becomes a loop over vectors and a last partial vector, whose memory accesses are predicated.
-Iterations are independent (``vectorized``). int32 expressions that vary along ``i`` become calls of the intrinsics named
-``<op>_i32x4``; loads of neighbours widen and stores narrow; register buffers inside the loop become registers of vectors. A run
-of bytes that is only copied or filled is one call. What has no such form stays a loop over single elements.
+``for i in n [lanes=4]: body`` becomes a loop over vectors. Iterations are independent (``vectorized``). Where n is no multiple
+of four, the last vector covers the last four iterations, some of them for the second time, if the body reads or writes nothing
+but private memory; else it is a partial one, whose memory accesses are predicated. int32 expressions that vary along ``i`` become
+calls of the intrinsics named ``<op>_i32x4``; loads widen and stores narrow, of neighbours or in steps; register buffers inside
+the loop become registers of vectors. Literals and constants that all iterations share are read before the loop. A run of bytes
+that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a loop over single
+elements.
 
 Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``smmulr``, and the
 rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added behind it.
@@ -16,15 +19,18 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from microc.tir import ir
-from microc.tir.affine import bounds_of, linear, simplify
+from microc.tir.affine import bounds_of, linear, simplify, simplify_stmt
 from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounding_shift
-from microc.tir.rewrite import free_vars, map_stmt, substitute, walk_expr
+from microc.tir.lower.region import flat_step
+from microc.tir.lower.unroll import unroll_loops
+from microc.tir.rewrite import buffers_read, free_vars, map_stmt, substitute, walk_expr, walk_stmt
 
 LANES, VECTOR = 4, "int32x4"
 KEY = "lanes"
 """The annotation."""
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
 _RUNS = ("int8", "uint8", "int16")
+_RUN_CALLS = frozenset(f"{name}_{_TYPES[dtype]}" for name in ("copy", "fill") for dtype in _RUNS)
 _OPS = MappingProxyType(
     {
         "add": "add",
@@ -56,14 +62,16 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     """``stmt`` without loops annotated ``lanes``."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.For) or KEY not in dict(s.annotations):
+        if not isinstance(s, ir.For):
             return s
+        if KEY not in dict(s.annotations):
+            return _joined(s) or _after_fixed(s)
         extent = ir.int_value(s.extent)
         plain = replace(s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] != KEY))
         if extent is None:
             return plain
         try:
-            return _run(s, extent) or _vectors(s, extent)
+            return _run(s, extent) or _vectors(replace(s, body=simplify_stmt(unroll_loops(s.body))), extent)
         except _NoLanesError:
             return plain
 
@@ -90,9 +98,56 @@ def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
             return None
 
 
+def _joined(loop: ir.For) -> ir.Stmt | None:
+    """Runs of memory that follow each other as one run."""
+    match loop.body:
+        case ir.Evaluate(ir.Call(name, (*places, ir.Const(int() as size)), dtype)) if name in _RUN_CALLS:
+            extent = ir.int_value(loop.extent)
+            ends = [a for a in places if isinstance(a, ir.AddressOf)]
+            if extent is None or any(flat_step(a.buffer, a.indices, loop.var) != size for a in ends):
+                return None
+        case _:
+            return None
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
+    moved = [
+        _address(a.buffer, a.indices, first, extent * size, writes=a.writes) if isinstance(a, ir.AddressOf) else a
+        for a in places
+    ]
+    return ir.Evaluate(ir.Call(name, (*moved, ir.const(extent * size, "int32")), dtype))
+
+
+def _after_fixed(loop: ir.For) -> ir.Stmt:
+    """The loop, after the values that its body starts with naming and that do not depend on it."""
+    match loop.body:
+        case ir.Let(var, value, body) if _fixed(value) and loop.var not in free_vars(value):
+            return ir.Let(var, value, _after_fixed(replace(loop, body=body)))
+        case _:
+            return loop
+
+
+def _fixed(value: ir.Expr) -> bool:
+    """Whether nothing that is ever written is read."""
+    return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))
+
+
+def _repeatable(stmt: ir.Stmt) -> bool:
+    """Whether doing an iteration twice gives the same: what it reads is neither written by it, nor can it lie in the same memory
+    (as results may lie over operands)."""
+    stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store) and s.buffer.scope != "register"}
+    read = {b for b in buffers_read(stmt) if b.scope != "register"}
+    apart = any(all(b.scope != "global" for b in side) for side in (stored, read))
+    return apart and not stored & read
+
+
 def _vectors(loop: ir.For, extent: int) -> ir.Stmt:
-    """The whole vectors, then a partial one."""
+    """All iterations as vectors."""
     count, rest = divmod(extent, LANES)
+    if count and rest and _repeatable(loop.body):
+        start = ir.Var(f"{loop.var.name}_from")
+        lanes = _Lanes(loop.var, start, LANES)
+        clamped = ir.minimum(loop.var * LANES, extent - LANES)
+        named = ir.Let(start, clamped, lanes.statement(loop.body))
+        return lanes.hoisted(ir.For(loop.var, ir.const(count + 1, "int32"), named))
     parts: list[ir.Stmt] = []
     if count:
         lanes = _Lanes(loop.var, loop.var * LANES, LANES)
@@ -100,7 +155,7 @@ def _vectors(loop: ir.For, extent: int) -> ir.Stmt:
         parts.append(lanes.hoisted(ir.For(loop.var, ir.const(count, "int32"), body)))
     if rest:
         lanes = _Lanes(loop.var, ir.const(count * LANES, "int32"), rest)
-        parts.append(lanes.statement(loop.body))
+        parts.append(lanes.hoisted(lanes.statement(loop.body)))
     return ir.seq(*parts)
 
 
@@ -113,7 +168,8 @@ class _Lanes:
     count: int
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
-    constants: dict[ir.Const, ir.Var] = field(default_factory=dict)
+    constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
+    inside: set[ir.Expr] = field(default_factory=set)
 
     # ------------------------------------------------------------ statements
 
@@ -124,11 +180,13 @@ class _Lanes:
             case ir.Seq(body):
                 return ir.seq(*(self.statement(child) for child in body))
             case ir.For(var, extent, body, kind, annotations) if not self.varies(extent):
+                self.inside.add(var)
                 return ir.For(var, extent, self.statement(body), kind, annotations)
             case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype == "int32":
                 self.registers[buffer] = replace(buffer, dtype=VECTOR)
                 return ir.Alloc(self.registers[buffer], self.statement(body))
             case ir.Let(var, value, body) if not self.varies(value):
+                self.inside.add(var)
                 return ir.Let(var, value, self.statement(body))
             case ir.Let(var, value, body) if var.dtype == "int32":
                 self.names[var] = ir.Var(var.name, VECTOR)
@@ -139,23 +197,26 @@ class _Lanes:
     def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         if buffer in self.registers:
             return ir.Store(self.registers[buffer], indices, self.vector(value))
-        if buffer.scope == "register" or not _consecutive(indices, self.var) or buffer.dtype not in _TYPES:
+        kind, step = _TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
+        if buffer.scope == "register" or kind is None or step is None or step < 1:
             raise _NoLanesError
         narrow = value.a if isinstance(value, ir.Cast) and value.a.dtype == "int32" else value
         if narrow.dtype != "int32":
             narrow = ir.cast("int32", narrow)
-        target = self.address(buffer, indices, writes=True)
-        name = f"store_{_TYPES[buffer.dtype]}_{_suffix()}"
-        return ir.Evaluate(ir.Call(*self.partial(name, (target, self.vector(narrow))), "int32"))
+        target = self.address(buffer, indices, step, writes=True)
+        where = (target,) if step == 1 else (target, self.offsets(step))
+        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{_suffix()}"
+        return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
     # ------------------------------------------------------------ expressions
 
     def varies(self, expr: ir.Expr) -> bool:
         """Whether lanes differ."""
-        return any(
-            x == self.var or x in self.names or (isinstance(x, ir.Load) and x.buffer in self.registers)
-            for x in walk_expr(expr)
-        )
+        return any(x == self.var or self.computed(x) for x in walk_expr(expr))
+
+    def computed(self, expr: ir.Expr) -> bool:
+        """Whether this is a name or register of the loop that lanes have of their own."""
+        return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def vector(self, expr: ir.Expr) -> ir.Expr:
         """An int32 expression for all lanes."""
@@ -177,6 +238,9 @@ class _Lanes:
                 return self.narrowed(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
+                vector, number = (x, y) if self.varies(x) else (y, x)
+                return _call("mla_n", self.vector(a), self.vector(vector), self.uniform(number))
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
@@ -232,37 +296,57 @@ class _Lanes:
         kind = _TYPES.get(load.dtype)
         if kind is None:
             raise _NoLanesError
-        if _consecutive(load.indices, self.var):
-            name = f"load_{kind}_{_suffix()}"
-            return ir.Call(*self.partial(name, (self.address(load.buffer, load.indices, writes=False),)), VECTOR)
-        if len(load.indices) == 1 and kind in ("i8", "u8", "i32"):  # a table, looked up by value
+        data = any(self.computed(x) for i in load.indices for x in walk_expr(i))
+        step = None if data else flat_step(load.buffer, load.indices, self.var)
+        if step is not None and step > 0:
+            where = (self.address(load.buffer, load.indices, step, writes=False),)
+            name, args = ("load", where) if step == 1 else ("gather", (*where, self.offsets(step)))
+            return ir.Call(*self.partial(f"{name}_{kind}_{_suffix()}", args), VECTOR)
+        if len(load.indices) == 1:  # a table, looked up by value
             table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
-            return ir.Call(f"gather_{kind}_{_suffix()}", (table, self.vector(load.indices[0])), VECTOR)
+            args = (table, self.vector(load.indices[0]))
+            return ir.Call(*self.partial(f"gather_{kind}_{_suffix()}", args), VECTOR)
         raise _NoLanesError
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """An access of all lanes, or of the first ones."""
         return (name, args) if self.count == LANES else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
-    def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], *, writes: bool) -> ir.AddressOf:
-        return _address(buffer, indices, {self.var: self.start}, self.count, writes=writes)
+    def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
+        return replace(_address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
+
+    def offsets(self, step: int) -> ir.Expr:
+        """Multiples of ``step``, set before the loop."""
+        ramp = ir.Call(f"ramp_{_suffix()}", (ir.const(step, "int32"),), VECTOR)
+        return self.constant(f"by{step}", ramp)
+
+    def constant(self, stem: str, value: ir.Expr) -> ir.Var:
+        """The name of a vector or number that is set before the loop."""
+        rest = "" if self.count == LANES else "_rest"
+        return self.constants.setdefault(value, ir.Var(f"{self.var.name}_{stem}{rest}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
+        """A number for all lanes; constants in memory are read before the loop."""
         if expr.dtype not in ("int32", "bool"):
             raise _NoLanesError
-        return expr
+        loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
+        if not loads or not _fixed(expr) or any(x in self.inside for x in walk_expr(expr)):
+            return expr
+        return self.constant(f"{loads[0].buffer.name}{len(self.constants)}", expr)
 
     def repeated(self, expr: ir.Expr) -> ir.Expr:
         """A number in all lanes; literals are set before the loop."""
-        if isinstance(expr, ir.Const) and self.count == LANES:
-            name = f"{self.var.name}_{'m' if expr.value < 0 else ''}{abs(expr.value)}"
-            return self.constants.setdefault(expr, ir.Var(name, VECTOR))
-        return _call("dup", self.uniform(expr))
+        number = self.uniform(expr)
+        vector = ir.Call(f"dup_{_suffix()}", (number,), VECTOR)
+        if isinstance(expr, ir.Const):
+            return self.constant(f"{'m' if expr.value < 0 else ''}{abs(expr.value)}", vector)
+        named = isinstance(number, ir.Var) and number in self.constants.values()
+        return self.constant(f"all{len(self.constants)}", vector) if named else vector
 
     def hoisted(self, loop: ir.Stmt) -> ir.Stmt:
         """The loop, after the vectors of literals that it uses."""
-        for value, name in self.constants.items():
-            loop = ir.Let(name, _call("dup", value), loop)
+        for value, name in reversed(self.constants.items()):
+            loop = ir.Let(name, value, loop)
         return loop
 
 

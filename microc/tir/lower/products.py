@@ -13,8 +13,9 @@ from typing import NoReturn
 
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.affine import linear, simplify
-from microc.tir.rewrite import free_vars, map_stmt, substitute
+from microc.tir.affine import simplify
+from microc.tir.lower.region import flat_step
+from microc.tir.rewrite import map_stmt, substitute
 
 KEY = "product"
 """The annotation; an annotated nest of loops that is no such product is a defect of the schedule."""
@@ -109,10 +110,7 @@ def _product(nest: ir.For) -> ir.Stmt:
 
 def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:
     """By how many elements an access moves with ``var``."""
-    total = 0
-    for index, stride in zip(indices, buffer.strides, strict=True):
-        terms, _ = linear(simplify(index))
-        if any(term != var and var in free_vars(term) for term in terms):
-            _fail(nest, f"{buffer.name} is not read along a line")
-        total += terms.get(var, 0) * stride
-    return total
+    step = flat_step(buffer, indices, var)
+    if step is None:
+        _fail(nest, f"{buffer.name} is not read along a line")
+    return step

@@ -28,7 +28,7 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
             if isinstance(part, ir.Load):
                 yield Access(part.buffer, part.indices, 1, loops, False)
             elif isinstance(part, ir.AddressOf):
-                yield Access(part.buffer, part.indices, part.extent, loops, part.writes)
+                yield Access(part.buffer, part.indices, part.reach, loops, part.writes)
     if isinstance(stmt, ir.Store):
         yield Access(stmt.buffer, stmt.indices, 1, loops, True)
     inner = (*loops, stmt) if isinstance(stmt, ir.For) else loops
@@ -44,6 +44,17 @@ def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
         if extent is not None:
             found[loop.var] = (0, extent - 1)
     return found
+
+
+def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int | None:
+    """By how many elements in memory an access moves with ``var``; None if that is no fixed number."""
+    total = 0
+    for index, stride in zip(indices, buffer.strides, strict=True):
+        terms, _ = linear(simplify(index))
+        if any(term != var and var in free_vars(term) for term in terms):
+            return None
+        total += terms.get(var, 0) * stride
+    return total
 
 
 def split_index(
