@@ -373,7 +373,9 @@ def test_control_c(project: Path) -> None:
             stderr=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells let jobs in the background ignore it
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # shells let jobs in the background ignore it
         )
         connection, _ = server.accept()
         with connection:

@@ -70,6 +70,14 @@ REFUSED = {
         .decompose_reduction("acc", "k_0")
         .tensorize_pairs("weight", "o_1", "k_0", "int8")
     ),
+    "a guarded tail": lambda s: (
+        Schedule(matmul(5, 8, 6, notes=NOTES))
+        .split("o", (None, 2, 2))
+        .split("k", (None, 4))
+        .reorder("p", "o_0", "k_0", "o_1", "o_2", "k_1")
+        .decompose_reduction("acc", "k_0")
+        .tensorize_pairs("weight", "o_2", "k_0", "int8")
+    ),
 }
 
 
