@@ -137,12 +137,15 @@ class OpDef:
 
 FAMILIES = (
     "conv",
+    "conv_transpose",
     "dense",
     "elementwise",
     "lookup",
     "pool",
+    "prelu",
     "quantization",
     "reduce",
+    "resample",
     "shape",
     "softmax",
     "svdf",

@@ -3,11 +3,13 @@
 from microc.te.lower import create_prim_func
 from microc.te.tensor import (
     ComputeDef,
+    ExternDef,
     Reduce,
     ReduceAxis,
     Tensor,
     TensorRead,
     compute,
+    extern,
     max_reduce,
     min_reduce,
     placeholder,
@@ -17,12 +19,14 @@ from microc.te.tensor import (
 
 __all__ = [
     "ComputeDef",
+    "ExternDef",
     "Reduce",
     "ReduceAxis",
     "Tensor",
     "TensorRead",
     "compute",
     "create_prim_func",
+    "extern",
     "max_reduce",
     "min_reduce",
     "placeholder",
