@@ -149,6 +149,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "svdf",
+    "trees",
 )
 
 

@@ -34,10 +34,10 @@ def instances(block: ir.Block) -> int:
 
 
 def inline_elementwise(schedule: Schedule) -> Schedule:
-    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``, and
-    except where its elements would be computed several times."""
+    """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``, loops
+    that an operator wrote itself, and where its elements would be computed several times."""
     for block in blocks_of(schedule):
-        if block.init is not None or block.name in ("padded", "patch"):
+        if block.init is not None or block.name in ("padded", "patch") or not isinstance(block.body, ir.Store):
             continue
         buffer = stored_buffer(block)
         readers = [b for b in blocks_of(schedule) if buffer in buffers_read(b)]
