@@ -48,8 +48,11 @@ class Tree:
     def with_mode(self, mode: Array) -> Tree:
         return replace(self, mode=mode)
 
-    def with_threshold(self, threshold: float) -> Tree:
-        return replace(self, threshold=np.full(len(self.left), threshold))
+    def with_values(self, values: Array) -> Tree:
+        return replace(self, values=values)
+
+    def with_threshold(self, threshold: Array) -> Tree:
+        return replace(self, threshold=threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,6 @@ class TreeArrays:
         """The tables that are needed, in the operator's order."""
         found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
         return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
-
-    def with_values(self, values: Array) -> TreeArrays:
-        return replace(self, values=values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ def case_of(
 ) -> Case:
     """The trees on data, given or random; integer ``values`` are those of the trees times 100."""
     kind = data if isinstance(data, TensorType) else TensorType(data.shape, data.dtype.name)
-    arrays = flatten(tuple(trees), kind.dtype)
     if values != "float32":
-        arrays = arrays.with_values((arrays.values * 100).astype(dtypes.to_numpy(values)))
+        trees = [tree.with_values((tree.values * 100).astype(dtypes.to_numpy(values))) for tree in trees]
+    arrays = flatten(tuple(trees), kind.dtype)
     operands = arrays.operands()
     attrs: dict[str, Attr] = {"combine": combine, "targets": targets, **arrays.attrs()}
     types = (kind, *(TensorType(array.shape, array.dtype.name) for array in operands))
@@ -79,4 +79,4 @@ def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
     for mode in (LESS, AT_MOST, GREATER):
         stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
         for threshold in (-1.0, 127.0, 127.5, 255.0, 300.0):
-            yield case_of([stump.with_threshold(threshold)], pixels, 1, f"{mode} {threshold}")
+            yield case_of([stump.with_threshold(np.full(3, threshold))], pixels, 1, f"{mode} {threshold}")
