@@ -139,17 +139,20 @@ class OpDef:
 
 
 FAMILIES = (
+    "compare",
     "control",
     "conv",
     "conv_transpose",
     "dense",
     "elementwise",
     "lookup",
+    "places",
     "pool",
     "prelu",
     "quantization",
     "reduce",
     "resample",
+    "search",
     "shape",
     "softmax",
     "svdf",
