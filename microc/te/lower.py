@@ -10,6 +10,10 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
 
+EXTERN = "extern"
+"""Annotates the blocks whose loops an operator wrote: no stage is inlined into them, nor they into any."""
+
+
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Every tensor that the outputs depend on, producers first (placeholders included)."""
     order: dict[int, Tensor] = {}
@@ -114,7 +118,9 @@ class _Lowering:
                 known[position] = Buffer(self.fresh(name), shape, dtype, "workspace")
                 unread.append(known[position])
         results = tuple(known[position] for position in range(len(definition.results)))
-        body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results))
+        body: ir.Stmt = ir.Block(
+            definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),)
+        )
         for buffer in unread:
             body = ir.Alloc(buffer, body)
         return body
