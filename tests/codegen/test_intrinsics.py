@@ -76,7 +76,7 @@ def operands(name: str) -> tuple[Array, ...]:
         found.append(array)
     if name == "high_mul":  # a sum within 30 bits, a mantissa
         found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
-    if name == "smmlar":  # the product's upper half takes 31 bits
+    if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)
 
