@@ -18,6 +18,7 @@ from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
+from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
@@ -50,6 +51,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):
         return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
+    if is_quad(start):
+        return (schedule_matrix_quads(start, target).named("matrix quads"),)
     if op in ("conv2d", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)
