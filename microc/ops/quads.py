@@ -6,7 +6,7 @@ u1 + 2**16 u3. With sums over the inputs x of a block, modulo 2**32,
 
     q = sum(x ((v >> 8) & 0xFF00FF)) = sum(x u1) + 2**16 sum(x u3),        p - 2**8 q = sum(x u0) + 2**16 sum(x u2),
 
-where p = sum(x v). Both are two sums side by side. A word behind the inputs of each block, 2**15 + 2**31 - 128 (2**16 + 1) sum(x),
+where p = sum(x v). Both are two sums side by side. A word behind each block of inputs, 2**15 + 2**31 - 128 (2**16 + 1) sum(x),
 takes what the offset of the bytes added, and makes each sum one of x w plus 2**15, which lies within 0..2**16 - 1 as long as
 the block's weights permit: what ``pairs`` says of fields holds from there on.
 
