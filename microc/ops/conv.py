@@ -104,8 +104,8 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
         raise InternalError("this convolution cannot be computed by pairs of pixels")
     depth = packing.unsigned.shape[1]
     direct = g.direct and depth == g.depth
-    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
-    return paired_product(pixels, weight, bias, packing)
+    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even=True)
+    return paired_product(pixels, g.pixels, weight, bias, packing)
 
 
 def algorithms(call: OpCall) -> tuple[str, ...]:

@@ -31,8 +31,9 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
     return found
 
 
-def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.Tensor:
+def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: bool = False) -> te.Tensor:
     """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``. Data is viewed as rows of W * C.
+    With ``even`` an odd number of pixels is followed by the last one again.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -43,10 +44,12 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.
     highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    again = even and g.pixels % 2
     by_tap = step_x > 1 or g.channels % WORD == 0
 
     def element(p: Var, k: Var) -> Expr:
-        n, y, x = _split(p, g.batch, g.out_height, g.out_width)
+        pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
+        n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
             tap, across, channel = _split(k, *g.kernel, g.channels)
             column = x * stride_x + across * step_x
@@ -65,7 +68,7 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.
         value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
 
-    return te.compute((g.pixels, depth), element, "patch", ("p", "k"))
+    return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
 
 
 def padded_input(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:

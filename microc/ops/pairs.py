@@ -112,19 +112,19 @@ def overflow(weights: Array) -> Array:
     return excess
 
 
-def paired_product(pixels: te.Tensor, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
-    """Pixels (P, K) times weights as int32 (P, O). Stages: ``pairs`` (pair of pixels, blocks of terms and their
+def paired_product(
+    pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing
+) -> te.Tensor:
+    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs`` (pair of pixels, blocks of terms and their
     shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
-    count, depth = pixels.shape
+    rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _start(weight, bias, packing, channels)
     half = (count + 1) // 2
 
     def pair(p: Var, k: Expr) -> Expr:
-        second: Expr = ir.cast("int32", pixels[p * 2 + 1, k])
-        if count % 2:
-            second = ir.select(p * 2 + 1 < count, second, 0)
-        return word(pixels[p * 2, k]) + (ir.cast("uint32", second) << 16)
+        partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
+        return word(pixels[p * 2, k]) + (word(pixels[partner, k]) << 16)
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
