@@ -71,11 +71,12 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
     return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
 
 
-def padded_input(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
-    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded."""
+def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False) -> te.Tensor:
+    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded. With ``unsigned`` int8 data
+    and its border are stored as uint8, 128 more."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
-    if not any(g.padding):
+    if not any(g.padding) and not unsigned:
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
@@ -84,7 +85,10 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float) -> te.Tenso
         column: Expr = x - left if left else x
         checks = _inside(row, g.height, -top, height - 1 - top) + _inside(column, g.width, -left, width - 1 - left)
         inside = ir.all_of(checks)
-        assert inside is not None
-        return ir.select(inside, source[n, row, column, c], pad_value)
+        value: Expr = source[n, row, column, c]
+        border = ir.const(pad_value, value.dtype)
+        if unsigned:
+            value, border = ir.cast("uint8", ir.cast("int32", value) + 128), ir.const(pad_value + 128, "uint8")
+        return value if inside is None else ir.select(inside, value, border)
 
     return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))

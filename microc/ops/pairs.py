@@ -112,11 +112,10 @@ def overflow(weights: Array) -> Array:
     return excess
 
 
-def paired_product(
-    pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing
-) -> te.Tensor:
-    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs`` (pair of pixels, blocks of terms and their
-    shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
+def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
+    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs``
+    (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the
+    sums s and h, and ``value``."""
     rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _start(weight, bias, packing, channels)

@@ -61,14 +61,14 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one.
     """
 
-    def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.Block):
-            return s
-        bound = dict(s.annotations).get("bound")
-        short = isinstance(bound, int) and bound <= THIRDS
-        return replace(s, body=map_stmt(s.body, lambda x: x, lambda e: map_expr(e, lambda x: _by_parts(x, short))))
+    def within(s: ir.Stmt, short: bool) -> ir.Stmt:
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _by_parts(x, short)))
 
-    return replace(func, body=map_stmt(func.body, on_stmt))
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        bound = dict(s.annotations).get("bound") if isinstance(s, ir.Block) else None
+        return within(s, short=True) if isinstance(bound, int) and bound <= THIRDS else s
+
+    return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))
 
 
 def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
@@ -83,7 +83,9 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
             return ir.Bin("shr", rounded, simplify(shift + 1))
         case ir.Bin(
             "shr",
-            ir.Bin("add", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30") as product), ir.Const(1)), ir.Const() as k),
+            ir.Bin(
+                "add", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30") as product), ir.Const(1)), ir.Const() as k
+            ),
             shift,
         ) if abs(2 * int(k.value)) < 1 << 30:
             return ir.Bin("shr", product + (2 * int(k.value) + 1), simplify(shift + 1))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from microc.schedule.choose import choose
 from microc.schedule.rules.depthwise import schedule_depthwise
+from microc.schedule.rules.depthwise_bytes import schedule_depthwise_bytes, suits_bytes
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
 from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
-from microc.schedule.rules.depthwise_words import schedule_depthwise_words, suits_words
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
@@ -71,10 +71,9 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
             return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)
         if suits_float_planes(start, target):
             return (schedule_depthwise_float(start, target).named("depthwise float"),)
-        plain = schedule_depthwise(start, target).named("depthwise")
-        if suits_words(start, target):
-            return (plain, schedule_depthwise_words(start, target).named("depthwise words"))
-        return (plain,)
+        if suits_bytes(start, target):
+            return (schedule_depthwise_bytes(start, target).named("depthwise bytes"),)
+        return (schedule_depthwise(start, target).named("depthwise"),)
     looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
     return (looped, unrolled) if unrolled.func != looped.func else (looped,)
