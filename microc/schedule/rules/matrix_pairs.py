@@ -29,6 +29,7 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     schedule = inline_elementwise(schedule)
     end = "out" if schedule.has("out") else "value"
     p, o = schedule.loops_of(end)
+    alone = loop_extent(schedule.func, p) % 2
     wide = COLUMNS if loop_extent(schedule.func, o) % COLUMNS == 0 else 1
     schedule = schedule.split(p, (None, 2)).split(o, (None, wide))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at("acc", f"{o}_0")
@@ -43,6 +44,8 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
     entries = schedule.compute_at("pairs", f"{p}_0").loops_of("pairs")[-1]
     schedule = schedule.compute_at("pairs", f"{p}_0").split(entries, (None, terms + 1))
+    if alone:  # the last pixel has no partner: two tests cost less than all of it again
+        schedule = schedule.annotate(f"{p}_0", "peel", 0)
     if schedule.has("patch"):
         schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
         schedule = _copied(schedule, "patch")
