@@ -40,7 +40,7 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
     schedule = schedule.select_rounding()
     if target.has("thumb1"):
-        schedule = schedule.select_high_mul()
+        schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule
