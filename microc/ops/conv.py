@@ -85,7 +85,7 @@ def compute(call: OpCall) -> te.Tensor:
     if attrs["algorithm"] == "pairs":
         return _paired(g, attrs, data, weight, bias)
     if g.groups == 1:
-        depth = padded_depth(g.depth, data, weight, call.target)
+        depth = padded_depth(g.depth, data, weight, dtype, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return matrix_product(
@@ -135,10 +135,11 @@ def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool
     return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
 
 
-def padded_depth(depth: int, data: Operand, weight: Operand, target: Target) -> int:
-    """The terms of a product's sum: ``depth``, and zeros up to whole words of bytes where four products are done at once."""
-    bytewise = dtypes.nbytes(data.type.dtype) == 1 and weight.data is not None and weight.data.dtype == np.int8
-    return -(-depth // WORD) * WORD if bytewise and target.has("dsp") and depth > WORD else depth
+def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target) -> int:
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once."""
+    narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
+    lanes = narrow and total == "int32" and target.has("dsp")
+    return -(-depth // WORD) * WORD if lanes and depth > WORD else depth
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

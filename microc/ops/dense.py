@@ -56,10 +56,10 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
         return quad_product(data.tensor((rows, depth)), weight, bias, packing)
-    padded = padded_depth(depth, data, weight, call.target)
+    dtype = call.attrs.get("out_dtype") or data.type.dtype
+    padded = padded_depth(depth, data, weight, dtype, call.target)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
     terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
-    dtype = call.attrs.get("out_dtype") or data.type.dtype
     return matrix_product(terms, weights, bias, dtype, product_notes(data, weight, bias))
 
 

@@ -17,7 +17,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, Operand
 from microc.target import Target
-from microc.te.tensor import Reduce
+from microc.te.tensor import ComputeDef, Reduce
 from microc.tir import ir
 from microc.tir.affine import simplify
 
@@ -162,7 +162,7 @@ def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
 
 def _stored(tensor: te.Tensor) -> te.Tensor:
     """A reduction accumulates somewhere else (registers, after scheduling) and stores its result once."""
-    if tensor.definition is None or not isinstance(tensor.definition.body, Reduce):
+    if not isinstance(tensor.definition, ComputeDef) or not isinstance(tensor.definition.body, Reduce):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], "out", tuple(v.name for v in tensor.definition.axes))
 
@@ -175,7 +175,7 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
     outside = [v for node in nodes for v in node.inputs if v and v not in inner]
     if base is not None:
         shape = base.shape
-        axes = tuple(v.name for v in base.definition.axes) if base.definition else None
+        axes = tuple(v.name for v in base.definition.axes) if isinstance(base.definition, ComputeDef) else None
     else:
         shape, axes = _domain(result, [graph.types[v] for v in outside]), None
 

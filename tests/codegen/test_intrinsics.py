@@ -78,7 +78,7 @@ def operands(name: str) -> tuple[Array, ...]:
         found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
     if name == "product_2_30":  # a sum within 20 bits
         found = [found[0] >> 11, np.abs(found[1] // 2 * 2 + 1)]
-    if name == "smmlar":  # the product's upper half takes 31 bits
+    if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)
 

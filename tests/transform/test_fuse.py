@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.driver.lower import groups_of
+from microc.driver.kernel import groups_of
 from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
@@ -170,6 +170,14 @@ def test_expressions_do_not_double_without_end() -> None:
     for _ in range(8):
         value = net.op("add", value, value)
     assert kernels(net) == ["tanh+add+add", "add+add+add", "add+add+add"]
+
+
+def test_what_an_anchor_reads_stays_outside() -> None:
+    """The sum reads the operand of softmax too, which must be whole before the anchor starts."""
+    net = Network(x=(2, 4))
+    value = net.op("relu", "x")
+    total = net.op("add", value, net.op("softmax", value))
+    assert kernels(net, total) == ["relu", "softmax+add"]
 
 
 # ---------------------------------------------------------------- copies
