@@ -18,22 +18,37 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
     """``min(max(x, low), high)`` becomes ``ssat8(x)`` and the like; a shift by one to the right below it joins in."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
-            case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
-                pass
-            case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if e.dtype == "int32":
-                pass
-            case _:
-                return e
-        name = _RANGES.get((int(low), int(high)))
-        if name is None:
+        parts = _clamped(e)
+        name = _RANGES.get(parts[1]) if parts is not None else None
+        if parts is None or name is None:
             return e
-        x = simplify(x)
+        x = simplify(parts[0])
         if isinstance(x, ir.Bin) and x.op == "shr" and x.b == ir.const(1, "int32"):
             return ir.Call(f"{name}_asr1", (x.a,), "int32")
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Clamping to an int8 becomes ``clamp8``."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        parts = _clamped(e)
+        return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def _clamped(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+    """What an int32 expression clamps, and to which range."""
+    match e:
+        case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
+            return x, (int(low), int(high))
+        case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if e.dtype == "int32":
+            return x, (int(low), int(high))
+        case _:
+            return None
 
 
 def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:

@@ -71,3 +71,14 @@ def test_selection_needs_the_shift() -> None:
     assert Schedule(doubled).select_high_mul().func == func(ir.call("high_mul", x[i], m) + 7)
     plain = func(ir.call("smmulr", x[i], m))
     assert Schedule(plain).select_high_mul().func == plain
+
+
+def test_clamps_to_bytes_are_chosen() -> None:
+    x, out, i = ir.Buffer("x", (4,), "int32"), ir.Buffer("out", (4,), "int8"), ir.Var("i")
+
+    def func(value: ir.Expr) -> ir.PrimFunc:
+        return ir.PrimFunc("clamp", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), ir.cast("int8", value))))
+
+    assert Schedule(func(ir.clamp(x[i], -128, 127))).select_clamp().func == func(ir.call("clamp8", x[i]))
+    narrow = func(ir.clamp(x[i], -128, 126))
+    assert Schedule(narrow).select_clamp().func == narrow

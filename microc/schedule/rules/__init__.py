@@ -41,7 +41,7 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
     if not target.has("mve"):  # whose lanes know the form that the rounding has from the start
         schedule = schedule.select_rounding()
     if target.has("thumb1"):
-        schedule = schedule.select_high_mul()
+        schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule

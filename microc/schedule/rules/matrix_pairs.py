@@ -15,6 +15,8 @@ from microc.tir.rewrite import buffers_read
 
 COLUMNS = 2
 """Channels that share a block of pixel pairs."""
+MANY = 8
+"""From so many blocks on, two are done in one iteration."""
 COPY_STEP = 16
 """Bytes of a patch that are copied in one iteration."""
 
@@ -34,7 +36,9 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.split(p, (None, 2)).split(o, (None, wide))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at("acc", f"{o}_0")
     _, field, channel, j = schedule.loops_of("acc")[-4:]
-    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j).compute_at("part", j)
+    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j)
+    schedule, j = _several(schedule, j)
+    schedule = schedule.compute_at("part", j)
     columns, term = schedule.loops_of("part")[-2:]
     schedule = schedule.reorder(term, columns).decompose_reduction("part", term)
     terms = loop_extent(schedule.func, term)
@@ -53,6 +57,14 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     for loop in (*unrolled, term, columns, channel, field, schedule.loops_of("pairs")[-1]):
         schedule = schedule.unroll(loop)
     return schedule
+
+
+def _several(schedule: Schedule, j: str) -> tuple[Schedule, str]:
+    """Two blocks in an iteration, where there are many: less for counting and pointers. Also the loop of one block."""
+    blocks = loop_extent(schedule.func, j)
+    if blocks < MANY or blocks % 2:
+        return schedule, j
+    return schedule.split(j, (None, 2)).unroll(f"{j}_1"), f"{j}_1"
 
 
 def _copied(schedule: Schedule, block: str) -> Schedule:
