@@ -156,6 +156,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "svdf",
+    "trees",
 )
 
 
