@@ -159,9 +159,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         sink = ir.Let(held, values[n, j, i], ir.Let(at, places[n, j, i], ir.If(ahead, swap)))
         enter = ir.seq(ir.Store(value, (zero,), x[n, e, i]), ir.Store(place, (zero,), ir.cast(dtype, e)))
         each = ir.Alloc(value, ir.Alloc(place, ir.seq(enter, ir.For(j, ir.const(count, "int32"), sink))))
-        empty = ir.seq(
-            ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype))
-        )
+        empty = ir.seq(ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype)))
         body = ir.seq(ir.For(c, ir.const(count, "int32"), empty), ir.For(e, ir.const(extent, "int32"), each))
         return ir.loops([(n, outer), (i, inner)], body)
 
