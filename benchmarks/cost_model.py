@@ -32,7 +32,7 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
-from microc.driver import lower as driver_lower
+from microc.driver import kernel as driver_kernel
 from microc.driver.api import make_options
 from microc.driver.pipeline import compile_model
 from microc.errors import MicrocError
@@ -89,7 +89,7 @@ def changed(trace: tuple[Step, ...], variant: str) -> tuple[Step, ...]:
 @contextmanager
 def varied(variant: str) -> Iterator[None]:
     """Schedules that replay what the rules choose, changed; the rules' own where that cannot be."""
-    original = driver_lower.candidates
+    original = driver_kernel.candidates
 
     def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
         chosen = choose(original(func, op, target, goal), target, goal).schedule
@@ -100,11 +100,11 @@ def varied(variant: str) -> Iterator[None]:
             return (chosen,)
         return (schedule,)
 
-    driver_lower.candidates = candidates
+    driver_kernel.candidates = candidates
     try:
         yield
     finally:
-        driver_lower.candidates = original
+        driver_kernel.candidates = original
 
 
 def compiled(path: Path, board: Board, variant: str) -> Module:

@@ -368,7 +368,15 @@ def test_control_c(project: Path) -> None:
         server.listen()
         port = f"socket://127.0.0.1:{server.getsockname()[1]}"
         argv = [sys.executable, "-m", "microc", "profile", str(project), "--port", port]
-        process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            argv,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # shells let jobs in the background ignore it
+        )
         connection, _ = server.accept()
         with connection:
             connection.recv(16)

@@ -153,7 +153,7 @@ def _compile_options(command: _Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",
-        help="what the code is made for; balanced: a percent of the time is worth three percent of the flash (default: balanced)",
+        help="what the code is made for; balanced: a percent of the time is worth four percent of the flash (default: balanced)",
     )  # fmt: skip
     group.add_argument(
         "--flash", type=_bytes, default=0, metavar="BYTES",

@@ -17,7 +17,7 @@ from microc.module import Module
 from microc.ops import registry
 from microc.target import SIZE, SPEED, Goal
 
-EXCHANGE = 3
+EXCHANGE = 4
 """Percents of flash that a percent of time is worth: boards have more flash than networks take, and time is energy too."""
 OVERHEAD = 16 * 1024
 """Bytes of code of a usual network, so that a network of few weights does not pay any price for speed."""

@@ -187,7 +187,13 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
             values[node.outputs[0]] = _apply(group, node, values, shape, result, index)
         return values[nodes[-1].outputs[0]]
 
-    return te.compute(shape, element, "out", axes)
+    return te.compute(shape, element, "out", axes, _bound(nodes[0]) if base is not None else ())
+
+
+def _bound(node: Node) -> tuple[tuple[str, int | str], ...]:
+    """What the node behind an anchor promises about the anchor's values: their largest magnitude, as a note."""
+    bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
+    return (("bound", int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
 def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:

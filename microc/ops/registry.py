@@ -157,6 +157,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "svdf",
+    "trees",
 )
 
 

@@ -85,6 +85,8 @@ def _product(loop: ir.For) -> _Product:
         raise ScheduleError(
             f"tensorize_pairs {loop.var.name!r}: {COLUMNS} columns of {TERMS} terms, decomposed, are needed"
         )
+    if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
+        raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: the loop has a guarded tail")
     match block.body:
         case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
             b == total and i == where and isinstance(x, ir.Load) and isinstance(w, ir.Load)

@@ -147,17 +147,24 @@ class _Groups:
             self.anchored.add(group)
 
     def closes(self, group: str, inside: set[str], size: int) -> bool:
-        """Whether all that a group makes has ``size`` elements and is read by the groups ``inside`` alone."""
+        """Whether all that a group makes has ``size`` elements and is read by the groups ``inside`` alone, element by element."""
         for name in self.made[group]:
             if name in self.kept or self.graph.types[name].size != size:
                 return False
-            if any(self.group_of(reader) not in inside for reader in self.readers.get(name, ())):
+            readers = self.readers.get(name, ())
+            if any(self.group_of(reader) not in inside or _reads_whole(reader, name) for reader in readers):
                 return False
         return True
 
     def group_of(self, node: Node) -> str:
         """The group of a node with one result that has been placed; empty for others."""
         return self.final(self.maker.get(node.outputs[0], ""))
+
+
+def _reads_whole(node: Node, name: str) -> bool:
+    """Whether a node needs all of a value at once."""
+    definition = registry.get(node.op)
+    return not definition.elementwise or any(node.inputs[k] == name for k in definition.whole)
 
 
 def _number(group: str) -> int:

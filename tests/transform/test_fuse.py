@@ -172,6 +172,14 @@ def test_expressions_do_not_double_without_end() -> None:
     assert kernels(net) == ["tanh+add+add", "add+add+add", "add+add+add"]
 
 
+def test_what_an_anchor_reads_stays_outside() -> None:
+    """The sum reads the operand of softmax too, which must be whole before the anchor starts."""
+    net = Network(x=(2, 4))
+    value = net.op("relu", "x")
+    total = net.op("add", value, net.op("softmax", value))
+    assert kernels(net, total) == ["relu", "softmax+add"]
+
+
 # ---------------------------------------------------------------- copies
 
 
