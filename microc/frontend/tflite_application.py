@@ -151,6 +151,14 @@ class Application:
         for target in targets:
             self._compare(target)
 
+    def emit_loop(
+        self, attrs: Mapping[str, Attr], inputs: Sequence[str], likes: Sequence[TensorType], stems: Sequence[str]
+    ) -> list[str]:
+        """A ``loop``'s results under names made from ``stems``, with dtypes and quantisation as ``likes``."""
+        names = tuple(self.builder.file.unique(f"{self.loc.name}_{stem}") for stem in stems)
+        self._append("loop", inputs, attrs, names, tuple(likes))
+        return list(names)
+
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
         if self.type(value).shape == tuple(shape):

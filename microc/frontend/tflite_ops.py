@@ -11,6 +11,7 @@ from microc.frontend import (
     tflite_logic,
     tflite_neural,
     tflite_places,
+    tflite_recurrent,
     tflite_shapes,
     tflite_slices,
     tflite_variables,
@@ -24,6 +25,7 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
         **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
         **tflite_places.SPELLINGS,
+        **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
@@ -34,7 +36,6 @@ _HINTS = (
     ("CUSTOM:", "a custom operator exists only in the program it was made for: build the network from builtin ones"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
     ("WHILE", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("UNIDIRECTIONAL_SEQUENCE_LSTM", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("", "replace the operator in the model, or cut the model before it"),
 )
