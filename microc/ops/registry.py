@@ -143,6 +143,7 @@ FAMILIES = (
     "control",
     "conv",
     "conv_transpose",
+    "cumsum",
     "dense",
     "elementwise",
     "lookup",
