@@ -167,21 +167,15 @@ class _Walk:
         return body
 
     def step(self) -> ir.Stmt:
-        """One node down."""
-        node = ir.Var("here")
-        feature, left = ir.cast("int32", self.feature[node]), ir.Var("left")
+        """One node down; the node's place changes last, for all else is read there."""
+        node = self.node[0]
+        feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
-        goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode)
-        down = ir.If(
-            goes,
-            ir.seq(_set(self.below, left), _set(self.node, node + 1)),
-            ir.seq(
-                _set(self.below, self.below[0] - left),
-                _set(self.node, node + left),
-                _set(self.leaf, self.leaf[0] + left),
-            ),
+        down = ir.seq(_set(self.below, left), _set(self.node, node + 1))
+        across = ir.seq(
+            _set(self.below, self.below[0] - left), _set(self.leaf, self.leaf[0] + left), _set(self.node, node + left)
         )
-        return ir.Let(node, self.node[0], ir.Let(left, ir.cast("int32", self.left_leaves[node]), down))
+        return ir.If(_goes_left(self.data[self.row, feature], self.threshold[node], mode), down, across)
 
     def add(self, leaf: Expr) -> ir.Stmt:
         """The leaf's values join the result."""
