@@ -145,6 +145,16 @@ def test_compile_and_build(microc: Command, tmp_path: Path) -> None:
     assert sizes["flash"] > 8000 and {"name", "section", "size"} == set(sizes["symbols"][0])
 
 
+def test_import(microc: Command, tmp_path: Path) -> None:
+    path = tmp_path / "net.mcg"
+    said = microc("import", MODEL, "-o", path)
+    assert said.code == 0 and "4 conv2d" in said.out and str(path) in said.out
+    assert microc("import", MODEL, "-o", path, "--json").data["operators"]["conv2d"] == 4
+    assert microc("check", path).code == 0
+    report = microc("compile", path, "-o", tmp_path / "out", "--json").data["report"]
+    assert (report["macs"], report["source"], report["model"]) == (30528, "net.mcg", "net")
+
+
 def test_dump(microc: Command, tmp_path: Path) -> None:
     assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
     assert len(list((tmp_path / "dump").iterdir())) > 2

@@ -106,6 +106,9 @@ def _global_options(default: object) -> _Parser:
     return options
 
 
+_MODEL = "a .tflite, .onnx or .mcg file"
+
+
 def _model_commands(add: Adder) -> None:
     command = add(
         "compile",
@@ -113,12 +116,23 @@ def _model_commands(add: Adder) -> None:
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
     _compile_options(command)
     command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
-    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("--board", default="", help="say whether it can fit this board (exit code 4 if not)")
+    _shape_option(command)
+    command = add(
+        "import",
+        "save a model's graph and parameters in one file, which every command reads as a model",
+        "model.onnx -o model.mcg",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
+    )
+    command.add_argument("--name", default="", help="of the graph (default: the model file's name)")
     _shape_option(command)
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from microc.errors import UsageError
+from microc.target import GOALS
+
+REQUANTIZE = ("float", "fixed")
+OPT_LEVELS = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +48,27 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shapes", MappingProxyType(dict(self.input_shapes)))
+
+
+def make_options(**values: Any) -> Options:
+    """Options from keywords; UsageError for one that does not exist or has no such value."""
+    known = {field.name for field in fields(Options)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
+    for name in ("disabled", "required"):
+        if isinstance(values.get(name), str):
+            values[name] = (values[name],)
+        values[name] = frozenset(values.get(name, ()))
+    if values.get("dump") is not None:
+        values["dump"] = Path(values["dump"])
+    chosen = Options(**values)
+    if chosen.opt_level not in OPT_LEVELS:
+        raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
+    if chosen.requantize not in REQUANTIZE:
+        raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    if chosen.optimize not in GOALS:
+        raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
+    if not isinstance(chosen.flash, int) or chosen.flash < 0:
+        raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
+    return chosen
