@@ -155,6 +155,16 @@ def test_import(microc: Command, tmp_path: Path) -> None:
     assert (report["macs"], report["source"], report["model"]) == (30528, "net.mcg", "net")
 
 
+def test_cut(microc: Command, tmp_path: Path) -> None:
+    names = [t["name"] for t in microc("check", MODEL, "--tensors", "--json").data["tensors"]]
+    assert "pointwise3" in microc("check", MODEL, "--tensors").out and "pointwise3" in names
+    data = microc("check", MODEL, "--inputs", "depthwise2", "--outputs", "pointwise3,conv4", "--json").data
+    assert [t["name"] for t in data["inputs"] + data["outputs"]] == ["depthwise2", "pointwise3", "conv4"]
+    said = microc("compile", MODEL, "-o", tmp_path / "out", "--outputs", "pointwise")
+    assert said.code == 2 and "did you mean" in said.err
+    assert microc("check", MODEL, "--outputs", ",").code == 2
+
+
 def test_dump(microc: Command, tmp_path: Path) -> None:
     assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
     assert len(list((tmp_path / "dump").iterdir())) > 2

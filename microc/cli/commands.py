@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import compile_model, profile, run, verify
+from microc.cli.session import compile_model, profile, reading, run, verify
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def check(arguments: Arguments) -> show.Answer:
     from microc.driver.options import make_options
 
     board = load_board(arguments.board) if arguments.board else None
-    found = check_model(arguments.model, make_options(input_shapes=dict(arguments.input_shape)), board)
+    found = check_model(arguments.model, make_options(**reading(arguments)), board)
     data = found.to_data()
     rows = [
         ("model", found.source),
@@ -100,7 +100,12 @@ def check(arguments: Arguments) -> show.Answer:
         rows.append(
             (board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons))
         )
-    return show.Answer(data, show.facts(rows), 0 if found.fits else 4)
+    text = show.facts(rows)
+    if arguments.tensors:
+        data["tensors"] = list(found.tensors)
+        cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in found.tensors]
+        text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
+    return show.Answer(data, text, 0 if found.fits else 4)
 
 
 def import_(arguments: Arguments) -> show.Answer:
@@ -109,7 +114,7 @@ def import_(arguments: Arguments) -> show.Answer:
     from microc.driver.model import load, save
 
     assert arguments.output is not None
-    graph = load(arguments.model, input_shapes=dict(arguments.input_shape), name=arguments.name)
+    graph = load(arguments.model, name=arguments.name, **reading(arguments))
     path = save(graph, arguments.output)
     data = describe(graph, arguments.model.name)
     rows = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from microc.target import Board
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values."""
+    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values.
+
+    ``tensors``: all that are computed or given, as the model file has them, in order.
+    """
 
     model: str
     source: str
@@ -34,6 +37,7 @@ class Check:
     arena: int
     board: str
     reasons: tuple[str, ...]
+    tensors: tuple[dict[str, Any], ...]
 
     @property
     def fits(self) -> bool:
@@ -71,6 +75,7 @@ def check_model(path: Path, options: Options, board: Board | None = None) -> Che
         arena=arena,
         board=board.name if board else "",
         reasons=_reasons(board, weights, arena) if board else (),
+        tensors=tuple(_tensors(graph)),
     )
 
 
@@ -106,6 +111,14 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
         "scale": quant.scale[0] if quant else None,
         "zero_point": quant.zero_point[0] if quant else None,
     }
+
+
+def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+    """Everything that a cut may name, and the operator that makes it."""
+    for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
+        yield from ({**_tensor(graph, name), "operator": what} for name in names)
+    for node in graph.nodes:
+        yield from ({**_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
 def arena_bound(graph: Graph) -> int:

@@ -12,6 +12,7 @@ from microc.codegen.files import replacing
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError
 from microc.frontend.detect import load as load_file
+from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 
@@ -23,7 +24,7 @@ def identifier(text: str) -> str:
 
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
-    """The graph of a model file (or a graph as it is), under the name that the C code will carry."""
+    """The graph of a model file (or a given one), cut as the options say, under the name that the C code will carry."""
     if isinstance(source, Graph):
         graph, stem = source, source.name
     elif source.is_file():
@@ -31,6 +32,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
     else:
         hint = "give the path of a .tflite, .onnx or .mcg file"
         raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
+    if options.inputs or options.outputs:
+        graph = cut(graph, options.inputs, options.outputs)
     return replace(graph, name=identifier(options.name or stem))
 
 

@@ -21,6 +21,8 @@ class Options:
 
     - ``name``: prefix of all C names; the file's name unless given.
     - ``input_shapes``: shapes for inputs with symbolic dimensions, by name; ``*`` speaks of every input.
+    - ``inputs``, ``outputs``: names of tensors that the network is cut at (:func:`microc.graph.cut.cut`); none: where it begins
+      and ends in the file.
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
@@ -36,6 +38,8 @@ class Options:
 
     name: str = ""
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
@@ -56,10 +60,9 @@ def make_options(**values: Any) -> Options:
     unknown = sorted(set(values) - known)
     if unknown:
         raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
-    for name in ("disabled", "required"):
-        if isinstance(values.get(name), str):
-            values[name] = (values[name],)
-        values[name] = frozenset(values.get(name, ()))
+    for name, kind in (("disabled", frozenset), ("required", frozenset), ("inputs", tuple), ("outputs", tuple)):
+        given = values.get(name, ())
+        values[name] = kind((given,) if isinstance(given, str) else given)
     if values.get("dump") is not None:
         values["dump"] = Path(values["dump"])
     chosen = Options(**values)

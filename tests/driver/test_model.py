@@ -10,7 +10,7 @@ import pytest
 import microc
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
-from microc.errors import OutputError
+from microc.errors import OutputError, UsageError
 from microc.graph.text import to_text
 from microc.target import target_for
 from tests.driver import digits
@@ -36,6 +36,22 @@ def test_equal_graphs_give_equal_files(tmp_path: Path) -> None:
 def test_a_graph_compiles_to_a_function() -> None:
     image = digits.images(1)[0]
     np.testing.assert_array_equal(microc.compile(microc.load(digits.INT8))(image), microc.compile(digits.INT8)(image))
+
+
+def test_the_parts_of_a_network_are_the_whole() -> None:
+    """Cut in the middle, both halves compiled: together they compute what the network computes."""
+    image = digits.images(1)[0]
+    middle = next(node.outputs[0] for node in microc.load(digits.INT8).nodes if node.op == "conv2d")
+    head = microc.compile(digits.INT8, outputs=(middle,))
+    tail = microc.compile(digits.INT8, inputs=middle)
+    assert [t["label"] for t in tail.inputs] == [middle]
+    np.testing.assert_array_equal(tail(head(image)), microc.compile(digits.INT8)(image))
+
+
+def test_a_wrong_name_is_refused_with_near_ones() -> None:
+    with pytest.raises(UsageError, match="no tensor 'pointwise'") as caught:
+        microc.load(digits.INT8, outputs=("pointwise",))
+    assert "'pointwise3'" in caught.value.hint
 
 
 def test_an_unwritable_place(tmp_path: Path) -> None:
