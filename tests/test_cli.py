@@ -165,6 +165,13 @@ def test_cut(microc: Command, tmp_path: Path) -> None:
     assert microc("check", MODEL, "--outputs", ",").code == 2
 
 
+def test_ends(microc: Command) -> None:
+    data = microc("check", MODEL, "--input-dtype", "float32", "--output-dtype", "probabilities=uint8", "--json").data
+    assert [t["dtype"] for t in data["inputs"] + data["outputs"]] == ["float32", "uint8"]
+    assert microc("check", MODEL, "--input-layout", "NCHW", "--json").data["inputs"][0]["shape"] == [1, 1, 8, 8]
+    assert microc("check", MODEL, "--output-layout", "probabilities=NCHW").code == 2
+
+
 def test_dump(microc: Command, tmp_path: Path) -> None:
     assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
     assert len(list((tmp_path / "dump").iterdir())) > 2

@@ -37,6 +37,10 @@ class Arguments(argparse.Namespace):
     input_shape: list[tuple[str, tuple[int, ...]]]
     cut_inputs: list[tuple[str, ...]]
     cut_outputs: list[tuple[str, ...]]
+    input_dtype: list[tuple[str, str]]
+    output_dtype: list[tuple[str, str]]
+    input_layout: list[tuple[str, str]]
+    output_layout: list[tuple[str, str]]
     tensors: bool
     opt_level: int
     disable_pass: list[str]
@@ -160,6 +164,15 @@ def _reading_options(command: _Parser) -> None:
         "--outputs", dest="cut_outputs", type=_names, action="append", default=[], metavar="NAME,...",
         help="cut the network: end at these tensors; repeatable",
     )  # fmt: skip
+    for end, example in (("input", "quantises it"), ("output", "dequantises it")):
+        group.add_argument(
+            f"--{end}-dtype", type=_wish, action="append", default=[], metavar="[NAME=]DTYPE",
+            help=f"type of the {end}: float32 where the network is quantised, int8 where it {example}; repeatable",
+        )  # fmt: skip
+        group.add_argument(
+            f"--{end}-layout", type=_wish, action="append", default=[], metavar="[NAME=]NCHW|NHWC",
+            help=f"order of the {end}'s axes, channels first or last; all images unless named",
+        )  # fmt: skip
 
 
 def _compile_options(command: _Parser) -> None:
@@ -294,6 +307,14 @@ def _names(text: str) -> tuple[str, ...]:
     if not names or not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write NAME,NAME")
     return tuple(names)
+
+
+def _wish(text: str) -> tuple[str, str]:
+    """NAME=WORD, or the word alone, which speaks of all."""
+    name, equals, word = text.rpartition("=")
+    if not word or (equals and not name):
+        raise argparse.ArgumentTypeError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+    return name or "*", word
 
 
 def _bytes(text: str) -> int:

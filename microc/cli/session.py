@@ -167,6 +167,10 @@ def reading(arguments: Arguments) -> dict[str, Any]:
         "input_shapes": dict(arguments.input_shape),
         "inputs": tuple(name for names in arguments.cut_inputs for name in names),
         "outputs": tuple(name for names in arguments.cut_outputs for name in names),
+        "input_dtype": dict(arguments.input_dtype),
+        "output_dtype": dict(arguments.output_dtype),
+        "input_layout": dict(arguments.input_layout),
+        "output_layout": dict(arguments.output_layout),
     }
 
 

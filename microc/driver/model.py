@@ -15,6 +15,7 @@ from microc.frontend.detect import load as load_file
 from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
+from microc.transform.boundary import Boundary, adapt
 
 
 def identifier(text: str) -> str:
@@ -24,7 +25,7 @@ def identifier(text: str) -> str:
 
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
-    """The graph of a model file (or a given one), cut as the options say, under the name that the C code will carry."""
+    """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
     if isinstance(source, Graph):
         graph, stem = source, source.name
     elif source.is_file():
@@ -34,7 +35,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
         raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
     if options.inputs or options.outputs:
         graph = cut(graph, options.inputs, options.outputs)
-    return replace(graph, name=identifier(options.name or stem))
+    ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
+    return replace(adapt(graph, ends), name=identifier(options.name or stem))
 
 
 def source_name(source: Path | Graph) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 
 from microc.errors import UsageError
 from microc.target import GOALS
+from microc.transform.boundary import EVERY
 
 REQUANTIZE = ("float", "fixed")
 OPT_LEVELS = (0, 1, 2)
+ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Options:
     - ``input_shapes``: shapes for inputs with symbolic dimensions, by name; ``*`` speaks of every input.
     - ``inputs``, ``outputs``: names of tensors that the network is cut at (:func:`microc.graph.cut.cut`); none: where it begins
       and ends in the file.
+    - ``input_dtype``, ``output_dtype``, ``input_layout``, ``output_layout``: what the application gives and takes, by name or for
+      all (:class:`microc.transform.boundary.Boundary`); operators at the ends convert.
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
@@ -40,6 +44,10 @@ class Options:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    input_dtype: Mapping[str, str] = field(default_factory=dict)
+    output_dtype: Mapping[str, str] = field(default_factory=dict)
+    input_layout: Mapping[str, str] = field(default_factory=dict)
+    output_layout: Mapping[str, str] = field(default_factory=dict)
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
@@ -51,7 +59,8 @@ class Options:
     dump: Path | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_shapes", MappingProxyType(dict(self.input_shapes)))
+        for name in ("input_shapes", *ENDS):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
 def make_options(**values: Any) -> Options:
@@ -63,6 +72,9 @@ def make_options(**values: Any) -> Options:
     for name, kind in (("disabled", frozenset), ("required", frozenset), ("inputs", tuple), ("outputs", tuple)):
         given = values.get(name, ())
         values[name] = kind((given,) if isinstance(given, str) else given)
+    for name in ENDS:
+        given = values.get(name) or {}
+        values[name] = {EVERY: given} if isinstance(given, str) else given
     if values.get("dump") is not None:
         values["dump"] = Path(values["dump"])
     chosen = Options(**values)
