@@ -10,7 +10,7 @@ from typing import Any
 
 from microc.driver.budget import count_macs
 from microc.driver.fit import capacity
-from microc.driver.lower import groups_of
+from microc.driver.kernel import groups_of
 from microc.driver.model import read_model
 from microc.driver.options import Options
 from microc.driver.pipeline import optimise

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
-from microc.driver.lower import Progress, build_module, groups_of
+from microc.driver.kernel import groups_of
+from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options

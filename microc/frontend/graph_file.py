@@ -9,7 +9,8 @@ from typing import Any
 from microc import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
 from microc.graph.file import from_bytes
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Graph, TensorType
+from microc.graph.text import regions
 from microc.graph.verify import verify
 from microc.ops import registry
 
@@ -26,14 +27,21 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     this microc does not know, UsageError where ``input_shapes`` asks for something else.
     """
     graph = from_bytes(data, file_name)
-    unknown = sorted({node.op for node in graph.nodes} - set(registry.registry()))
+    whole = (graph, *regions(graph))
+    unknown = sorted({node.op for each in whole for node in each.nodes} - set(registry.registry()))
     if unknown:
         raise UnsupportedError(
             "the graph uses operators that are not supported: " + ", ".join(unknown),
             where=file_name,
             hint="it was written by another version of microc, or with a plugin",
         )
-    graph = replace(graph, nodes=tuple(_complete(node) for node in graph.nodes))
+    for each in whole:
+        _check_graph(each, file_name)
+    _check_shapes(graph, file_name, input_shapes)
+    return _complete(graph)
+
+
+def _check_graph(graph: Graph, file_name: str) -> None:
     for name, kind in graph.types.items():
         if dtypes.info(kind.dtype).lanes != 1 or kind.nbytes > MAX_BYTES:
             raise ModelError(f"{name!r} has an impossible type, {kind.dtype}{list(kind.shape)}", where=file_name)
@@ -41,13 +49,15 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
         verify(graph, _infer)
     except InternalError as error:
         raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
-    _check_shapes(graph, file_name, input_shapes)
-    return graph
 
 
-def _complete(node: Node) -> Node:
-    """The node with the attributes that the file leaves out (since then operators may have got more) at their defaults."""
-    return replace(node, attrs={**registry.get(node.op).defaults, **node.attrs})
+def _complete(graph: Graph) -> Graph:
+    """The graph with the attributes that the file leaves out (since then operators may have got more) at their defaults."""
+    nodes = []
+    for node in graph.nodes:
+        given = {name: _complete(value) if isinstance(value, Graph) else value for name, value in node.attrs.items()}
+        nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **given}))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

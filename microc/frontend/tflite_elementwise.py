@@ -81,11 +81,9 @@ def leaky_relu(application: Application) -> None:
 
 
 def prelu(application: Application) -> None:
-    """PRELU: max(x, 0) + alpha * min(x, 0), alpha broadcast."""
-    data, alpha = application.operand(0), application.operand(1)
-    below = application.emit("minimum", (data, application.scalar(0.0)), {})
-    above = application.emit("relu", (data,), {})
-    application.result("add", (above, application.emit("mul", (below, alpha), {})), {})
+    """PRELU: the slope is a tensor that broadcasts."""
+    operands = (application.operand(0), application.operand(1))
+    application.result("prelu", operands, rounding(application))
 
 
 def gelu(application: Application) -> None:
@@ -201,7 +199,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
     "NEG": unary("neg"),
     "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Spelling(prelu, FLOAT),
+    "PRELU": Spelling(prelu, _BYTES),
     "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
     "REDUCE_MAX": reduction("max", REAL),
     "REDUCE_MIN": reduction("min", REAL),

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from microc.frontend import tflite_elementwise, tflite_neural, tflite_shapes, tflite_slices, tflite_variables
+from microc.frontend import (
+    tflite_elementwise,
+    tflite_images,
+    tflite_neural,
+    tflite_shapes,
+    tflite_slices,
+    tflite_variables,
+)
 from microc.frontend.tflite_spelling import Spelling
 
 SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
     {
         **tflite_elementwise.SPELLINGS,
+        **tflite_images.SPELLINGS,
         **tflite_neural.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_slices.SPELLINGS,

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph
-from microc.graph.text import from_text, to_text
+from microc.graph.text import from_text, regions, to_text
 
 SUFFIX = ".mcg"
 VERSION = 1
@@ -58,8 +58,9 @@ def to_bytes(graph: Graph) -> bytes:
 def _members(graph: Graph) -> Iterator[tuple[str, bytes]]:
     yield _MARK, f"{VERSION}\n".encode()
     yield _TEXT, to_text(graph).encode("ascii")
-    for stem, arrays in (("const", graph.consts), ("state", graph.state)):
-        for number, array in enumerate(arrays.values()):
+    constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
+    for stem, arrays in (("const", constants), ("state", list(graph.state.values()))):
+        for number, array in enumerate(arrays):
             member = io.BytesIO()
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             npy.write_array(member, np.asarray(little, order="C"), version=(1, 0), allow_pickle=False)

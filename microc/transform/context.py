@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
 from microc.errors import UsageError
-from microc.graph.ir import Graph
+from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
 
@@ -70,6 +70,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Gr
     mandatory = {p.name for p in passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
+    graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
     verify(graph, registry.infer, "the frontend")
     for what in passes:
         if not context.runs(what):
@@ -81,3 +82,12 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Gr
         for instrument in context.instruments:
             instrument.after(what.name, graph)
     return graph
+
+
+def _with_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
+    """A node whose graphs have been through all passes; nobody watches them there."""
+    names = registry.get(node.op).regions
+    if not names:
+        return node
+    inside = {name: run_passes(node.attr(name), passes, replace(context, instruments=())) for name in names}
+    return replace(node, attrs={**node.attrs, **inside})

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from microc.errors import ModelError
+from microc.graph.file import from_bytes, to_bytes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text import from_text, to_text
 from tests.graph.graphs import diamond, graphs
@@ -130,3 +131,40 @@ def test_random_damage_never_surprises() -> None:
             from_text(text[:at] + piece + text[at + dice.randrange(3) :], graph.consts, graph.state)
         except ModelError as error:
             assert error.where.startswith("line ")
+
+
+def nested() -> Graph:
+    """A graph in a graph in a graph, each with a constant of its own."""
+    kind = TensorType((2,), "int32")
+
+    def level(depth: int, node: Node) -> Graph:
+        types = dict.fromkeys(("x", "w", "y"), kind)
+        return Graph(f"g{depth}", ("x",), ("y",), (node,), types, {"w": np.array([depth, 7], np.int32)})
+
+    inner = level(2, Node("add", ("x", "w"), ("y",)))
+    middle = level(1, Node("loop", ("x", "w"), ("y",), {"body": inner, "count": 3}))
+    return level(0, Node("branch", ("x", "w"), ("y",), {"then": middle, "otherwise": inner}))
+
+
+def test_graphs_of_control_flow_come_back() -> None:
+    graph = nested()
+    again = from_bytes(to_bytes(graph), "nested.mcg")
+    assert to_text(again) == to_text(graph)
+    inner = again.nodes[0].attr("then").nodes[0].attr("body")
+    assert inner.consts["w"].tolist() == [2, 7] and again.consts["w"].tolist() == [0, 7]
+    named = dict.fromkeys(("w", "$0.w", "$1.w", "$2.w"), graph.consts["w"])
+    assert to_text(from_text(to_text(graph), named, {})) == to_text(graph)
+    with pytest.raises(ModelError, match="no region 5"):
+        from_text(to_text(graph).replace("then=$1", "then=$5"), named, {})
+
+
+def test_graphs_that_unfold_without_end_are_refused() -> None:
+    """Forty graphs, each twice in the one before: a page of text, and 2**40 graphs."""
+    kinds = "input %x: int8[1]\n%y: int8[1] = branch(%x) {"
+    text = "graph net\n" + kinds + "a=$0}\n"
+    for number in range(40):
+        text += f"region {number}\ngraph g\n{kinds}" + (
+            f"a=${number + 1}, b=${number + 1}}}\n" if number < 39 else "}\n"
+        )
+    with pytest.raises(ModelError, match="too many graphs"):
+        from_text(text, {}, {})
