@@ -67,7 +67,7 @@ def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time."""
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
-    plain = call.target.has("thumb1") and call.attrs.get("out_dtype") == "int32"
+    plain = call.target.multiplies_alone and call.attrs.get("out_dtype") == "int32"
     return ("direct", "quads") if plain and quad_packing(data, weight, bias) else ("direct",)
 
 
