@@ -81,28 +81,29 @@ def quad_packing(data: Operand, weight: Operand, bias: Operand | None) -> QuadPa
 
 def _packing(weights: Array, terms: int) -> QuadPacking | None:
     """Weights by blocks of ``terms`` columns; None where too many columns would be repeated."""
-    depth = weights.shape[1]
-    kept, places = weights.astype(np.int64), list(range(depth))
-    while (over := overflow(_blocks(kept, terms))).max(initial=0) > 0:
-        if len(places) > (1 + MOST_REPEATED) * depth:
+    channels, depth = weights.shape
+    most = depth + int(MOST_REPEATED * depth)
+    kept = np.zeros((channels, padded_depth(most, terms)), np.int64)
+    kept[:, :depth] = weights
+    blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
+    over = overflow(blocks)
+    while over.max(initial=0) > 0:
+        end = len(places)
+        if end == most:
             return None
-        first = int(over.max(0).argmax()) * terms
-        wanted = np.maximum(-(-over[:, first // terms] // HIGH), 0)[:, None]
-        possible = np.minimum(np.abs(kept[:, first : first + terms]), wanted)
-        column = first + int(possible.sum(0).argmax())
-        part = np.sign(kept[:, column]) * possible[:, column - first]
-        kept[:, column] -= part
-        kept, places = np.column_stack((kept, part)), [*places, places[column]]
-    spread = padded_depth(len(places), terms) - len(places)
-    repeated = np.array([*places[depth:], *(0,) * spread], np.uint16)
-    return QuadPacking(terms, np.pad(kept, ((0, 0), (0, spread))).astype(np.int8), repeated)
-
-
-def _blocks(weights: Array, terms: int) -> Array:
-    """Weights (O, columns) as (O, blocks, terms), zeros behind them."""
-    channels, columns = weights.shape
-    spread = padded_depth(columns, terms) - columns
-    return np.pad(weights, ((0, 0), (0, spread))).reshape(channels, -1, terms)
+        block = int(over.max(0).argmax())
+        wanted = np.maximum(-(-over[:, block] // HIGH), 0)[:, None]
+        possible = np.minimum(np.abs(blocks[:, block]), wanted)
+        column = int(possible.sum(0).argmax())
+        part = np.sign(blocks[:, block, column]) * possible[:, column]
+        blocks[:, block, column] -= part
+        kept[:, end] = part
+        places.append(places[block * terms + column])
+        for changed in (block, end // terms):
+            over[:, changed] = overflow(blocks[:, changed])
+    total = padded_depth(len(places), terms)
+    repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
+    return QuadPacking(terms, kept[:, :total].astype(np.int8), repeated)
 
 
 def quad_product(
