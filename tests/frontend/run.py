@@ -8,8 +8,9 @@ from microc import __version__
 from microc.codegen.project import shared_files
 from microc.driver.export import build_library
 from microc.driver.library import Library
+from microc.driver.model import identifier
 from microc.driver.options import Options
-from microc.driver.pipeline import build_within_budget, fingerprint, identifier, optimise
+from microc.driver.pipeline import build_within_budget, fingerprint, optimise
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 from microc.target import target_for
