@@ -27,8 +27,8 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     """The network of a ``.keras`` file.
 
     ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are called
-    after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which lists all layers that microc does not do,
-    UsageError for shapes that do not fit.
+    after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which
+    lists all layers that microc does not do, UsageError for shapes that do not fit.
     """
     config, weights = decode(data, file_name)
     reader = _Reader(file_name, input_shapes)
