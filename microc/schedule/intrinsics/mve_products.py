@@ -94,8 +94,9 @@ def _loops(size: int, lines: list[str], outputs: list[str], clobbers: str) -> It
 
 
 def _assembly(lines: tuple[str, ...], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """The statement around a loop's instructions."""
-    yield "    __asm__ volatile("
+    """The statement around a loop's instructions, ``inline``: else their number keeps compilers from inlining the function,
+    whose depth then is no literal."""
+    yield "    __asm__ volatile inline("
     yield from (f'        "{line}\\n"' for line in lines)
     yield f'        : {", ".join(outputs)}, "+r"(count)'
     yield "        :"
