@@ -10,6 +10,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.conv_geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
+from microc.schedule.cost import estimate
 from microc.schedule.meaning import meanings
 from microc.schedule.rules import schedule_kernel
 from microc.target import target_for
@@ -84,6 +85,17 @@ def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool) 
     run(func, arrays, meanings())
     result = arrays[len(group.params)]
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
+
+
+def test_the_loop_inside_an_intrinsic_is_counted() -> None:
+    """A product of bytes takes two instructions for 16 steps, whatever the depth, and some that do not grow."""
+
+    def instructions(depth: int) -> float:
+        _, group = matrix(1, depth, 64, bias=True)
+        return estimate(lower(schedule_kernel(group.func, "conv2d", M55).func), M55).instructions
+
+    steps = 64 * (640 - 128) // 16
+    assert 2 * steps < instructions(640) - instructions(128) < 3 * steps
 
 
 def test_rounding_added_by_the_multiplication_is_recognised() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from microc.schedule.intrinsics.base import Intrin, i32
+from microc.schedule.intrinsics.base import Intrin, Turns, i32
 from microc.tir import ir
 from microc.tir.ir import Buffer, Var
 
@@ -107,6 +107,8 @@ def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
     left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), b)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
     needed = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
+    half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
+    turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
     numbers = tuple(Var(name) for name, used in needed.items() if used)
     return Intrin(
         f"dot_{SHORT[a]}_{SHORT[b]}_{rows}x{columns}",
@@ -115,6 +117,8 @@ def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
         "mve",
         MVE,
         _instructions(a, b, rows, columns),
+        (("load", half), ("store", half), ("alu", 3 + rows + columns)),
+        turns=Turns("depth", 16 if a == b == "int8" else 8, turn),
     )
 
 
