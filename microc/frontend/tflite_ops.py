@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from microc.frontend import (
+    tflite_control,
     tflite_elementwise,
     tflite_images,
     tflite_logic,
@@ -20,6 +21,7 @@ from microc.frontend.tflite_spelling import Spelling
 
 SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
     {
+        **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
         **tflite_images.SPELLINGS,
         **tflite_logic.SPELLINGS,
@@ -35,7 +37,6 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
 _HINTS = (
     ("CUSTOM:", "a custom operator exists only in the program it was made for: build the network from builtin ones"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
-    ("WHILE", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("", "replace the operator in the model, or cut the model before it"),
 )

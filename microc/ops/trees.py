@@ -1,8 +1,8 @@
 """``tree_ensemble``: the sum (or extreme) of what the leaves hold to which decision trees lead a row of features.
 
-Operands: data (N, F), float32 or an integer; then constants, as :mod:`microc.ops.tree_arrays` lays them out: feature (M),
+Operands: data (N, F), floats or integers; then constants, as :mod:`microc.ops.tree_arrays` lays them out: feature (M),
 threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); and those that ``tables`` names, in this order:
-``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) is float32, or int32 where the values are integers.
+``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) has the values' dtype where these are floats, else int32.
 
 ``mode``: how a feature may compare with its threshold to lead to the left, where all nodes agree. A feature that is NaN goes to
 the right unless the mode says otherwise. Nothing grows with the ensemble but the constants.
@@ -53,7 +53,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _result_dtype(values: str) -> str:
-    return "float32" if dtypes.is_float(values) else "int32"
+    return values if dtypes.is_float(values) else "int32"
 
 
 def _start(combine: str, dtype: str) -> int | float:

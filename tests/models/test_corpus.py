@@ -33,7 +33,7 @@ EXACT = models(
 FLOAT = models(
     "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
     "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_simple_topk*",
-    "tfs_movie_review*",
+    "tfs_movie_review*", "gen_lstm2_float*",
     "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
 )  # fmt: skip
 QDQ = models("ortq_dscnn_qdq*", "ortq_mlp_ae*", "ortq_mobilenetv2_qdq_s8_perch*", "ortq_resnet18lite_qdq*")
