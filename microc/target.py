@@ -22,7 +22,13 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "mve", "unaligned", "mul64"})),
+        "rv32imc": ("riscv", frozenset({"mul64"})),
+        "rv32imac": ("riscv", frozenset({"mul64"})),
+        "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
+        "rv64imac": ("riscv", frozenset({"mul64"})),
+        "rv64imafdc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
     }
 )
 

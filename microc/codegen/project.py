@@ -26,6 +26,9 @@ OPTIMISATION = {
     ("arm", "speed"): "-O2 -fno-schedule-insns",
     ("arm", "balanced"): "-O2 -fno-schedule-insns",
     ("arm", "size"): "-Os",
+    ("riscv", "speed"): "-O2",
+    ("riscv", "balanced"): "-O2",
+    ("riscv", "size"): "-Os",
 }
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to

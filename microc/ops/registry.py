@@ -143,6 +143,7 @@ FAMILIES = (
     "control",
     "conv",
     "conv_transpose",
+    "cumsum",
     "dense",
     "elementwise",
     "lookup",
@@ -156,6 +157,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "svdf",
+    "trees",
 )
 
 
@@ -177,3 +179,9 @@ def get(name: str) -> OpDef:
         return registry()[name]
     except KeyError:
         raise InternalError(f"unknown operator {name!r}") from None
+
+
+def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output types by the operator's own inference, attributes that are left out at their defaults."""
+    definition = get(op)
+    return definition.infer({**definition.defaults, **attrs}, types)

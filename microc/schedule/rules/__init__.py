@@ -38,7 +38,8 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
-    schedule = schedule.select_rounding()
+    if not target.has("mve"):  # whose lanes know the form that the rounding has from the start
+        schedule = schedule.select_rounding()
     if target.has("thumb1"):
         schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
