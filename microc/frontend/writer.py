@@ -96,7 +96,7 @@ class GraphWriter:
 
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
         """The finished graph; ``outputs``: what each is called, and the value that it is."""
-        known = {}
+        known: dict[str, str] = {}
         for label, value in outputs.items():
             known[label] = fresh_name({*self.types, *known.values()}, label)
             self.types[known[label]] = self.types[value]

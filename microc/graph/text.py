@@ -13,7 +13,8 @@
 The graphs of control flow follow behind lines ``region 0``, ``region 1`` ...; an attribute is ``$0``, ``$1`` ...
 
 ``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
-identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text (``.npz``).
+identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text
+(:mod:`microc.graph.file`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import zipfile
 from collections.abc import Mapping
-from pathlib import Path
 
-import numpy as np
-
-from microc.dtypes import Array
-from microc.errors import InternalError, ModelError, OutputError
+from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text_parse import from_text
 
-__all__ = ["from_text", "load", "save", "to_text"]
+__all__ = ["from_text", "regions", "to_text"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -136,37 +132,3 @@ def _attr(value: Attr) -> str:
         case _:
             items = [_attr(item) for item in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-# ---------------------------------------------------------------- files
-
-
-def save(graph: Graph, stem: Path) -> None:
-    """Write ``<stem>.txt`` and ``<stem>.npz`` (arrays ``const0``, ``const1`` ... and ``state0`` ... in the text's order)."""
-    constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
-    arrays = {f"const{k}": array for k, array in enumerate(constants)}
-    arrays |= {f"state{k}": array for k, array in enumerate(graph.state.values())}
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        _beside(stem, ".txt").write_text(to_text(graph), encoding="ascii")
-        with _beside(stem, ".npz").open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(stem)) from error
-
-
-def load(stem: Path) -> Graph:
-    """What :func:`save` wrote. OutputError where a file cannot be read, ModelError where one is damaged."""
-    try:
-        text = _beside(stem, ".txt").read_text(encoding="ascii")
-        with np.load(_beside(stem, ".npz"), allow_pickle=False) as data:
-            arrays: dict[str, Array] = {name: data[name] for name in data.files}
-    except OSError as error:
-        raise OutputError(f"cannot read {stem}: {error.strerror or error}", where=str(stem)) from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{stem.name} is damaged: {error}", where=str(stem)) from error
-    return from_text(text, arrays, arrays, numbered=True)
-
-
-def _beside(stem: Path, suffix: str) -> Path:
-    return stem.with_name(stem.name + suffix)

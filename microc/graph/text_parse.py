@@ -29,6 +29,8 @@ _DEPTH = 32
 _CONSTANTS: Mapping[str, Attr] = MappingProxyType(
     {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
 )
+_REGIONS, _REGION_DEPTH = 1000, 50
+"""Graphs of control flow in a network, counted as often as they are used, and how deep they may lie in each other."""
 _DIGITS = 400
 """Numbers are no longer than this: Python refuses to convert much longer ones."""
 
@@ -72,12 +74,23 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
             sections[-1].append((number, line))
     counts = [sum(line.startswith("const ") for _, line in section) for section in sections]
     graphs: dict[int, Graph] = {}
+    extents: dict[int, tuple[int, int]] = {}
     for position in range(len(sections) - 1, -1, -1):
         source = _Source(
             consts, state, numbered, sum(counts[:position]), f"${position - 1}." if position else "", graphs
         )
-        graphs[position - 1] = _section(sections[position], source)
+        graphs[position - 1] = graph = _section(sections[position], source)
+        extents[id(graph)] = _extent(graph, extents, sections[position][0][0])
     return graphs[-1]
+
+
+def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
+    """How many graphs a graph is with those in it, and how deep they lie: a short text may name one in another over and over."""
+    inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
+    count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
+    if count > _REGIONS or depth > _REGION_DEPTH:
+        raise ModelError("too many graphs lie in one another", where=f"line {line}")
+    return count, depth
 
 
 def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:

@@ -181,3 +181,9 @@ def get(name: str) -> OpDef:
         return registry()[name]
     except KeyError:
         raise InternalError(f"unknown operator {name!r}") from None
+
+
+def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output types by the operator's own inference, attributes that are left out at their defaults."""
+    definition = get(op)
+    return definition.infer({**definition.defaults, **attrs}, types)
