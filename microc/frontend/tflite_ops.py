@@ -14,6 +14,7 @@ from microc.frontend import (
     tflite_places,
     tflite_recurrent,
     tflite_shapes,
+    tflite_signal,
     tflite_slices,
     tflite_variables,
 )
@@ -29,6 +30,7 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
         **tflite_places.SPELLINGS,
         **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
+        **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
     }

@@ -146,6 +146,7 @@ FAMILIES = (
     "cumsum",
     "dense",
     "elementwise",
+    "fft",
     "lookup",
     "places",
     "pool",
@@ -156,6 +157,7 @@ FAMILIES = (
     "search",
     "shape",
     "softmax",
+    "spectrum",
     "svdf",
     "trees",
 )
