@@ -21,6 +21,7 @@ SPELLINGS: Mapping[str, Spelling] = {**keras_layers.SPELLINGS, **keras_merge.SPE
 
 MODELS = ("Functional", "Model", "Sequential")
 EVERY_INPUT = "*"
+_QUANTISED = "save the model before quantize(), or quantise it for TFLite"
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
@@ -188,6 +189,11 @@ class _Reader:
             spelling = SPELLINGS.get(code)
             if spelling is None:
                 raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where)
+            policy = _dtype(config.get("dtype", "float32"))
+            if policy.startswith(("int", "float8")):
+                raise UnsupportedError(
+                    f"a layer quantised by Keras ({policy})", where=self.write.where, hint=_QUANTISED
+                )
             found = spelling(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
             return list(found) if isinstance(found, tuple) else [found]
         except UnsupportedError as error:
@@ -196,8 +202,10 @@ class _Reader:
 
 
 def _dtype(found: Any) -> str:
-    """A dtype, given by name or as a policy."""
-    return str(found) if isinstance(found, str) else str(found["config"]["name"])
+    """A dtype, given by name or as a policy; of a quantised layer what it is quantised to."""
+    if isinstance(found, str):
+        return found
+    return str(found["config"].get("mode") or found["config"]["name"])
 
 
 def _history(entries: Any) -> list[tuple[str, int, int]]:

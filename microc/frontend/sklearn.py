@@ -22,6 +22,8 @@ from microc.graph.ir import Graph, Quant
 from microc.ops.tree_arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
+OPSETS = {"": 17, "ai.onnx.ml": 3}
+"""What skl2onnx is asked for: versions that its converters all know."""
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
@@ -180,7 +182,9 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
         raise ModelError("the estimator is not fitted, or does not say how many features it takes", where=where)
     options: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
     try:
-        model = convert_sklearn(estimator, where, [("input", FloatTensorType(shape))], options=options)
+        model = convert_sklearn(
+            estimator, where, [("input", FloatTensorType(shape))], options=options, target_opset=OPSETS
+        )
     except Exception as error:
         raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
     return onnx_reader.read(model.SerializeToString(), where, {})

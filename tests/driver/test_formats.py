@@ -13,7 +13,8 @@ import pytest
 
 import microc
 from microc.errors import ModelError, ToolError, UsageError
-from microc.frontend import detect
+from microc.frontend import detect, sklearn
+from tests.frontend.mutate import survey
 
 LIGHTGBM = """tree
 version=v4
@@ -58,6 +59,11 @@ def test_a_broken_lightgbm_file(old: str, new: str, tmp_path: Path) -> None:
     path.write_text(LIGHTGBM.replace(old, new))
     with pytest.raises(ModelError):
         detect.load(path)
+
+
+def test_damaged_lightgbm_files() -> None:
+    outcomes = survey(lambda data: sklearn.read_text(data, "model.txt", {}), LIGHTGBM.encode(), 300, seed=3)
+    assert outcomes["ModelError"] > 30
 
 
 def test_an_estimator() -> None:

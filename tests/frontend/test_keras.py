@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import keras_file
 from microc.frontend import keras_reader as reader
+from microc.graph.ir import Graph
+from tests.frontend.mutate import survey
 from tests.frontend.run import library
 
 pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
@@ -142,6 +146,31 @@ ACTIVATIONS = (
 
 def test_activations(tmp_path: Path) -> None:
     compare(sequential((7,), *(layers.Dense(7, activation=name) for name in ACTIVATIONS)), tmp_path, data(1, 7) / 8)
+
+
+def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
+    model = sequential((8,), layers.Dense(4), layers.Dense(2))
+    model.quantize("int8")
+    with pytest.raises(UnsupportedError, match="quantised by Keras"):
+        reader.read(saved(model, tmp_path), "model.keras", {})
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    """Damaged bytes, and damaged configurations in archives that are whole."""
+    raw = saved(sequential((6, 3), layers.Conv1D(4, 3), layers.LSTM(2), layers.Dense(2)), tmp_path)
+    survey(lambda data: reader.read(data, "model.keras", {}), raw, 60, seed=1)
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+
+    def packed(config: bytes) -> Graph:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, data in {**parts, "config.json": config}.items():
+                archive.writestr(name, data)
+        return reader.read(file.getvalue(), "model.keras", {})
+
+    outcomes = survey(packed, parts["config.json"], 120, seed=2)
+    assert outcomes["ModelError"] + outcomes["UnsupportedError"] > 20
 
 
 def test_refusals(tmp_path: Path) -> None:
