@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from microc.errors import ModelError, ToolError, UsageError
 from microc.frontend import detect, sklearn
 from tests.frontend.mutate import survey
 
+TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")
 LIGHTGBM = """tree
 version=v4
 num_class=1
@@ -77,6 +79,28 @@ def test_an_estimator() -> None:
     program = microc.compile(graph, board="microbit")
     assert program.report()["inputs"][0]["dtype"] == "int16"
     assert "float " not in str(program.files()["model.c"]) + str(program.files()["model_data.c"])
+
+
+@pytest.mark.emulator
+@pytest.mark.cross
+@pytest.mark.skipif(any(shutil.which(tool) is None for tool in TOOLS), reason="needs " + ", ".join(TOOLS))
+@pytest.mark.parametrize("board", ["microbit", "mps2-an386"])
+def test_a_forest_on_boards(board: str, tmp_path: Path) -> None:
+    """Integers on a core without floats, floats with missing values on one that has them: the bits of the host."""
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="needs scikit-learn (pip install microc[sklearn])")
+    rng = np.random.default_rng(1)
+    x = rng.integers(-100, 100, (80, 4)).astype(np.float32)
+    x[::4, 0] = np.nan if board == "mps2-an386" else 0
+    forest = ensemble.RandomForestClassifier(4, random_state=0).fit(x, np.nansum(x, axis=1) > 0)
+    options: dict[str, Any] = {} if board == "mps2-an386" else {"input_dtype": "int8", "leaf_dtype": "int8"}
+    graph = microc.import_sklearn(forest, **options)
+    microc.compile(graph, board=board).write(tmp_path)
+    microc.build(microc.open_project(tmp_path))
+    library = microc.compile(graph)
+    with microc.connect(tmp_path) as device:
+        for row in x[:6].astype(options.get("input_dtype", "float32")):
+            for got, want in zip(device.run(row[None]), library(row[None]), strict=True):
+                np.testing.assert_array_equal(got, want)
 
 
 def test_a_program_and_its_file(tmp_path: Path) -> None:
