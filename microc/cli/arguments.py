@@ -41,6 +41,8 @@ class Arguments(argparse.Namespace):
     output_dtype: list[tuple[str, str]]
     input_layout: list[tuple[str, str]]
     output_layout: list[tuple[str, str]]
+    plugins: list[Path]
+    plugin_file: Path
     tensors: bool
     opt_level: int
     disable_pass: list[str]
@@ -173,6 +175,10 @@ def _reading_options(command: _Parser) -> None:
             f"--{end}-layout", type=_wish, action="append", default=[], metavar="[NAME=]NCHW|NHWC",
             help=f"order of the {end}'s axes, channels first or last; all images unless named",
         )  # fmt: skip
+    group.add_argument(
+        "--plugin", dest="plugins", type=Path, action="append", default=[], metavar="FILE.py",
+        help="operators of your own (examples/custom_operator); the file's code runs; repeatable",
+    )  # fmt: skip
 
 
 def _compile_options(command: _Parser) -> None:
@@ -286,6 +292,9 @@ def _board_commands(add: Adder) -> None:
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument("action", nargs="?", choices=("list", "show", "validate"), default="list")
     command.add_argument("subject", nargs="?", default="", metavar="NAME|FILE")
+    command = add("plugin", "run the cases of a plugin's operators", "check examples/custom_operator/operators.py")
+    command.add_argument("action", choices=("check",))
+    command.add_argument("plugin_file", type=Path, metavar="FILE.py", help="a plugin (microc.plugin); its code runs")
     add("ports", "list the serial ports of this machine", "")
     add("doctor", "look for the tools that microc works with", "")
 

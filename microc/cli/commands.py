@@ -217,6 +217,20 @@ def _board(board: Board) -> dict[str, Any]:
     }
 
 
+def plugin(arguments: Arguments) -> show.Answer:
+    """``microc plugin check``."""
+    from microc.driver.plugin_check import check_plugin
+    from microc.plugin import load_plugin
+
+    found = load_plugin(arguments.plugin_file)
+    results = check_plugin(found)
+    failed = sum(bool(result.problem) for result in results)
+    rows = [(r.operator, r.case, r.problem or "ok") for r in results]
+    text = show.table(("operator", "case", "result"), rows, 3)
+    text += f"\n\n{len(results) - failed} of {len(results)} cases agree: reference, interpreted loops, compiled C"
+    return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
+
+
 def ports(arguments: Arguments) -> show.Answer:
     """``microc ports``."""
     from serial.tools import list_ports
@@ -256,6 +270,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "profile": profile,
         "verify": verify,
         "boards": boards,
+        "plugin": plugin,
         "ports": ports,
         "doctor": doctor,
     }

@@ -149,7 +149,8 @@ class TfliteFile:
                 name = f"CUSTOM:{text(code.CustomCode())}"
             inputs = self._indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
             outputs = self._indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
-            options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
+            custom = as_array(table.CustomOptionsAsNumpy()).astype(np.uint8).tobytes()
+            options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}", custom)
         return Operator(index, name, inputs, outputs, options)
 
     def array(self, tensor: Tensor) -> Array:

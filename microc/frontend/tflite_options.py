@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from microc.errors import ModelError
 MAX_RANK = 8
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
+_CUSTOM_BYTES, _CUSTOM_ITEMS = 1 << 16, 256
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
 
@@ -26,7 +27,7 @@ def reading(where: str) -> Iterator[None]:
     """Turn what the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
     try:
         yield
-    except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
+    except (struct.error, LookupError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(
             "the file is corrupt or truncated",
             where=where,
@@ -36,11 +37,41 @@ def reading(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The builtin options of one operator; fields are asked for by their schema name in camel case."""
+    """The options of one operator: builtin ones, whose fields are asked for by their schema name in camel case, or the bytes of
+    a custom one."""
 
     kind: int
     table: Any
     where: str
+    custom: bytes = b""
+
+    def custom_fields(self) -> Mapping[str, Any]:
+        """Custom options as TFLite writes them, a FlexBuffer: numbers, bools, strings and tuples of them by name."""
+        from flatbuffers import flexbuffers
+
+        if not self.custom:
+            return {}
+        if len(self.custom) > _CUSTOM_BYTES:
+            raise ModelError(f"{len(self.custom)} bytes of custom options", where=self.where)
+        with reading(self.where):
+            root = flexbuffers.GetRoot(self.custom)
+            if not root.IsMap:
+                raise ModelError("the custom options are no map of names to values", where=self.where)
+            names = [key.AsKey for key in root.AsMap.Keys]
+            return {name: self._custom(root.AsMap[name]) for name in names}
+
+    def _custom(self, found: Any) -> Any:
+        if (found.IsVector or found.IsTypedVector) and not found.IsMap:
+            items = found.AsVector if found.IsVector else found.AsTypedVector
+            if len(items) > _CUSTOM_ITEMS:
+                raise ModelError(f"{len(items)} items in a custom option", where=self.where)
+            return tuple(self._simple(items[k]) for k in range(len(items)))
+        return self._simple(found)
+
+    def _simple(self, found: Any) -> Any:
+        if not (found.IsInt or found.IsFloat or found.IsBool or found.IsString):
+            raise ModelError("a custom option is neither a number nor a string", where=self.where)
+        return found.Value
 
     def fields(self, name: str, *, required: bool = False) -> Fields:
         """The options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
