@@ -152,12 +152,19 @@ def flash(arguments: Arguments) -> show.Answer:
     from microc.driver import firmware
 
     project = firmware.open_project(arguments.folder)
-    command, answered = firmware.flash_project(
+    commands, answered = firmware.flash_project(
         project, arguments.runner, port=arguments.port, dry_run=arguments.dry_run, patience=arguments.timeout
     )
-    line = shlex.join(command)
-    text = line + ("\nthe board answers: it runs this build" if answered else "")
-    return show.Answer({"runner": list(command), "dry_run": arguments.dry_run, "answered": answered}, text)
+    text = "\n".join(map(shlex.join, commands)) + ("\nthe board answers: it runs this build" if answered else "")
+    return show.Answer(
+        {
+            "runner": list(commands[0]),
+            "commands": [list(c) for c in commands],
+            "dry_run": arguments.dry_run,
+            "answered": answered,
+        },
+        text,
+    )
 
 
 def boards(arguments: Arguments) -> show.Answer:
@@ -203,7 +210,7 @@ def boards(arguments: Arguments) -> show.Answer:
 
 
 def _board(board: Board) -> dict[str, Any]:
-    from microc.device.flash import runners
+    from microc.device.runners import runners
 
     return {
         "name": board.name,

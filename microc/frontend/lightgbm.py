@@ -50,7 +50,7 @@ def _integer(fields: Mapping[str, str], name: str, where: str) -> int:
 
 def _numbers(fields: Mapping[str, str], name: str, dtype: type, count: int, where: str) -> Array:
     try:
-        found = np.array(fields[name].split(), dtype)
+        found: Array = np.array(fields[name].split(), dtype)
     except (KeyError, ValueError) as error:
         raise ModelError(f"{name!r} is missing or holds no numbers", where=where) from error
     if len(found) != count:

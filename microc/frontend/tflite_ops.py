@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from microc.frontend import (
+    tflite_control,
     tflite_elementwise,
     tflite_images,
+    tflite_logic,
     tflite_neural,
+    tflite_places,
+    tflite_recurrent,
     tflite_shapes,
     tflite_slices,
     tflite_variables,
@@ -16,9 +20,13 @@ from microc.sealed import Registry
 SPELLINGS: Registry[Spelling] = Registry(
     "a TFLite operator",
     {
+        **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
         **tflite_images.SPELLINGS,
+        **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
+        **tflite_places.SPELLINGS,
+        **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
@@ -29,10 +37,7 @@ SPELLINGS: Registry[Spelling] = Registry(
 _HINTS = (
     ("CUSTOM:", "a custom operator exists only in the program it was made for: teach it to microc with --plugin"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
-    ("WHILE", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("UNIDIRECTIONAL_SEQUENCE_LSTM", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("ARG_MAX", "end the network before it and take the largest output in the firmware"),
     ("", "replace the operator in the model, or cut the model before it"),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_build import Piece
 from microc.frontend.tflite_spelling import MOVABLE, Spelling
 from microc.graph.ir import Attr
 
@@ -49,7 +50,11 @@ def split_v(application: Application) -> None:
 
 def slice_(application: Application) -> None:
     """SLICE: begin and size per axis; size -1 is all the rest."""
-    data, begin, size = application.moved(0), application.integers(1), application.integers(2)
+    data = application.moved(0)
+    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
+        _computed_slice(application, data)
+        return
+    begin, size = application.integers(1), application.integers(2)
     shape = application.type(data).shape
     if not len(begin) == len(size) == len(shape):
         application.broken(f"begin {begin} and size {size} for shape {shape}")
@@ -59,6 +64,16 @@ def slice_(application: Application) -> None:
     if any(not 0 <= first < last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
         application.broken(f"begin {begin} and size {size} leave shape {shape}")
     application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+
+
+def _computed_slice(application: Application, data: str) -> None:
+    """A slice from computed indices on: of constant size, or a piece that waits for the others to be joined to."""
+    begin, size, shape = application.value(1), application.value(2), application.type(data).shape
+    known = application.builder.consts.get(size)
+    if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
+        application.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
+    else:
+        application.builder.pieces[application.target().name] = Piece(data, begin, size)
 
 
 @dataclass(frozen=True, slots=True)

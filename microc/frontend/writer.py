@@ -83,9 +83,11 @@ class GraphWriter:
         self._nodes.append(Node(op, tuple(inputs), (name,), attrs, self.loc))
         return name
 
-    def set_quant(self, value: str, quant: Quant) -> None:
-        """Say what the integers of ``value`` stand for."""
-        self.types[value] = replace(self.types[value], quant=quant)
+    def set_quant(self, value: str, quant: Quant | None, dtype: str = "") -> str:
+        """Say what the integers of ``value`` stand for, and their dtype where a quantised operator leaves the choice."""
+        kind = self.types[value]
+        self.types[value] = replace(kind, quant=quant, dtype=dtype or kind.dtype)
+        return value
 
     def reshape(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
@@ -94,7 +96,7 @@ class GraphWriter:
 
     def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
         """The finished graph; ``outputs``: what each is called, and the value that it is."""
-        known = {}
+        known: dict[str, str] = {}
         for label, value in outputs.items():
             known[label] = fresh_name({*self.types, *known.values()}, label)
             self.types[known[label]] = self.types[value]

@@ -82,7 +82,9 @@ def _comparison_cases(sign: str) -> Iterable[Case]:
     for dtype in NUMBERS[1:]:
         low, high = dtypes.int_range(dtype)
         edges = np.array([low, low + 1, 5, high - 1, high], dtypes.to_numpy(dtype))
-        yield Case(attrs, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype)
+        yield Case(
+            attrs, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype
+        )
     if sign in ("eq", "ne"):
         yield Case(attrs, (TensorType((2, 5), "bool"), TensorType((5,), "bool")), name="bool")
 

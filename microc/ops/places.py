@@ -392,9 +392,7 @@ def _compute_update(call: OpCall) -> te.Tensor:
             for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
         ]
         inside = ir.all_of(
-            condition
-            for offset, part in zip(offsets, size, strict=True)
-            for condition in (offset >= 0, offset < part)
+            condition for offset, part in zip(offsets, size, strict=True) for condition in (offset >= 0, offset < part)
         )
         return x[index] if inside is None else ir.select(inside, new[tuple(offsets)], x[index])
 

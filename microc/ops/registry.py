@@ -144,6 +144,7 @@ FAMILIES = (
     "control",
     "conv",
     "conv_transpose",
+    "cumsum",
     "dense",
     "elementwise",
     "lookup",

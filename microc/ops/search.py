@@ -14,7 +14,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph.ir import TensorType
+from microc.graph.ir import Attr, TensorType
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -91,7 +91,7 @@ def _cases_arg() -> Iterable[Case]:
     for shape, axis in (((2, 5, 3), 1), ((7,), 0), ((3, 4), -1), ((4, 1), 1), ((5, 2), 0)):
         for dtype, out in (("float32", "int32"), ("int8", "int64")):
             for last in (False, True):
-                attrs = {"axis": axis, "keepdims": last, "last": last, "out_dtype": out}
+                attrs: dict[str, Attr] = {"axis": axis, "keepdims": last, "last": last, "out_dtype": out}
                 yield Case(attrs, (TensorType(shape, dtype),), name=f"{dtype} {shape}")
     ties = np.array([[3, 1, 3, 1]], np.int8)
     for last in (False, True):
@@ -159,9 +159,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         sink = ir.Let(held, values[n, j, i], ir.Let(at, places[n, j, i], ir.If(ahead, swap)))
         enter = ir.seq(ir.Store(value, (zero,), x[n, e, i]), ir.Store(place, (zero,), ir.cast(dtype, e)))
         each = ir.Alloc(value, ir.Alloc(place, ir.seq(enter, ir.For(j, ir.const(count, "int32"), sink))))
-        empty = ir.seq(
-            ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype))
-        )
+        empty = ir.seq(ir.Store(values, (n, c, i), ir.const(0, kind)), ir.Store(places, (n, c, i), ir.const(-1, dtype)))
         body = ir.seq(ir.For(c, ir.const(count, "int32"), empty), ir.For(e, ir.const(extent, "int32"), each))
         return ir.loops([(n, outer), (i, inner)], body)
 
@@ -175,7 +173,7 @@ def _cases_topk() -> Iterable[Case]:
     for shape, axis, k in (((2, 6), -1, 3), ((5,), 0, 5), ((2, 4, 3), 1, 1), ((4, 2), 0, 2)):
         for dtype, out in (("float32", "int32"), ("int8", "int64")):
             for largest in (True, False):
-                attrs = {"axis": axis, "k": k, "largest": largest, "out_dtype": out}
+                attrs: dict[str, Attr] = {"axis": axis, "k": k, "largest": largest, "out_dtype": out}
                 yield Case(attrs, (TensorType(shape, dtype),), name=f"{dtype} {shape}")
     ties = np.array([[2, 9, 2, 9, 9, 1]], np.int8)
     for largest in (True, False):

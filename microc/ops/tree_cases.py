@@ -78,5 +78,5 @@ def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
     pixels = np.array([[0], [127], [128], [255]], np.uint8)
     for mode in (LESS, AT_MOST, GREATER):
         stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))
-        for threshold in (-1.0, 127.0, 127.5, 255.0, 300.0):
-            yield case_of([stump.with_threshold(np.full(3, threshold))], pixels, 1, f"{mode} {threshold}")
+        for bound in (-1.0, 127.0, 127.5, 255.0, 300.0):
+            yield case_of([stump.with_threshold(np.full(3, bound))], pixels, 1, f"{mode} {bound}")

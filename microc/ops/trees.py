@@ -1,8 +1,8 @@
 """``tree_ensemble``: the sum (or extreme) of what the leaves hold to which decision trees lead a row of features.
 
-Operands: data (N, F), float32 or an integer; then constants, as :mod:`microc.ops.tree_arrays` lays them out: feature (M),
+Operands: data (N, F), floats or integers; then constants, as :mod:`microc.ops.tree_arrays` lays them out: feature (M),
 threshold (M, of the data's dtype), left_leaves (M), leaves (T), values (V, W); and those that ``tables`` names, in this order:
-``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) is float32, or int32 where the values are integers.
+``target`` (T), ``leaf`` (leaves), ``mode`` (M). The result (N, targets) has the values' dtype where these are floats, else int32.
 
 ``mode``: how a feature may compare with its threshold to lead to the left, where all nodes agree. A feature that is NaN goes to
 the right unless the mode says otherwise. Nothing grows with the ensemble but the constants.
@@ -53,7 +53,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _result_dtype(values: str) -> str:
-    return "float32" if dtypes.is_float(values) else "int32"
+    return values if dtypes.is_float(values) else "int32"
 
 
 def _start(combine: str, dtype: str) -> int | float:
@@ -167,21 +167,15 @@ class _Walk:
         return body
 
     def step(self) -> ir.Stmt:
-        """One node down."""
-        node = ir.Var("here")
-        feature, left = ir.cast("int32", self.feature[node]), ir.Var("left")
+        """One node down; the node's place changes last, for all else is read there."""
+        node = self.node[0]
+        feature, left = ir.cast("int32", self.feature[node]), ir.cast("int32", self.left_leaves[node])
         mode = ir.cast("int32", self.tables["mode"][node]) if "mode" in self.tables else self.attrs["mode"]
-        goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode)
-        down = ir.If(
-            goes,
-            ir.seq(_set(self.below, left), _set(self.node, node + 1)),
-            ir.seq(
-                _set(self.below, self.below[0] - left),
-                _set(self.node, node + left),
-                _set(self.leaf, self.leaf[0] + left),
-            ),
+        down = ir.seq(_set(self.below, left), _set(self.node, node + 1))
+        across = ir.seq(
+            _set(self.below, self.below[0] - left), _set(self.leaf, self.leaf[0] + left), _set(self.node, node + left)
         )
-        return ir.Let(node, self.node[0], ir.Let(left, ir.cast("int32", self.left_leaves[node]), down))
+        return ir.If(_goes_left(self.data[self.row, feature], self.threshold[node], mode), down, across)
 
     def add(self, leaf: Expr) -> ir.Stmt:
         """The leaf's values join the result."""

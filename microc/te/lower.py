@@ -9,7 +9,6 @@ from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
-
 EXTERN = "extern"
 """Annotates the blocks whose loops an operator wrote: no stage is inlined into them, nor they into any."""
 
@@ -118,9 +117,7 @@ class _Lowering:
                 known[position] = Buffer(self.fresh(name), shape, dtype, "workspace")
                 unread.append(known[position])
         results = tuple(known[position] for position in range(len(definition.results)))
-        body: ir.Stmt = ir.Block(
-            definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),)
-        )
+        body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),))
         for buffer in unread:
             body = ir.Alloc(buffer, body)
         return body
