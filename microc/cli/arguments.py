@@ -43,6 +43,7 @@ class Arguments(argparse.Namespace):
     output_layout: list[tuple[str, str]]
     plugins: list[Path]
     plugin_file: Path
+    markdown: bool
     tensors: bool
     opt_level: int
     disable_pass: list[str]
@@ -175,7 +176,11 @@ def _reading_options(command: _Parser) -> None:
             f"--{end}-layout", type=_wish, action="append", default=[], metavar="[NAME=]NCHW|NHWC",
             help=f"order of the {end}'s axes, channels first or last; all images unless named",
         )  # fmt: skip
-    group.add_argument(
+    _plugin_option(group)
+
+
+def _plugin_option(command: argparse._ActionsContainer) -> None:
+    command.add_argument(
         "--plugin", dest="plugins", type=Path, action="append", default=[], metavar="FILE.py",
         help="operators of your own (examples/custom_operator); the file's code runs; repeatable",
     )  # fmt: skip
@@ -295,6 +300,11 @@ def _board_commands(add: Adder) -> None:
     command = add("plugin", "run the cases of a plugin's operators", "check examples/custom_operator/operators.py")
     command.add_argument("action", choices=("check",))
     command.add_argument("plugin_file", type=Path, metavar="FILE.py", help="a plugin (microc.plugin); its code runs")
+    command = add(
+        "operators", "list the operators that microc knows, with their dtypes", "", "--plugin operators.py --json"
+    )
+    command.add_argument("--markdown", action="store_true", help="as the page docs/operators.md")
+    _plugin_option(command)
     add("ports", "list the serial ports of this machine", "")
     add("doctor", "look for the tools that microc works with", "")
 

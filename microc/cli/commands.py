@@ -238,6 +238,24 @@ def plugin(arguments: Arguments) -> show.Answer:
     return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
 
 
+def operators(arguments: Arguments) -> show.Answer:
+    """``microc operators``."""
+    from microc.driver.operators import FORMATS, markdown, operator_rows, spelled, widest
+    from microc.plugin import load_plugin
+
+    rows = operator_rows([load_plugin(path) for path in arguments.plugins])
+    parts = []
+    for kind in FORMATS:
+        own = [row for row in rows if row.format == kind]
+        every = widest(own)
+        cells = [(row.name, row.note, spelled(row.dtypes, every)) for row in own]
+        parts.append(show.table((f"{len(own)} of {kind}", "", "dtypes"), cells, 3))
+        if any(cell == "any" for *_, cell in cells):
+            parts.append(f"any: {', '.join(every)}")
+    text = markdown() if arguments.markdown else "\n\n".join(parts)
+    return show.Answer({"operators": [asdict(row) for row in rows]}, text)
+
+
 def ports(arguments: Arguments) -> show.Answer:
     """``microc ports``."""
     from serial.tools import list_ports
@@ -278,6 +296,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "verify": verify,
         "boards": boards,
         "plugin": plugin,
+        "operators": operators,
         "ports": ports,
         "doctor": doctor,
     }
