@@ -21,6 +21,7 @@ from microc.ops.registry import Case, OpDef, registry
 from microc.plugin import Plugin, active, extern, load_plugin
 from microc.schedule.intrinsics import SCALAR
 from microc.tir import ir
+from tests.device.smoke import needs
 from tests.frontend.tflite_model import Op, Tensor, model, quantised
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "custom_operator"
@@ -126,6 +127,14 @@ def test_the_command_line(onnx_model: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["check", str(onnx_model), "--plugin", str(OPERATORS)]) == 0
     assert main(["compile", str(onnx_model), "--plugin", str(OPERATORS), "-o", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "model.c").is_file()
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm")
+def test_a_board_runs_them(onnx_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The square root in C on an emulated Cortex-M4, kernel by kernel against the host."""
+    words = ["verify", str(onnx_model), "--plugin", str(OPERATORS), "--board", "mps2-an386", "--samples", "1"]
+    assert main(words) == 0
+    assert "mps2-an386 and host agree" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- what check finds

@@ -50,22 +50,34 @@ def compile_model(
     FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
+    return compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
+
+
+def compile_graph(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: Room | None = None,
+) -> Module:
+    """The same of a graph as it is; ``source`` says in the generated files where it is from."""
     with active(options.plugins):
-        return _compiled(read_model(source, options), source_name(source), target, options, progress, room)
+        return _compiled(read, source, target, options, progress, room)
 
 
 def _compiled(
-    read: Graph, name: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Module:
     graph = optimise(read, options)
-    module, goal = build_within_budget(graph, target, name, options, progress, room.flash if room else 0)
+    module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, name, goal, None, [streams.lower(chain) for chain in chains]))
+        made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
         return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)
