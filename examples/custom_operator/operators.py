@@ -67,7 +67,7 @@ def snake_from_onnx(application: OnnxApplication) -> None:
 
 
 def snake_from_tflite(application: TfliteApplication) -> None:
-    alpha = float(application.operator.options.custom_fields().get("alpha", 1.0))
+    alpha = float(application.operator.custom.get("alpha", 1.0))
     application.result("snake", (application.operand(0),), {"alpha": alpha})
 
 

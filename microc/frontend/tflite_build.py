@@ -12,7 +12,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
-DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 """What a value of the graph may be."""
 _MAX_STATE_BYTES = 64 << 20
 

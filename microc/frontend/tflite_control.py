@@ -1,4 +1,4 @@
-"""Spellings of TFLite's control flow: IF, and WHILE of a number of turns that is known when compiling.
+"""Spellings of TFLite's operators that hold subgraphs: IF, STABLEHLO_COMPOSITE, and WHILE where its turns can be counted.
 
 How often a WHILE runs follows from what it carries that starts as a constant and changes by constants: counters. They are
 followed here, turn by turn. A counter that is the number of the turn goes; a list that gets its t-th element in turn t becomes
@@ -47,6 +47,31 @@ def loop(application: Application) -> None:
     starts = {k: application.builder.consts[name] for k, name in enumerate(given) if name in application.builder.consts}
     turns = _follow(application, condition, body, starts)
     _emit(application, _Loop(body, len(turns), _roles(body, turns)), given)
+
+
+def composite(application: Application) -> None:
+    """STABLEHLO_COMPOSITE: the operators that it stands for, in its place."""
+    fields = application.operator.options.fields("StableHLOCompositeOptions", required=True)
+    inside = application.builder.subgraph(fields.integer("DecompositionSubgraphIndex", 1))
+    given = [application.value(position) for position in range(len(application.operator.inputs))]
+    targets = [application.target(position) for position in range(len(application.operator.outputs))]
+    kinds = [[application.type(name) for name in given], [target.type for target in targets]]
+    if any(
+        [(inside.types[name].shape, inside.types[name].dtype) for name in names] != [(k.shape, k.dtype) for k in wanted]
+        for names, wanted in zip((inside.inputs, inside.outputs), kinds, strict=True)
+    ):
+        application.broken("a decomposition with other inputs or outputs")
+    builder, unique = application.builder, application.builder.file.unique
+    names = dict(zip((*inside.inputs, *inside.outputs), (*given, *(t.name for t in targets)), strict=True))
+    for name, data in inside.consts.items():
+        names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, inside.types[name].quant)
+    for node in inside.nodes:
+        for name in node.outputs:
+            if name not in names:
+                names[name] = unique(f"{application.loc.name}_{name}")
+        inputs = [names[name] if name else "" for name in node.inputs]
+        likes = [inside.types[name] for name in node.outputs]
+        application.append(node.op, inputs, node.attrs, [names[name] for name in node.outputs], likes)
 
 
 # ---------------------------------------------------------------- following counters
@@ -195,5 +220,6 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
 
 SPELLINGS: Mapping[str, Spelling] = {
     "IF": Spelling(branch, ()),
+    "STABLEHLO_COMPOSITE": Spelling(composite, ()),
     "WHILE": Spelling(loop, ()),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
@@ -123,6 +124,24 @@ def pool(op: str) -> Spelling:
     return Spelling(spell)
 
 
+def l2_pool(application: Application) -> None:
+    """L2_POOL_2D: the root of the mean square of the elements inside the image."""
+    fields = application.operator.options.fields("Pool2DOptions", required=True)
+    data = application.operand(0)
+    application.rank(data, 4)
+    kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+    attrs = _window(application, fields, data, kernel, dilated=False)
+    function = str(attrs.pop("activation"))
+    attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
+    mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
+    root = application.emit("sqrt", (mean,), {})
+    bounds = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+    if function not in bounds:
+        application.refuse(f"a fused {function}")
+    low, high = bounds[function]
+    application.result("clip", (root,), {"minimum": low, "maximum": high})
+
+
 def softmax(application: Application) -> None:
     """SOFTMAX over the last axis; int8 data may give int16 probabilities."""
     fields = application.operator.options.fields("SoftmaxOptions")
@@ -210,6 +229,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "CONV_2D": Spelling(conv2d),
     "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
     "FULLY_CONNECTED": Spelling(fully_connected),
+    "L2_POOL_2D": Spelling(l2_pool, FLOAT),
     "LOG_SOFTMAX": Spelling(log_softmax, FLOAT),
     "MAX_POOL_2D": pool("max_pool2d"),
     "SOFTMAX": Spelling(softmax),

@@ -11,6 +11,7 @@ from microc.frontend import (
     tflite_places,
     tflite_recurrent,
     tflite_shapes,
+    tflite_signal,
     tflite_slices,
     tflite_variables,
 )
@@ -28,6 +29,7 @@ SPELLINGS: Registry[Spelling] = Registry(
         **tflite_places.SPELLINGS,
         **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
+        **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
     },

@@ -17,9 +17,12 @@ from microc.errors import ModelError
 MAX_RANK = 8
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
-_CUSTOM_BYTES, _CUSTOM_ITEMS = 1 << 16, 256
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
+
+
+Custom = int | float | str | tuple[int | float | str, ...]
+"""What a custom option may be."""
 
 
 @contextmanager
@@ -37,47 +40,22 @@ def reading(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one operator: builtin ones, whose fields are asked for by their schema name in camel case, or the bytes of
-    a custom one."""
+    """The builtin options of one operator; fields are asked for by their schema name in camel case.
+
+    ``second``: they are of the schema's second union, which newer operators use.
+    """
 
     kind: int
     table: Any
     where: str
-    custom: bytes = b""
-
-    def custom_fields(self) -> Mapping[str, Any]:
-        """Custom options as TFLite writes them, a FlexBuffer: numbers, bools, strings and tuples of them by name."""
-        from flatbuffers import flexbuffers
-
-        if not self.custom:
-            return {}
-        if len(self.custom) > _CUSTOM_BYTES:
-            raise ModelError(f"{len(self.custom)} bytes of custom options", where=self.where)
-        with reading(self.where):
-            root = flexbuffers.GetRoot(self.custom)
-            if not root.IsMap:
-                raise ModelError("the custom options are no map of names to values", where=self.where)
-            names = [key.AsKey for key in root.AsMap.Keys]
-            return {name: self._custom(root.AsMap[name]) for name in names}
-
-    def _custom(self, found: Any) -> Any:
-        if (found.IsVector or found.IsTypedVector) and not found.IsMap:
-            items = found.AsVector if found.IsVector else found.AsTypedVector
-            if len(items) > _CUSTOM_ITEMS:
-                raise ModelError(f"{len(items)} items in a custom option", where=self.where)
-            return tuple(self._simple(items[k]) for k in range(len(items)))
-        return self._simple(found)
-
-    def _simple(self, found: Any) -> Any:
-        if not (found.IsInt or found.IsFloat or found.IsBool or found.IsString):
-            raise ModelError("a custom option is neither a number nor a string", where=self.where)
-        return found.Value
+    second: bool = False
 
     def fields(self, name: str, *, required: bool = False) -> Fields:
         """The options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
         import tflite
 
-        if self.kind == getattr(tflite.BuiltinOptions, name) and self.table is not None:
+        union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
+        if self.kind == getattr(union, name) and self.table is not None:
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
@@ -140,3 +118,39 @@ def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
     if len(entries) > MAX_RANK:
         raise ModelError(f"{what} has {len(entries)} entries; at most {MAX_RANK} are allowed", where=where)
     return tuple(int(i) for i in entries)
+
+
+_CUSTOM_ITEMS = 256
+MOST_CUSTOM_BYTES = 4096
+"""Options of custom operators that are longer are not looked into."""
+
+
+def custom_options(data: bytes) -> Mapping[str, Custom]:
+    """The options in a flexbuffer map by name: numbers, texts, and tuples of them; empty where ``data`` is no such map."""
+    from flatbuffers import flexbuffers
+
+    if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
+        return {}
+    try:
+        root = flexbuffers.GetRoot(data)
+        fields = root.AsMap if root.IsMap else None
+        found = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+    except (struct.error, LookupError, ValueError, TypeError, OverflowError):
+        return {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _custom(found: Any) -> Custom | None:
+    """One option; None for maps and other nests. Lists are as long as a tensor has axes, or a little longer."""
+    if (found.IsVector or found.IsTypedVector) and not found.IsMap:
+        items = found.AsVector if found.IsVector else found.AsTypedVector
+        values = tuple(_simple(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
+        return tuple(v for v in values if v is not None) if values and None not in values else None
+    return _simple(found)
+
+
+def _simple(found: Any) -> int | float | str | None:
+    value: int | float | str | None = (
+        found.Value if found.IsInt or found.IsFloat or found.IsBool or found.IsString else None
+    )
+    return value

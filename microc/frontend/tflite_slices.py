@@ -88,7 +88,7 @@ class _Masks:
 
 
 def strided_slice(application: Application) -> None:
-    """STRIDED_SLICE: numpy's slicing, with new and removed axes; strides must be positive."""
+    """STRIDED_SLICE: numpy's slicing, with new and removed axes. Axes with negative strides are turned round first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
     data = application.moved(0)
@@ -98,6 +98,14 @@ def strided_slice(application: Application) -> None:
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
+    turned = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
+    if turned:
+        data = application.emit("reverse", (data,), {"axes": turned})
+        extents = application.type(data).shape
+        ranges = [
+            (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
+            for axis, (first, last, step) in enumerate(ranges)
+        ]
     first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
     attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
     if masks.new_axis or masks.shrink_axis:
@@ -131,10 +139,10 @@ def _slice_ranges(
             ranges.append(_one_index(application, first, shape[len(ranges)]))
         else:
             extent = shape[len(ranges)]
-            first = 0 if masks.begin >> i & 1 else first
-            last = extent if masks.end >> i & 1 else last
+            first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
+            last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
             ranges.append(_one_range(application, first, last, stride, extent))
-            result.append(-(-(ranges[-1][1] - ranges[-1][0]) // stride))
+            result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
     whole(len(shape) - len(ranges))
     return ranges, result
 
@@ -147,11 +155,13 @@ def _one_index(application: Application, index: int, extent: int) -> tuple[int, 
 
 
 def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
-    if stride < 1:
-        application.refuse(f"stride {stride}")
+    """Bounds within the axis: from 0 to the extent, or (backwards) from its last index to -1."""
+    if stride == 0:
+        application.broken("stride 0")
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
-    first, last = max(first, 0), min(last, extent)
-    if first >= last:
+    low, high = (0, extent) if stride > 0 else (-1, extent - 1)
+    first, last = min(max(first, low), high), min(max(last, low), high)
+    if (last - first) * stride <= 0:
         application.refuse(f"a slice without elements, {first} to {last} of {extent}")
     return first, last, stride
 

@@ -147,6 +147,7 @@ FAMILIES = (
     "cumsum",
     "dense",
     "elementwise",
+    "fft",
     "lookup",
     "places",
     "pool",
@@ -157,6 +158,7 @@ FAMILIES = (
     "search",
     "shape",
     "softmax",
+    "spectrum",
     "svdf",
     "trees",
 )

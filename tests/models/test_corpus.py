@@ -28,11 +28,12 @@ EXACT = models(
     "seanet_transpose_conv__*",
     "gen_unet_int8*",
     "tflm_mnist_lstm_int8*",
+    "tflm_audio_preprocessor_int8*",
     "tfs_mobilenet_v1_025_224_uint8*",
 )
 FLOAT = models(
     "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
-    "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_simple_topk*",
+    "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_*",
     "tfs_movie_review*", "gen_lstm2_float*",
     "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
 )  # fmt: skip
