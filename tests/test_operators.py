@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
-    assert page == markdown(), "write it again: microc operators --markdown > docs/operators.md"
+    assert page == markdown(), "write it again: make docs"
 
 
 def test_every_operator_has_its_row() -> None:
