@@ -24,6 +24,7 @@ from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.graph.ir import Graph, Loc, TensorType
+from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
@@ -39,6 +40,9 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""
+
+CUSTOM: Registry[Spelling] = Registry("an ONNX operator", {})
+"""Operators of plugins, by ``domain::operator``."""
 
 EVERY_INPUT = "*"
 _LISTED = 40
@@ -78,7 +82,8 @@ def _translate(builder: Builder, operator: Operator) -> None:
             application.broken(f"{name!r} is an initialiser and an output")
         if operator.outputs.count(name) > 1 and name:
             application.broken(f"the output {name!r} is listed twice")
-    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code)
+    custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
+    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in FOLDS
     if spelling is None and not computed:
         application.refuse("the operator is unknown to microc", _hint(operator))
@@ -106,7 +111,7 @@ def _hint(operator: Operator) -> str:
     if operator.code in ("LSTM", "GRU", "RNN"):
         return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
-        return "export the model with ONNX's own operators"
+        return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
 
 
