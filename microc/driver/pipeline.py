@@ -62,16 +62,27 @@ def compile_model(
 
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
-    read = read_model(path, options)
+    return compile_graph(read_model(path, options), path.name, target, options, progress, room)
+
+
+def compile_graph(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: Room | None = None,
+) -> Module:
+    """The same of a graph that a frontend made; ``source`` says in the generated files where it is from."""
     graph = optimise(read, options)
-    module, goal = build_within_budget(graph, target, path.name, options, progress, room.flash if room else 0)
+    module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, path.name, goal, None, [streams.lower(chain) for chain in chains]))
+        made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
         return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)
