@@ -22,6 +22,7 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
+        "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "mve", "unaligned", "mul64"})),
     }
 )

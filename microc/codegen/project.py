@@ -30,7 +30,7 @@ OPTIMISATION = {
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to
 a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer."""
-THUMB1 = " -fira-algorithm=priority -fno-tree-reassoc"
+THUMB1 = " -fira-algorithm=priority -fno-tree-reassoc -fno-tree-ter"
 """More of them for cores with eight low registers: values stay in the order of the C, and those used most get the registers."""
 RUNTIME_OPTIMISATION = "-Os"
 """Compiler options for all that is not the network."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from microc import dtypes
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
@@ -55,6 +57,7 @@ class ModelContext:
     resets: tuple[str, ...]
     data_declarations: tuple[str, ...]
     data_definitions: tuple[str, ...]
+    data_needs_math: bool
     regions: tuple[tuple[int, int, str], ...]
 
 
@@ -116,6 +119,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
         resets=resets,
         data_declarations=tuple(f"extern {declaration(v)};" for v in prefixed),
         data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED")) for v in prefixed),
+        data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])

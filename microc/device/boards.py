@@ -1,7 +1,8 @@
 """Boards from their files: ``boards/<name>.toml``, checked against ``boards/board.schema.json``. Data only.
 
 A loaded :class:`~microc.target.Board` carries every table of its file in ``raw``, under the names of the schema; optional
-tables that are absent from the file are absent from ``raw``, except ``memory``, ``console`` and ``flash``, which are then empty.
+tables that are absent from the file are absent from ``raw``, except ``memory``, ``setup``, ``console`` and ``flash``, which are
+then empty.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from microc import paths
+from microc.device.runners import list_runners
 from microc.errors import UsageError
 from microc.target import CPUS, Board, Region, target_for
 
-_EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}}
+_EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}, "setup": {"registers": []}}
 
 
 def list_boards() -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def _find(name: str) -> Path:
     known = list_boards()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "known: " + ", ".join(known)
+        hint = f"did you mean {' or '.join(close)}?" if close else "`microc boards` lists them."
         raise UsageError(
             f"unknown board {name!r}", hint=hint + " A path that ends in .toml names a board file of your own."
         )
@@ -112,6 +114,7 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             ports = ", ".join(sorted(f"ports/{p.name}" for p in (paths.runtime_c() / "ports").glob("*.c")))
             place = _place(path, text, ["build", "sources"])
             raise UsageError(f"there is no port file {source!r}", where=place, hint="known: " + ports)
+    _check_runners(path, text, data["flash"]["runner"])
     memory = data["memory"]
     for i, region in enumerate(memory):
         for other in memory[:i]:
@@ -133,6 +136,15 @@ def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
             where=str(path),
             hint="see boards/README.md",
         )
+
+
+def _check_runners(path: Path, text: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    """A runner is one of ours, or brings its command along."""
+    for i, entry in enumerate(entries):
+        if "argv" not in entry and entry["name"] not in list_runners():
+            place = _place(path, text, ["flash", "runner", i, "name"])
+            hint = "known: " + ", ".join(list_runners()) + ". One of your own needs argv."
+            raise UsageError(f"there is no runner {entry['name']!r}", where=place, hint=hint)
 
 
 def _place(path: Path, text: str, keys: Sequence[str | int]) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import weakref
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -213,7 +214,7 @@ class Control:
         return cast(dict[str, Any], json.loads(line))
 
 
-def fill(argument: str, values: dict[str, str]) -> str:
+def fill(argument: str, values: Mapping[str, str]) -> str:
     """An argument of a board file with its ``{placeholders}`` filled; other braces stay."""
     for name, value in values.items():
         argument = argument.replace("{" + name + "}", value)

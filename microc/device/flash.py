@@ -1,4 +1,4 @@
-"""Bringing an image onto a board, in the manner of west: a board file lists runners (a name and a command), first found wins.
+"""Bringing an image onto a board, in the manner of west: a board lists runners, the first found wins.
 
 The runner of an emulated board is gdb: it writes the image into the memory of a board held at reset and compares it, after
 which the board is reset and runs. That is a true load, and the same steps as with a probe.
@@ -8,77 +8,84 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from microc.device.emulator import Emulator, fill
-from microc.device.toolchain import require
+from microc.device.image import FORMATS, convert
+from microc.device.runners import Runner, runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
-_SECONDS = 300
 _SHOWN_LINES = 20
-_GDB = "{gdb}"
-
-
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """A way to flash: its name and its command, with ``{elf}`` and ``{gdb}`` still to be filled."""
-
-    name: str
-    argv: tuple[str, ...]
-
-    @property
-    def emulated(self) -> bool:
-        """Whether it talks to the gdb server of an emulator."""
-        return any(_GDB in argument for argument in self.argv)
-
-    def command(self, elf: Path, gdb: str = _GDB, extra: Sequence[str] = ()) -> tuple[str, ...]:
-        """The command for an image; ``gdb`` is ``host:port``, ``extra`` arguments go to the end."""
-        return (*(fill(argument, {"elf": str(elf), "gdb": gdb}) for argument in self.argv), *extra)
-
-
-def runners(board: Board) -> tuple[Runner, ...]:
-    """The runners of a board, best first; none where there is nothing to flash (the host)."""
-    return tuple(Runner(r["name"], tuple(r["argv"])) for r in board.raw["flash"]["runner"])
-
-
-def select_runner(board: Board, name: str = "") -> Runner:
-    """The named runner; without a name the first whose program is on PATH, or the first of all when none is.
-
-    Raises :class:`UsageError` for a board without runners and for an unknown name.
-    """
-    known = runners(board)
-    if not known:
-        raise UsageError(f"board {board.name!r} has nothing to flash", hint="run the program of the project instead")
-    if not name:
-        return next((runner for runner in known if shutil.which(runner.argv[0])), known[0])
-    for runner in known:
-        if runner.name == name:
-            return runner
-    raise UsageError(f"board {board.name!r} has no runner {name!r}", hint="known: " + ", ".join(r.name for r in known))
 
 
 def flash(
-    board: Board, elf: Path, *, runner: str = "", dry_run: bool = False, extra: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Flash ``elf`` and return the command; ``dry_run`` only returns it.
+    board: Board, elf: Path, *, runner: str = "", port: str = "", dry_run: bool = False, extra: Sequence[str] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """Flash ``elf`` and return the commands; ``dry_run`` only returns them. ``extra`` arguments go to the first one's end.
 
-    On an emulated board this loads and checks the image in an emulator of its own, which then ends: to go on talking to it,
-    use :func:`load`. Raises :class:`ToolError` when the runner is missing or fails, :class:`DeviceError` when it hangs.
+    ``port`` is the serial port, for runners that talk to a boot loader. On an emulated board this loads and checks the image
+    in an emulator of its own, which then ends: to go on talking to it, use :func:`load`. Raises :class:`ToolError` when the
+    runner is missing or fails, :class:`DeviceError` when it hangs or finds no board.
     """
     chosen = select_runner(board, runner)
     if dry_run:
-        return chosen.command(elf, extra=extra)
+        return _commands(chosen, _files(chosen, board, elf, port), extra)
     if not elf.is_file():
         raise UsageError("there is no such image", where=str(elf), hint="build the project first")
+    _check_present(board, chosen, alone=bool(runner))
     if not chosen.emulated:
-        command = chosen.command(elf, extra=extra)
-        _run(command)
-        return command
+        return _flash_hardware(board, chosen, elf, port, extra)
     with Emulator(board, None, debug=True) as emulator:
-        return load(emulator, elf)
+        return (load(emulator, elf),)
+
+
+def _check_present(board: Board, chosen: Runner, *, alone: bool) -> None:
+    """ToolError with the ways to get a runner, when the chosen one cannot work here."""
+    if not chosen.lack:
+        return
+    if alone:
+        raise ToolError(chosen.lack, where=f"runner {chosen.name}", hint=chosen.install)
+    ways = "\n".join(f"    {r.name}: {r.lack}; {r.install}" for r in runners(board))
+    raise ToolError(f"nothing here can flash {board.name}:\n{ways}", where=board.name, hint="one of them is enough")
+
+
+def _flash_hardware(
+    board: Board, chosen: Runner, elf: Path, port: str, extra: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    if chosen.mentions("port") and not port:
+        hint = "name it: --port /dev/ttyACM0; `microc ports` lists those of this machine"
+        raise UsageError(f"runner {chosen.name} needs the board's serial port", hint=hint)
+    for suffix in FORMATS:
+        if chosen.mentions(suffix):
+            convert(elf, suffix, board)
+    files = _files(chosen, board, elf, port)
+    if chosen.commands:
+        lines = (fill(line, files) for line in chosen.commands)
+        Path(files["commands"]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    commands = _commands(chosen, files, extra)
+    for command in commands:
+        _run(command, chosen)
+    return commands
+
+
+def _files(chosen: Runner, board: Board, elf: Path, port: str) -> dict[str, str]:
+    """What the placeholders stand for; those that only a run can know stay as they are."""
+    values = {"elf": str(elf), "commands": str(elf.with_suffix(".jlink"))}
+    values |= {suffix: str(elf.with_suffix(f".{suffix}")) for suffix in FORMATS}
+    start = next((region.origin for region in board.regions if region.kind == "flash"), 0)
+    values["base"] = f"{start:#x}"
+    if port:
+        values["port"] = port
+    if chosen.mentions("drive") and chosen.drive is not None:
+        values["drive"] = str(chosen.drive)
+    return values
+
+
+def _commands(chosen: Runner, values: Mapping[str, str], extra: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    first = (*(fill(argument, values) for argument in chosen.argv), *extra)
+    return (first, tuple(fill(argument, values) for argument in chosen.then)) if chosen.then else (first,)
 
 
 def load(emulator: Emulator, elf: Path) -> tuple[str, ...]:
@@ -88,8 +95,8 @@ def load(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     """
     usable = [r for r in runners(emulator.board) if r.emulated and shutil.which(r.argv[0])]
     if usable:
-        command = usable[0].command(elf, emulator.gdb)
-        output = _run(command)
+        command = _commands(usable[0], {"elf": str(elf), "gdb": emulator.gdb})[0]
+        output = _run(command, usable[0])
         if "MIS-MATCHED" in output or "matched." not in output:
             raise ToolError("the image did not arrive whole:\n" + _tail(output), where=" ".join(command))
     else:
@@ -99,9 +106,12 @@ def load(emulator: Emulator, elf: Path) -> tuple[str, ...]:
     return command
 
 
-def _run(command: Sequence[str]) -> str:
+def _run(command: Sequence[str], chosen: Runner) -> str:
     """Run a flasher and return what it printed, both streams."""
-    program = require(command[0])
+    line = " ".join(command)
+    program = shutil.which(command[0])
+    if program is None:
+        raise ToolError(f"{command[0]} is not on PATH", where=line, hint=chosen.install)
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -110,18 +120,21 @@ def _run(command: Sequence[str]) -> str:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_SECONDS,
+            timeout=chosen.seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         hint = "check the probe and its cable"
-        raise DeviceError(f"{command[0]} did not finish in {_SECONDS} s", where=" ".join(command), hint=hint) from error
+        raise DeviceError(f"{command[0]} did not finish in {chosen.seconds:g} s", where=line, hint=hint) from error
     except OSError as error:
-        raise ToolError(f"cannot run {program}: {error.strerror or error}", where=" ".join(command)) from error
+        raise ToolError(f"cannot run {program}: {error.strerror or error}", where=line) from error
+    for failure in chosen.failures:  # some programs report these with exit code 0
+        if failure.says in done.stdout:
+            raise DeviceError(f"{failure.means}\n{_tail(done.stdout)}", where=line, hint=failure.hint)
     if done.returncode != 0:
         raise ToolError(
             f"{command[0]} failed with exit code {done.returncode}\n{_tail(done.stdout)}",
-            where=" ".join(command),
+            where=line,
             hint="check that the board is connected and powered",
         )
     return done.stdout

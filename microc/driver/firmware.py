@@ -19,8 +19,9 @@ from microc.codegen.project import shared_source
 from microc.device.boards import load_copy
 from microc.device.client import Client, Progress
 from microc.device.emulator import Emulator, instructions
-from microc.device.flash import flash, load, select_runner
+from microc.device.flash import flash, load
 from microc.device.info import Stats, Timing
+from microc.device.runners import select_runner
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.device.transport import Transport, open_transport
 from microc.driver.export import build_library
@@ -233,23 +234,23 @@ def _session(project: Project, transport: Transport, patience: float, progress: 
 
 def flash_project(
     project: Project, runner: str = "", *, port: str = "", dry_run: bool = False, patience: float = PATIENCE
-) -> tuple[tuple[str, ...], bool]:
-    """Bring the firmware onto its board: the command, and whether the board answered as this project afterwards.
+) -> tuple[tuple[tuple[str, ...], ...], bool]:
+    """Bring the firmware onto its board: the commands, and whether the board answered as this project afterwards.
 
     An emulated board is loaded through its debugger and asked at once; hardware is asked when ``port`` is given.
     """
     chosen = select_runner(project.board, runner)
     if dry_run:
-        return flash(project.board, project.elf, runner=runner, dry_run=True), False
+        return flash(project.board, project.elf, runner=runner, port=port, dry_run=True), False
     if not chosen.emulated:
-        command = flash(project.board, project.elf, runner=runner)
+        commands = flash(project.board, project.elf, runner=runner, port=port)
         if port:
             with connect(project, port, patience=patience):
                 pass
-        return command, bool(port)
+        return commands, bool(port)
     if not project.elf.is_file():
         raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
     with Emulator(project.board, None, debug=True) as emulator:
         command = load(emulator, project.elf)
         with _session(project, _open(project, emulator.url), patience, None):
-            return command, True
+            return (command,), True

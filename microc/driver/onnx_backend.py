@@ -6,7 +6,7 @@ Element types that C has not are stored in the next wider one (``int4`` as ``int
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnx.backend.base import Backend, BackendRep
 
 from microc.driver.batch import Network, build_batch
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_graph, identifier
+from microc.driver.pipeline import compile_model
 from microc.dtypes import Array, to_numpy
 from microc.errors import MicrocError
 from microc.frontend import onnx_reader
@@ -36,6 +36,12 @@ class Compiled:
         """The outputs of one inference."""
         kinds = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
         given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
+        shapes = (
+            self.module.values[name].shape for name in self.module.inputs
+        )  # what has no elements tells its type only
+        given = [
+            array if array.size else np.zeros(shape, array.dtype) for array, shape in zip(given, shapes, strict=True)
+        ]
         made = network(*given)
         return tuple(array.astype(kind) for array, kind in zip(made, self.outputs, strict=True))
 
@@ -56,7 +62,7 @@ def compile_proto(model: onnx.ModelProto, name: str) -> Compiled:
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
-    module = compile_graph(replace(graph, name=identifier(name)), f"{name}.onnx", target_for("host"), options)
+    module = compile_model(graph, target_for("host"), options)
     inputs = tuple(_dtype(value) for value in model.graph.input if value.name not in constants)
     return Compiled(module, inputs, tuple(_dtype(value) for value in model.graph.output))
 

@@ -13,7 +13,9 @@ from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_elementwise,
+    onnx_logic,
     onnx_neural,
+    onnx_places,
     onnx_quantized,
     onnx_shape,
     onnx_slice,
@@ -22,14 +24,18 @@ from microc.frontend import (
 )
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Builder
+from microc.frontend.onnx_control import CONTROL
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
+from microc.frontend.onnx_function import body_of, has_body
 from microc.graph.ir import Graph, Loc, TensorType
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
         **onnx_elementwise.SPELLINGS,
+        **onnx_logic.SPELLINGS,
         **onnx_neural.SPELLINGS,
+        **onnx_places.SPELLINGS,
         **onnx_quantized.SPELLINGS,
         **onnx_shape.SPELLINGS,
         **onnx_slice.SPELLINGS,
@@ -80,12 +86,23 @@ def _translate(builder: Builder, operator: Operator) -> None:
             application.broken(f"the output {name!r} is listed twice")
     spelling = SPELLINGS.get(operator.domain, {}).get(operator.code)
     computed = not operator.domain and operator.code in FOLDS
-    if spelling is None and not computed:
-        application.refuse("the operator is unknown to microc", _hint(operator))
     if not any(operator.outputs):
         application.broken("no output has a name")
+    known = spelling is not None or computed or (not operator.domain and operator.code in CONTROL)
+    if not known and not has_body(application):
+        application.refuse("the operator is unknown to microc", _hint(operator))
     if any(name in builder.lost for name in operator.inputs):
         builder.lost.update(name for name in operator.outputs if name)
+        return
+    if not operator.domain and operator.code in CONTROL:
+        CONTROL[operator.code](application, _translate)
+        return
+    if spelling is None and not computed:
+        body = body_of(application)
+        if not body:
+            application.refuse("the operator is unknown to microc", _hint(operator))
+        for inner in body:
+            _translate(builder, inner)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     if values and all(value in builder.consts for value in values) and fold(application):
@@ -125,10 +142,6 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
 
 def _hint(operator: Operator) -> str:
     """What to try where an operator is unknown."""
-    if operator.code in ("If", "Loop", "Scan"):
-        return "microc compiles straight-line graphs: export the model without control flow"
-    if operator.code in ("LSTM", "GRU", "RNN"):
-        return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
         return "export the model with ONNX's own operators"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"

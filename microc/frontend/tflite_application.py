@@ -130,8 +130,8 @@ class Application:
         return self.new_constant("scalar", np.array([number], np.float32))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None) -> str:
-        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as the first input."""
-        like = like or self.type(inputs[0])
+        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as inferred: with the first
+        input's dtype comes its quantisation."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
         self._append(op, inputs, attrs, (name,), (like,))
         return name
@@ -142,6 +142,22 @@ class Application:
         self._append(op, inputs, attrs, (target.name,), (target.type,))
         self._compare(target)
         return target.name
+
+    def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
+        """All outputs of the operator, from one node."""
+        targets = [self.target(position) for position in range(len(self.operator.outputs))]
+        kinds = tuple(target.type for target in targets)
+        self._append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
+        for target in targets:
+            self._compare(target)
+
+    def emit_loop(
+        self, attrs: Mapping[str, Attr], inputs: Sequence[str], likes: Sequence[TensorType], stems: Sequence[str]
+    ) -> list[str]:
+        """A ``loop``'s results under names made from ``stems``, with dtypes and quantisation as ``likes``."""
+        names = tuple(self.builder.file.unique(f"{self.loc.name}_{stem}") for stem in stems)
+        self._append("loop", inputs, attrs, names, tuple(likes))
+        return list(names)
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
@@ -168,7 +184,7 @@ class Application:
         inputs: Sequence[str],
         attrs: Mapping[str, Attr],
         outputs: tuple[str, ...],
-        likes: tuple[TensorType, ...],
+        likes: tuple[TensorType | None, ...],
     ) -> None:
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
@@ -176,7 +192,12 @@ class Application:
             inferred = definition.infer(attrs, [self.type(name) for name in inputs])
         except ModelError as error:
             raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        if len(inferred) != len(outputs):
+            self.broken(f"{len(outputs)} outputs, {len(inferred)} are computed")
         for name, like, kind in zip(outputs, likes, inferred, strict=True):
+            if like is None:
+                first = self.type(inputs[0])
+                like = first if first.dtype == kind.dtype else kind
             self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
         self.builder.append(Node(op, tuple(inputs), outputs, attrs, self.loc))
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from microc import dtypes
+from microc.fixed import quantize_multiplier
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling, activation, rounding
 from microc.graph.ir import Attr
@@ -74,6 +76,47 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
     return Spelling(spell, dtypes)
 
 
+_ADD_N_SHIFT = 20
+
+
+def add_n(application: Application) -> None:
+    """ADD_N: the sum of all operands, bytes of one scale among them."""
+    values = [application.operand(position) for position in range(len(application.operator.inputs))]
+    kinds, target = [application.type(value) for value in values], application.target().type
+    if len(values) < 2:
+        application.broken("one operand")
+    if any(kind.shape != kinds[0].shape or kind.quant != kinds[0].quant for kind in kinds):
+        application.refuse("operands of several shapes or scales")
+    if target.dtype != "float32":
+        _add_bytes(application, values)
+        return
+    total = values[0]
+    for value in values[1:-1]:
+        total = application.emit("add", (total, value), {})
+    application.result("add", (total, values[-1]), {})
+
+
+def _add_bytes(application: Application, values: list[str]) -> None:
+    """Shifted left by 20, halved, summed, scaled to the output; the sum starts, as TFLite's does, from what a stored zero adds
+    (``reference/add_n.h``)."""
+    kind, target = application.type(values[0]), application.target().type
+    assert kind.quant is not None and target.quant is not None
+    zero, half = kind.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
+    bound = (len(values) + 1) * 255 * half
+    if bound >= 1 << 31:
+        application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits")
+    stacked = application.emit("concat", [application.reshaped(v, (1, *kind.shape)) for v in values], {"axis": 0})
+    start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": "", "out_dtype": "int32"}
+    total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
+    shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
+    twice = 2.0 * float(np.float32(kind.quant.scale[0]))
+    mantissa, shift = quantize_multiplier(twice / ((1 << _ADD_N_SHIFT) * float(np.float32(target.quant.scale[0]))))
+    low, high = dtypes.int_range(target.dtype)
+    attrs: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
+    attrs |= {"zero_point": target.quant.zero_point[0], "minimum": low, "maximum": high, "out_dtype": target.dtype}
+    application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": "double"})
+
+
 def leaky_relu(application: Application) -> None:
     """LEAKY_RELU: alpha * x below zero."""
     alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
@@ -81,11 +124,9 @@ def leaky_relu(application: Application) -> None:
 
 
 def prelu(application: Application) -> None:
-    """PRELU: max(x, 0) + alpha * min(x, 0), alpha broadcast."""
-    data, alpha = application.operand(0), application.operand(1)
-    below = application.emit("minimum", (data, application.scalar(0.0)), {})
-    above = application.emit("relu", (data,), {})
-    application.result("add", (above, application.emit("mul", (below, alpha), {})), {})
+    """PRELU: the slope is a tensor that broadcasts."""
+    operands = (application.operand(0), application.operand(1))
+    application.result("prelu", operands, rounding(application))
 
 
 def gelu(application: Application) -> None:
@@ -183,12 +224,16 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "BATCH_MATMUL": Spelling(batch_matmul, FLOAT),
     "CAST": Spelling(cast, MOVABLE),
+    "ADD_N": Spelling(add_n, _INT8),
     "CEIL": unary("ceil"),
+    "COS": unary("cos"),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
-    "DIV": binary("div", "DivOptions", FLOAT),
+    "DIV": binary("div", "DivOptions", (*FLOAT, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _INT8),
     "FLOOR": unary("floor"),
+    "FLOOR_DIV": binary("floor_div", dtypes=(*FLOAT, *PLAIN)),
+    "FLOOR_MOD": binary("floor_mod", dtypes=(*FLOAT, *PLAIN)),
     "GELU": Spelling(gelu, FLOAT),
     "HARD_SWISH": unary("hard_swish", _BYTES),
     "L2_NORMALIZATION": Spelling(l2_normalization, FLOAT),
@@ -201,7 +246,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
     "NEG": unary("neg"),
     "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Spelling(prelu, FLOAT),
+    "PRELU": Spelling(prelu, _BYTES),
     "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
     "REDUCE_MAX": reduction("max", REAL),
     "REDUCE_MIN": reduction("min", REAL),
@@ -212,6 +257,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
     "ROUND": unary("round"),
     "RSQRT": unary("rsqrt"),
+    "SIN": unary("sin"),
     "SQRT": unary("sqrt"),
     "SQUARE": Spelling(square, FLOAT),
     "SQUARED_DIFFERENCE": Spelling(squared_difference, FLOAT),

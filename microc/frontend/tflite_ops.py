@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from microc.frontend import tflite_elementwise, tflite_neural, tflite_shapes, tflite_slices, tflite_variables
+from microc.frontend import (
+    tflite_elementwise,
+    tflite_images,
+    tflite_logic,
+    tflite_neural,
+    tflite_places,
+    tflite_recurrent,
+    tflite_shapes,
+    tflite_slices,
+    tflite_variables,
+)
 from microc.frontend.tflite_spelling import Spelling
 
 SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
     {
         **tflite_elementwise.SPELLINGS,
+        **tflite_images.SPELLINGS,
+        **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
+        **tflite_places.SPELLINGS,
+        **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
@@ -22,9 +36,7 @@ _HINTS = (
     ("CUSTOM:", "a custom operator exists only in the program it was made for: build the network from builtin ones"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
     ("WHILE", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("UNIDIRECTIONAL_SEQUENCE_LSTM", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("ARG_MAX", "end the network before it and take the largest output in the firmware"),
     ("", "replace the operator in the model, or cut the model before it"),
 )
 

@@ -92,6 +92,7 @@ CORES: Mapping[str, Core] = MappingProxyType(
         "cortex-m3": _M3,
         "cortex-m4": _M4,
         "cortex-m33": _M4,
+        "cortex-m33-nodsp": _M3,
         "cortex-m7": _M7,
         "cortex-m55": _M55,
     }

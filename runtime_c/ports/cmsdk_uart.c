@@ -1,5 +1,5 @@
 /* The UART of Arm's Cortex-M System Design Kit (MPS2, MPS3). It holds one byte each way. */
-#include "cortex_m.h"
+#include "driver.h"
 
 #define UART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))
 #define UART_DATA UART(0x00u)

@@ -1,95 +1,96 @@
 /*
- * The port seam on Cortex-M cores: a ring of received bytes that the UART's interrupt fills, and the painted stack.
- *
- * When the ring is full the interrupt is masked and the next byte stays in the hardware: nothing is lost where the line has
- * flow control (or an emulator behind it), and elsewhere the sender's window keeps it from happening.
+ * Cortex-M: the vector table, the way from reset to main, and the console's interrupt. Nothing here knows a board; symbols with two
+ * leading underscores come from the linker script. A program may define any handler under its CMSIS name.
  */
-#include "cortex_m.h"
-#include "microc_port.h"
+#include "driver.h"
 
-#include <stddef.h>
+extern const uint32_t __data_load[];
+extern uint32_t __data_start[];
+extern uint32_t __data_end[];
+extern uint32_t __bss_start[];
+extern uint32_t __bss_end[];
+extern uint32_t __stack_top[];
 
-/* Bytes of the ring of received bytes, a power of two: no less than what the host may send ahead of an answer. */
-#ifndef MICROC_PORT_RX_SIZE
-#define MICROC_PORT_RX_SIZE 512u
-#endif
+int main(void);
+void Reset_Handler(void);
+void Default_Handler(void);
+void NMI_Handler(void) __attribute__((weak, alias("Default_Handler")));
+void HardFault_Handler(void) __attribute__((weak, alias("Default_Handler")));
+void SVC_Handler(void) __attribute__((weak, alias("Default_Handler")));
+void PendSV_Handler(void) __attribute__((weak, alias("Default_Handler")));
+void SysTick_Handler(void) __attribute__((weak, alias("Default_Handler")));
 
+typedef void (*handler)(void);
+
+/* Exceptions 1 to 15, then interrupts up to the console's. The faults left out escalate to HardFault. */
+struct vector_table {
+    uint32_t *stack;
+    handler exception[15];
+    handler interrupt[MICROC_CONSOLE_IRQ + 1];
+};
+
+/* The next power of two beyond its size, as VTOR asks for. */
+#define VECTOR_ALIGN (MICROC_CONSOLE_IRQ < 16 ? 128 : MICROC_CONSOLE_IRQ < 48 ? 256 : MICROC_CONSOLE_IRQ < 112 ? 512 : 1024)
+
+extern const struct vector_table microc_vectors;
+__attribute__((section(".vectors"), used, aligned(VECTOR_ALIGN))) const struct vector_table microc_vectors = {
+    .stack = __stack_top,
+    .exception =
+        {
+            [0] = Reset_Handler,
+            [1] = NMI_Handler,
+            [2] = HardFault_Handler,
+            [10] = SVC_Handler,
+            [13] = PendSV_Handler,
+            [14] = SysTick_Handler,
+        },
+    .interrupt = {[MICROC_CONSOLE_IRQ] = microc_console_interrupt},
+};
+
+#define VECTOR_TABLE_OFFSET 0xE000ED08u
+#define COPROCESSOR_ACCESS 0xE000ED88u
+#define CONFIGURATION 0xE000ED14u
 #define NVIC_ENABLE (0xE000E100u + 4u * (MICROC_CONSOLE_IRQ / 32u))
 #define NVIC_DISABLE (0xE000E180u + 4u * (MICROC_CONSOLE_IRQ / 32u))
 #define IRQ_BIT ((uint32_t)1 << (MICROC_CONSOLE_IRQ % 32u))
 
-#define STACK_PATTERN 0xA5A5A5A5u
-
-/* From the linker script. */
-extern uint32_t __stack_limit[];
-extern uint32_t __stack_top[];
-
-static uint8_t ring[MICROC_PORT_RX_SIZE];
-static volatile uint32_t ring_head; /* bytes ever received; only the interrupt writes it */
-static volatile uint32_t ring_tail; /* bytes ever read; only microc_port_read writes it */
-
-void microc_console_interrupt(void)
+void microc_interrupt_enable(void)
 {
-    uint32_t head = ring_head;
-    while (microc_uart_waiting()) {
-        if (head - ring_tail == MICROC_PORT_RX_SIZE) {
-            MICROC_REGISTER(NVIC_DISABLE) = IRQ_BIT;
-            break;
-        }
-        ring[head % MICROC_PORT_RX_SIZE] = microc_uart_take();
-        head += 1u;
-        ring_head = head;
-    }
-}
-
-void microc_port_init(void)
-{
-    microc_uart_init();
     MICROC_REGISTER(NVIC_ENABLE) = IRQ_BIT;
-    microc_timer_init();
 }
 
-int microc_port_read(uint8_t *data, size_t size)
+void microc_interrupt_disable(void)
 {
-    uint32_t tail = ring_tail;
-    size_t count = 0;
-    while (count < size && tail != ring_head) {
-        data[count] = ring[tail % MICROC_PORT_RX_SIZE];
-        count += 1u;
-        tail += 1u;
-    }
-    if (count != 0u) {
-        ring_tail = tail;
-        MICROC_REGISTER(NVIC_ENABLE) = IRQ_BIT; /* it may have been masked for want of room */
-    }
-    return (int)count;
+    MICROC_REGISTER(NVIC_DISABLE) = IRQ_BIT;
 }
 
-int microc_port_write(const uint8_t *data, size_t size)
+void Reset_Handler(void)
 {
-    for (size_t i = 0; i < size; i++) {
-        microc_uart_send(data[i]);
+    /* A boot loader may have started us. The Cortex-M0 has no such register and ignores this. */
+    MICROC_REGISTER(VECTOR_TABLE_OFFSET) = (uint32_t)(uintptr_t)&microc_vectors;
+    microc_setup();
+#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
+    MICROC_REGISTER(COPROCESSOR_ACCESS) |= 0xFu << 20; /* floating point and vectors, for all code */
+#endif
+#if defined(__ARM_FEATURE_MVE)
+    MICROC_REGISTER(CONFIGURATION) |= 1u << 19; /* low-overhead branches */
+#endif
+    __asm volatile("dsb\n\tisb" ::: "memory");
+    const uint32_t *from = __data_load;
+    for (uint32_t *to = __data_start; to < __data_end; to++) {
+        *to = *from++;
     }
-    return 0;
-}
-
-void microc_port_stack_paint(void)
-{
-    /* Volatile stores: a call of memset would live in the very bytes it paints. */
-    volatile uint32_t *word = __stack_limit;
-    uintptr_t stack_pointer;
-    __asm volatile("mov %0, sp" : "=r"(stack_pointer));
-    while ((uintptr_t)word < stack_pointer) {
-        *word = STACK_PATTERN;
-        word += 1;
+    for (uint32_t *to = __bss_start; to < __bss_end; to++) {
+        *to = 0u;
+    }
+    (void)main();
+    for (;;) {
     }
 }
 
-uint32_t microc_port_stack_used(void)
+/* Stays here, where a debugger finds it: the host sees a time-out, never a wrong answer. */
+void Default_Handler(void)
 {
-    const volatile uint32_t *word = __stack_limit;
-    while ((uintptr_t)word < (uintptr_t)__stack_top && *word == STACK_PATTERN) {
-        word += 1;
+    for (;;) {
     }
-    return (uint32_t)((uintptr_t)__stack_top - (uintptr_t)word);
 }

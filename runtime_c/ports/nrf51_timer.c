@@ -3,7 +3,7 @@
  *
  * Every reading restarts the counter: see systick.c for why.
  */
-#include "cortex_m.h"
+#include "driver.h"
 #include "microc_port.h"
 
 #define TIMER(offset) MICROC_REGISTER(MICROC_TIMER_BASE + (offset))

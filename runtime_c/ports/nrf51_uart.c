@@ -1,5 +1,6 @@
-/* The UART of the nRF51 (six bytes of FIFO for receiving), without flow control. */
-#include "cortex_m.h"
+/* The UART of the nRF51 (six bytes of FIFO for receiving), without flow control; the nRF52 has it, too.
+ * Pins count on over the ports: P1.03 is 35. [setup] makes the sending pin an output. */
+#include "driver.h"
 
 #define UART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))
 #define TASKS_STARTRX UART(0x000u)
@@ -15,16 +16,12 @@
 #define BAUDRATE UART(0x524u)
 
 #define INTERRUPT_RXDRDY (1u << 2)
-#define GPIO_OUTSET MICROC_REGISTER(0x50000508u)
-#define GPIO_DIRSET MICROC_REGISTER(0x50000518u)
 
 /* The rate as a fraction of 16 MHz in 2^-32, rounded to the 20 bits that the hardware has. */
 #define RATE ((((uint64_t)MICROC_CONSOLE_BAUD << 32) / 16000000u + 0x800u) & 0xFFFFF000u)
 
 void microc_uart_init(void)
 {
-    GPIO_OUTSET = 1u << MICROC_CONSOLE_TX_PIN; /* idle is high */
-    GPIO_DIRSET = 1u << MICROC_CONSOLE_TX_PIN;
     PSELTXD = MICROC_CONSOLE_TX_PIN;
     PSELRXD = MICROC_CONSOLE_RX_PIN;
     BAUDRATE = (uint32_t)RATE;

@@ -1,5 +1,5 @@
-/* Ticks from a free-running 32-bit timer (TIM2 or TIM5) of the STM32 families. */
-#include "cortex_m.h"
+/* Ticks from a free-running 32-bit timer (TIM2 or TIM5) of the STM32 families. [setup] gives it its clock. */
+#include "driver.h"
 #include "microc_port.h"
 
 #define TIM(offset) MICROC_REGISTER(MICROC_TIMER_BASE + (offset))
@@ -11,7 +11,6 @@
 
 void microc_timer_init(void)
 {
-    MICROC_REGISTER(MICROC_TIMER_ENABLE_ADDRESS) |= MICROC_TIMER_ENABLE_MASK;
     TIM_PSC = 0u;
     TIM_ARR = 0xFFFFFFFFu;
     TIM_EGR = 1u; /* load the prescaler now */

@@ -4,7 +4,7 @@
  * Every reading restarts the counter, so that an interval never depends on the phase at which it started: under an emulator
  * with a fixed instruction clock, equal work gives equal ticks.
  */
-#include "cortex_m.h"
+#include "driver.h"
 #include "microc_port.h"
 
 #define SYSTICK_CONTROL 0xE000E010u

@@ -14,11 +14,15 @@ import pytest
 
 from microc import paths
 from microc.codegen.render import render
+from microc.device.boards import list_boards, load_board
 from microc.target import Board
 
 SMOKE = Path(__file__).with_name("smoke_firmware.c")
 
-EMULATED = ("mps2-an385", "mps2-an386", "mps2-an500", "mps3-an547", "netduinoplus2", "microbit")
+EMULATED = tuple(name for name in list_boards() if "emulator" in load_board(name).raw)
+"""All boards with an emulator."""
+FAMILIES = ("mps2-an386", "netduinoplus2", "microbit", "lm3s6965evb", "emcraft-sf2")
+"""One of each family of UARTs."""
 
 WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from microc import paths
+from microc.codegen.project import max_payload
 from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulator import Emulator
@@ -16,7 +17,7 @@ from microc.device.faults import FaultyTransport, Rates
 from microc.device.transport import open_transport
 from microc.errors import DeviceError
 from microc.target import Board
-from tests.device.smoke import EMULATED, build, needs
+from tests.device.smoke import FAMILIES, build, needs
 
 pytestmark = [pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm")]
 
@@ -28,11 +29,11 @@ def firmware(board: Board, folder: Path) -> Path:
     runtime = paths.runtime_c()
     program = [Path(__file__).with_name("rpc_firmware.c"), runtime / "tests" / "fake_model.c"]
     program += [runtime / "src" / "microc_frame.c", runtime / "src" / "microc_rpc.c"]
-    small = ("-DMICROC_RPC_MAX_PAYLOAD=64",) if board.name == "microbit" else ()
-    return build(board, folder, "-I", str(runtime / "tests"), *small, program=program)
+    payload = f"-DMICROC_RPC_MAX_PAYLOAD={max_payload(board)}"
+    return build(board, folder, "-I", str(runtime / "tests"), payload, program=program)
 
 
-@pytest.fixture(scope="module", params=EMULATED)
+@pytest.fixture(scope="module", params=FAMILIES)
 def booted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Board, Emulator]]:
@@ -45,7 +46,7 @@ def test_runs_on_the_board(booted: tuple[Board, Emulator]) -> None:
     board, emulator = booted
     with Client(open_transport(emulator.url)) as client:
         assert client.info.tick_hz == board.raw["timer"]["hz"]
-        assert client.info.max_payload == (64 if board.name == "microbit" else 256)
+        assert client.info.max_payload == max_payload(board)
         client.reset_state()
         for index, value in ((A, 3), (B, 4)):
             client.write_tensor(index, (value * ONES).tobytes())

@@ -109,11 +109,11 @@ def test_firmware_builds_without_warnings(name: str, tmp_path: Path) -> None:
 @needs("arm-none-eabi-gcc")
 def test_the_board_of_the_readme_builds(tmp_path: Path) -> None:
     text = (paths.boards() / "README.md").read_text()
-    path = tmp_path / "nucleo-f446re.toml"
+    path = tmp_path / "nucleo-f410rb.toml"
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     board = load_board(path)
-    assert (board.flash_bytes, board.ram_bytes) == (512 << 10, 128 << 10)
-    assert section_sizes(build(board, tmp_path)).stack == 8192
+    assert (board.flash_bytes, board.ram_bytes) == (128 << 10, 32 << 10)
+    assert section_sizes(build(board, tmp_path)).stack == 4096
 
 
 @pytest.mark.cross

@@ -1,0 +1,50 @@
+/*
+ * What a port is made of. console.c makes the seam of microc_port.h out of an interrupt controller, a UART and a timer, each
+ * one C file that the board file lists.
+ *
+ * Facts of the board (addresses, interrupt number, rates) come from microc_board.h, which the build includes before
+ * everything else: MICROC_CONSOLE_<KEY> for every key of [console] in the board file, MICROC_TIMER_<KEY> for [timer].
+ */
+#ifndef MICROC_DRIVER_H
+#define MICROC_DRIVER_H
+
+#include <stdint.h>
+
+/* A device register. */
+#define MICROC_REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+
+/* A core, one C file: the way from reset to main, and the one interrupt that the console uses. */
+void microc_interrupt_enable(void);
+void microc_interrupt_disable(void);
+/* Its handler, in console.c. */
+void microc_console_interrupt(void);
+
+/* A UART family, one C file. `init` sets the baud rate and lets every received byte raise the interrupt. */
+void microc_uart_init(void);
+/* Whether a received byte waits in the hardware. */
+int microc_uart_waiting(void);
+/* Take the waiting byte and clear its interrupt. */
+uint8_t microc_uart_take(void);
+/* Send one byte, waiting until the hardware accepts it. */
+void microc_uart_send(uint8_t byte);
+
+/* A timer, one C file; it implements microc_port_ticks() too. */
+void microc_timer_init(void);
+
+/*
+ * Clocks, pins and whatever else the board's [setup] table says, register by register. The way from reset to main begins with
+ * it, before RAM holds anything.
+ */
+static inline void microc_setup(void)
+{
+#ifdef MICROC_SETUP
+#define MICROC_WRITE(address, value) MICROC_REGISTER(address) = (value);
+#define MICROC_CHANGE(address, mask, value) MICROC_REGISTER(address) = (MICROC_REGISTER(address) & ~(mask)) | (value);
+#define MICROC_WAIT(address, mask, value)                                                                                       \
+    while ((MICROC_REGISTER(address) & (mask)) != (value)) {                                                                    \
+    }
+    MICROC_SETUP(MICROC_WRITE, MICROC_CHANGE, MICROC_WAIT)
+#endif
+}
+
+#endif

@@ -1,0 +1,64 @@
+"""A small network on every board: its firmware builds, and where there is an emulator it boots and agrees with the host."""
+
+from __future__ import annotations
+
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microc
+from microc.device.boards import list_boards, load_board
+from microc.driver.api import Program
+from microc.driver.firmware import build, connect, open_project
+from microc.driver.library import Library
+from microc.driver.verify import samples, verify
+from microc.target import Board
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+BOARDS = tuple(name for name in list_boards() if name != "host")
+
+
+@cache
+def compiled(cpu: str) -> tuple[Program, Library]:
+    """The network for a core, and the same kernels for this computer; boards with this core share them."""
+    board = next(b for b in map(load_board, BOARDS) if b.target.cpu == cpu)
+    program = microc.compile(DIGITS / "digits_int8.tflite", board=board)
+    return program, program.library()
+
+
+def skip_without(board: Board) -> None:
+    tools = [board.raw["build"]["prefix"] + "gcc", "make"]
+    tools += [board.raw["emulator"]["argv"][0]] if "emulator" in board.raw else []
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip("needs " + ", ".join(missing) + ": run microc doctor")
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_board(name: str, tmp_path: Path) -> None:
+    board = load_board(name)
+    skip_without(board)
+    program, library = compiled(board.target.cpu)
+    project = open_project(Program(program.module, board).write(tmp_path / "project"))
+    result = build(project)
+    assert 0 < result.sizes.flash <= board.flash_bytes
+    assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
+    if not project.emulated:
+        return
+    with connect(project) as device:
+        layers, difference = verify(device, library, samples(device, 2), tolerance=0)
+        assert difference is None and len(layers) == len(device.kernels)
+        image = np.load(DIGITS / "digits_test.npz")["images"][0]
+        array = (np.round(image / 16 * 255) - 128).astype(np.int8).reshape(1, 8, 8, 1)
+        assert np.array_equal(device.run(array), library(array))
+        assert device.last is not None and device.last.mean > 0
+
+
+def test_there_are_many() -> None:
+    emulated = [name for name in BOARDS if "emulator" in load_board(name).raw]
+    assert len(emulated) >= 10
