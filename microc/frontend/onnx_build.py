@@ -55,8 +55,9 @@ class Stored:
 class Builder:
     """Nodes, types and constants found so far. ``alias`` maps values that are others under a new name."""
 
-    def __init__(self, file: OnnxFile) -> None:
-        self.file = file
+    def __init__(self, file: OnnxFile, outer: Builder | None = None) -> None:
+        self.file, self.outer = file, outer
+        self.captured: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
@@ -64,7 +65,7 @@ class Builder:
         self.lost: set[str] = set()
         self.dequantized: dict[str, Node] = {}
         self._added = 0
-        self._names = {name for op in file.operators for name in (*op.inputs, *op.outputs)}
+        self._names: set[str] = {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
     def unique(self, stem: str) -> str:
@@ -86,11 +87,36 @@ class Builder:
             return name
         if name in self.file.unreadable:
             raise UnsupportedError(f"{name!r} holds elements of type {self.file.unreadable[name]}", where=where)
+        if self.outer is not None:
+            return self._capture(name, self.outer.value(name, where), where)
         raise ModelError(
             f"{name!r} is used, but nothing before makes it",
             where=where,
             hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
         )
+
+    def _capture(self, name: str, value: str, where: str) -> str:
+        """A value from around a graph inside of another: constants are copied, what is computed comes in as an input."""
+        assert self.outer is not None
+        if value in self.types:
+            return value
+        self._names.add(value)
+        if value in self.outer.consts:
+            return self.constant(value, self.outer.consts[value])
+        self.define(value, self.outer.types[value], where)
+        self.captured[value] = value
+        return value
+
+    def region(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        """The finished graph inside of another. Every output is a value of its own."""
+        made = []
+        for value in outputs:
+            result = self.unique(f"{value}_out")
+            attrs: Mapping[str, Attr] = {"shape": self.types[value].shape}
+            self.define(result, self.types[value], self.file.name)
+            self.nodes.append(Node("reshape", (value,), (result,), attrs, Loc(self.file.name, -1, result)))
+            made.append(result)
+        return Graph(name, tuple(inputs), tuple(made), (), self.types, self.consts).with_nodes(self.nodes)
 
     def constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""

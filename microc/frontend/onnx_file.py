@@ -18,8 +18,8 @@ from microc.frontend.onnx_tensor import DTYPES, array, dtype, dtype_name, text
 OPSETS = range(7, 29)
 """Versions of the default operator set: numpy broadcasting came with 7."""
 
-_FLOAT, _INT, _STRING, _TENSOR, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 6, 7, 8
-_KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor"}
+_FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
+_KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
 _KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRINGS: "a list of strings"}
 
 
@@ -46,6 +46,10 @@ class Attributes:
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
+
+    def protos(self) -> Mapping[str, Any]:
+        """The attributes as the file holds them."""
+        return self._found
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._found)
@@ -103,6 +107,10 @@ class Attributes:
             return ()
         return tuple(str(word.decode("utf-8", "replace")) for word in self._get(name, _STRINGS).strings)
 
+    def graph(self, name: str) -> Any:
+        """A GraphProto; ModelError if it is absent."""
+        return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
+
     def tensor(self, name: str) -> Array:
         """A tensor; ModelError where it is absent."""
         if name not in self._found:
@@ -121,6 +129,8 @@ class Operator:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Attributes
+    opset: int = 0
+    """The version of the operator set that it belongs to; 0: the model's."""
 
     @property
     def spelled(self) -> str:
@@ -168,6 +178,14 @@ def decode(data: bytes, name: str) -> OnnxFile:
     return OnnxFile(
         name, _opset(model, name), text(graph.name, name), inputs, outputs, initializers, unreadable, operators
     )
+
+
+def subgraph(graph: Any, around: OnnxFile, opset: int) -> OnnxFile:
+    """A graph inside of a model; its inputs are left to the operator that holds it."""
+    initializers, unreadable = _initializers(graph, around.name)
+    operators = tuple(_operator(index, node, around.name) for index, node in enumerate(graph.node))
+    outputs = tuple(text(value.name, f"{around.name} outputs") for value in graph.output)
+    return OnnxFile(around.name, opset, graph.name, (), outputs, initializers, unreadable, operators)
 
 
 def _parse(data: bytes, name: str) -> Any:

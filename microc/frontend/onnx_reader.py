@@ -13,8 +13,10 @@ from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_elementwise,
+    onnx_logic,
     onnx_ml,
     onnx_neural,
+    onnx_places,
     onnx_quantized,
     onnx_shape,
     onnx_slice,
@@ -23,15 +25,19 @@ from microc.frontend import (
 )
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Builder
+from microc.frontend.onnx_control import CONTROL
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
+from microc.frontend.onnx_function import body_of, has_body
 from microc.graph.ir import Graph, Loc, TensorType
 from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
         **onnx_elementwise.SPELLINGS,
+        **onnx_logic.SPELLINGS,
         **onnx_neural.SPELLINGS,
+        **onnx_places.SPELLINGS,
         **onnx_quantized.SPELLINGS,
         **onnx_shape.SPELLINGS,
         **onnx_slice.SPELLINGS,
@@ -87,12 +93,23 @@ def _translate(builder: Builder, operator: Operator) -> None:
     custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
     spelling = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in FOLDS
-    if spelling is None and not computed:
-        application.refuse("the operator is unknown to microc", _hint(operator))
     if not any(operator.outputs):
         application.broken("no output has a name")
+    known = spelling is not None or computed or (not operator.domain and operator.code in CONTROL)
+    if not known and not has_body(application):
+        application.refuse("the operator is unknown to microc", _hint(operator))
     if any(name in builder.lost for name in operator.inputs):
         builder.lost.update(name for name in operator.outputs if name)
+        return
+    if not operator.domain and operator.code in CONTROL:
+        CONTROL[operator.code](application, _translate)
+        return
+    if spelling is None and not computed:
+        body = body_of(application)
+        if not body:
+            application.refuse("the operator is unknown to microc", _hint(operator))
+        for inner in body:
+            _translate(builder, inner)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     if values and all(value in builder.consts for value in values) and fold(application):
@@ -132,10 +149,6 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
 
 def _hint(operator: Operator) -> str:
     """What to try where an operator is unknown."""
-    if operator.code in ("If", "Loop", "Scan"):
-        return "microc compiles straight-line graphs: export the model without control flow"
-    if operator.code in ("LSTM", "GRU", "RNN"):
-        return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
         return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"

@@ -120,8 +120,10 @@ def space_to_depth(application: Application) -> None:
     if block < 1 or height % block or width % block:
         application.broken(f"blocks of {block} for {height} x {width} pixels")
     view = (batch, channels, height // block, block, width // block, block)
+    mode = application.operator.attributes.text("mode", "DCR")
     parts = application.reshaped(application.value(0), view)
-    moved = application.emit("transpose", (parts,), {"axes": (0, 3, 5, 1, 2, 4)})
+    order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = application.emit("transpose", (parts,), {"axes": order})
     application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
 
 

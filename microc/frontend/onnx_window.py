@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from microc.frontend.onnx_application import Application, Spelling
+import numpy as np
+
+from microc.frontend.onnx_application import FLOAT, Application, Spelling
 from microc.frontend.onnx_build import Stored
 from microc.graph.ir import Attr
 
@@ -32,8 +34,25 @@ class Window:
         return top, left, bottom + self.extra[0], right + self.extra[1]
 
 
-def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
-    """The window that the attributes of a convolution or pool describe, over one or two spatial axes."""
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A window over any number of spatial axes, one entry for each; ``extra`` as in :class:`Window`."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    extra: tuple[int, ...]
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """All amounts before, then all after, with the extra elements."""
+        return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
+
+
+def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
+    """The window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
     strides = _spatial(application, "strides", (1,) * rank, 1)
     dilation = _spatial(application, "dilations", (1,) * rank, 1)
@@ -58,13 +77,19 @@ def window(application: Application, kernel: tuple[int, ...], extents: tuple[int
             reach = (room // stride + 1) * stride
             if reach < size + before[k]:
                 extra[k] = reach - room
-    one = rank == 1
+    return Spans(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
+
+
+def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
+    """The same over one or two spatial axes, of which one is two with unit height."""
+    found = spans(application, kernel, extents, ceil_mode)
+    before, after = _pair(found.before, 0), _pair(found.after, 0)
     return Window(
-        _pair(kernel, 1),
-        _pair(strides, 1),
-        (0, before[0], 0, after[0]) if one else (before[0], before[1], after[0], after[1]),
-        _pair(dilation, 1),
-        _pair(tuple(extra), 0),
+        _pair(found.kernel, 1),
+        _pair(found.strides, 1),
+        (*before, *after),
+        _pair(found.dilation, 1),
+        _pair(found.extra, 0),
     )
 
 
@@ -81,8 +106,24 @@ def _spatial(application: Application, name: str, default: tuple[int, ...], lowe
 
 
 def conv(application: Application) -> None:
-    """Conv over one or two spatial axes, with weights (and bias) known when compiling."""
-    convolve(application, application.value(0), *weights(application, 1, 2), application.output())
+    """Conv: over one or two spatial axes with weights (and bias) known when compiling, or over any with any."""
+    given = [application.builder.stored(application.value(k)) for k in (1, 2) if application.has(k)]
+    plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
+    if plain and all(stored is not None for stored in given):
+        convolve(application, application.value(0), *weights(application, 1, 2), application.output())
+        return
+    operands = [application.operand(k) for k in range(3) if application.has(k)]
+    application.result("convolution", operands, convolution(application))
+
+
+def convolution(application: Application) -> Mapping[str, Attr]:
+    """The attributes of a convolution over any number of axes."""
+    kernel, extents = application.shape(1)[2:], application.shape(0)[2:]
+    if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
+        application.broken(f"data of shape {application.shape(0)} and weights of shape {application.shape(1)}")
+    found = spans(application, kernel, extents, ceil_mode=False)
+    groups = application.operator.attributes.integer("group", 1)
+    return {"strides": found.strides, "padding": found.padding, "dilation": found.dilation, "groups": groups}
 
 
 def weights(application: Application, weight: int, bias: int) -> tuple[Stored, Stored | None]:
@@ -151,20 +192,15 @@ def pool(op: str) -> Spelling:
     """MaxPool and AveragePool; ``ceil_mode`` becomes padding at the end."""
 
     def spell(application: Application) -> None:
-        application.only_output()
         attributes, data = application.operator.attributes, application.value(0)
         shape = application.type(data).shape
-        if len(shape) == 5:
-            application.refuse("a pool over three spatial axes")
         kernel = attributes.integers("kernel_shape")
-        if len(shape) not in (3, 4) or len(kernel) != len(shape) - 2 or any(not 1 <= k <= _LIMIT for k in kernel):
+        if len(shape) < 3 or len(kernel) != len(shape) - 2 or any(not 1 <= k <= _LIMIT for k in kernel):
             application.broken(f"kernel_shape {kernel} for data of shape {shape}")
+        if not _is_plain(application, op, kernel):
+            (_largest if op == "max_pool2d" else _average)(application, kernel)
+            return
         view = window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
-        if view.dilation != (1, 1):
-            application.refuse("a dilated pool")
-        top, left, bottom, right = view.padded
-        if max(top, bottom) >= view.kernel[0] or max(left, right) >= view.kernel[1]:
-            application.refuse(f"padding {view.padded} as large as the window {view.kernel}")
         attrs: dict[str, Attr] = {
             "kernel": view.kernel,
             "strides": view.strides,
@@ -172,13 +208,117 @@ def pool(op: str) -> Spelling:
             "layout": "NCHW",
         }
         if op == "avg_pool2d":
-            include = attributes.flag("count_include_pad") and any(view.padding)
-            if include and any(view.extra):
-                application.refuse("ceil_mode together with count_include_pad")
-            attrs["count_include_pad"] = include
+            attrs["count_include_pad"] = attributes.flag("count_include_pad") and any(view.padding)
         from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
 
-    return Spelling(spell, ("float32",) if op == "avg_pool2d" else ("float32", "int8", "uint8"))
+    return Spelling(spell, FLOAT if op == "avg_pool2d" else (*FLOAT, "int8", "uint8"))
+
+
+def _is_plain(application: Application, op: str, kernel: tuple[int, ...]) -> bool:
+    """Whether a pool is one of images that has schedules of its own."""
+    attributes, kind = application.operator.attributes, application.type(application.value(0))
+    found = spans(application, kernel, kind.shape[2:], attributes.flag("ceil_mode"))
+    includes = op == "avg_pool2d" and attributes.flag("count_include_pad") and any((*found.before, *found.after))
+    narrow = all(p < k for p, k in zip(found.padding, kernel * 2, strict=True))
+    one_result = not application.output(1) and kind.dtype != "float64" and len(kernel) in (1, 2)
+    return one_result and narrow and set(found.dilation) == {1} and not (includes and any(found.extra))
+
+
+def _window_attrs(found: Spans) -> dict[str, Attr]:
+    return {"kernel": found.kernel, "strides": found.strides, "padding": found.padding, "dilation": found.dilation}
+
+
+def _largest(application: Application, kernel: tuple[int, ...]) -> None:
+    """MaxPool over any number of axes, dilated, or with the places of the largest elements."""
+    attributes, data = application.operator.attributes, application.value(0)
+    attrs = _window_attrs(spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode")))
+    if not application.output(1):
+        application.result("window_max", (data,), attrs)
+        return
+    attrs["column_major"] = attributes.flag("storage_order")
+    application.write_all("window_argmax", (data,), attrs, application.operator.outputs)
+
+
+def _average(application: Application, kernel: tuple[int, ...]) -> None:
+    """AveragePool over any number of axes: sums over counts, of which those at the edges differ."""
+    attributes, data = application.operator.attributes, application.value(0)
+    extents, kind = application.shape(0)[2:], application.type(data).dtype
+    found = spans(application, kernel, extents, attributes.flag("ceil_mode"))
+    total = application.emit("window_sum", (data,), _window_attrs(found))
+    include = attributes.flag("count_include_pad")
+    counts = np.ones((1,) * len(extents))
+    for axis, extent in enumerate(extents):
+        first = -found.before[axis] if include else 0
+        last = extent + (found.after[axis] if include else 0)
+        starts = np.arange(application.type(total).shape[2 + axis]) * found.strides[axis] - found.before[axis]
+        places = starts[:, None] + np.arange(kernel[axis]) * found.dilation[axis]
+        each = ((places >= first) & (places < last)).sum(1)
+        counts = counts * each.reshape(-1, *[1] * (len(extents) - axis - 1))
+    counts = counts[(slice(None, 1),) * counts.ndim] if (counts == counts.flat[0]).all() else counts
+    divisor = application.new_constant(f"{application.output()}_counts", counts.astype(kind))
+    application.result("div", (total, divisor))
+
+
+def lp_pool(application: Application) -> None:
+    """LpPool: the root of the sum of powers of magnitudes."""
+    attributes, data = application.operator.attributes, application.value(0)
+    kernel, kind = attributes.integers("kernel_shape"), application.type(application.value(0)).dtype
+    p = float(attributes.integer("p", 2))
+    found = spans(application, kernel, application.shape(0)[2:], attributes.flag("ceil_mode"))
+    magnitude = application.emit("abs", (data,))
+    powers = application.emit("pow", (magnitude, application.scalar(p, kind)))
+    total = application.emit("window_sum", (powers,), _window_attrs(found))
+    application.result("pow", (total, application.scalar(1.0 / p, kind)))
+
+
+def global_lp_pool(application: Application) -> None:
+    """GlobalLpPool: the same over all spatial axes."""
+    data, p = application.value(0), float(application.operator.attributes.integer("p", 2))
+    kind = application.type(data)
+    powers = application.emit("pow", (application.emit("abs", (data,)), application.scalar(p, kind.dtype)))
+    total = application.emit("sum", (powers,), {"axes": tuple(range(2, len(kind.shape))), "keepdims": True})
+    application.result("pow", (total, application.scalar(1.0 / p, kind.dtype)))
+
+
+def max_unpool(application: Application) -> None:
+    """MaxUnpool: every element where its index says, zeros elsewhere."""
+    attributes, shape = application.operator.attributes, application.shape(0)
+    kernel = attributes.integers("kernel_shape")
+    rank = len(kernel)
+    strides, pads = attributes.integers("strides", (1,) * rank), attributes.integers("pads", (0,) * 2 * rank)
+    extents = [
+        (e - 1) * s + k - pads[axis] - pads[axis + rank]
+        for axis, (e, s, k) in enumerate(zip(shape[2:], strides, kernel, strict=True))
+    ]
+    full = (*shape[:2], *extents)
+    wanted = application.integers(2) if application.has(2) else full
+    kind = application.type(application.value(0)).dtype
+    size, indices = int(np.prod(wanted)), application.value(1)
+    zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
+    data, places = (application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices))
+    application.result_reshape(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), wanted)
+
+
+def local_response_normalization(application: Application) -> None:
+    """LRN: x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta."""
+    attributes, data = application.operator.attributes, application.value(0)
+    shape, kind, size = application.shape(0), application.type(data).dtype, attributes.integer("size")
+    before = (size - 1) // 2
+    squares = application.emit("mul", (data, data))
+    rows = application.reshaped(squares, (1, shape[0], shape[1], int(np.prod(shape[2:]))))
+    attrs: Mapping[str, Attr] = {
+        "kernel": (size, 1),
+        "strides": (1, 1),
+        "padding": (before, 0, size - 1 - before, 0),
+        "dilation": (1, 1),
+    }
+    total = application.reshaped(application.emit("window_sum", (rows,), attrs), shape)
+    factor = application.scalar(attributes.real("alpha", 1e-4) / size, kind)
+    base = application.emit(
+        "add", (application.emit("mul", (total, factor)), application.scalar(attributes.real("bias", 1.0), kind))
+    )
+    power = application.emit("pow", (base, application.scalar(attributes.real("beta", 0.75), kind)))
+    application.result("div", (data, power))
 
 
 def global_pool(op: str) -> Spelling:
@@ -191,12 +331,16 @@ def global_pool(op: str) -> Spelling:
             application.broken(f"data of shape {application.type(data).shape}")
         application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
 
-    return Spelling(spell)
+    return Spelling(spell, FLOAT)
 
 
 SPELLINGS: Mapping[str, Spelling] = {
     "AveragePool": pool("avg_pool2d"),
     "Conv": Spelling(conv),
+    "GlobalLpPool": Spelling(global_lp_pool),
+    "LRN": Spelling(local_response_normalization),
+    "LpPool": Spelling(lp_pool),
+    "MaxUnpool": Spelling(max_unpool),
     "GlobalAveragePool": global_pool("mean"),
     "GlobalMaxPool": global_pool("max"),
     "MaxPool": pool("max_pool2d"),

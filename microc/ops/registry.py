@@ -144,8 +144,10 @@ FAMILIES = (
     "control",
     "conv",
     "conv_transpose",
+    "convolution",
     "cumsum",
     "dense",
+    "elements",
     "elementwise",
     "fft",
     "lookup",
@@ -161,6 +163,7 @@ FAMILIES = (
     "spectrum",
     "svdf",
     "trees",
+    "window",
 )
 
 

@@ -21,8 +21,6 @@ REFUSED = {
     "torch_gru_step_denoise__legacy_op17": "GRU",
     "torch_lstm2_kws__dynamo_op18": "LSTM",
     "torch_lstm2_kws__legacy_op17": "LSTM",
-    "torch_transformer_enc__dynamo_op18": "Gather",
-    "torch_transformer_enc__legacy_op17": "Gather",
 }
 READ = [path for path in models("*.onnx") if path.stem not in REFUSED]
 
