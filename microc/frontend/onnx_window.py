@@ -113,14 +113,14 @@ def conv(application: Application) -> None:
         convolve(application, application.value(0), *weights(application, 1, 2), application.output())
         return
     operands = [application.operand(k) for k in range(3) if application.has(k)]
-    application.result("convolution", operands, convolution(application))
+    application.result("convolution", operands, convolution(application, application.shape(1)[2:]))
 
 
-def convolution(application: Application) -> Mapping[str, Attr]:
+def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
     """The attributes of a convolution over any number of axes."""
-    kernel, extents = application.shape(1)[2:], application.shape(0)[2:]
+    extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
-        application.broken(f"data of shape {application.shape(0)} and weights of shape {application.shape(1)}")
+        application.broken(f"data of shape {application.shape(0)} and a kernel of {kernel}")
     found = spans(application, kernel, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
     return {"strides": found.strides, "padding": found.padding, "dilation": found.dilation, "groups": groups}
