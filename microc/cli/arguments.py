@@ -46,6 +46,7 @@ class Arguments(argparse.Namespace):
     disable_pass: list[str]
     io: str
     requantize: str
+    hybrid: str
     optimize: str
     flash: int
     ram: int
@@ -192,6 +193,10 @@ def _compile_options(command: _Parser) -> None:
     group.add_argument(
         "--requantize", choices=("float", "fixed"), default="float",
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
+    )  # fmt: skip
+    group.add_argument(
+        "--hybrid", choices=("float", "dynamic"), default="float",
+        help="layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT does",
     )  # fmt: skip
     group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",

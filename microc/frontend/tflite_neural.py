@@ -29,7 +29,7 @@ def conv2d(application: Application) -> None:
         application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application)}
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application), **_dynamic(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -44,7 +44,7 @@ def depthwise_conv2d(application: Application) -> None:
         application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application)}
+    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application), **_dynamic(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -61,7 +61,7 @@ def fully_connected(application: Application) -> None:
         application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
     rows = kind.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
-    attrs |= rounding(application)
+    attrs |= {**rounding(application), **_dynamic(application, bool(fields.integer("AsymmetricQuantizeInputs")))}
     operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
     shape = (*kind.shape[:-1], units) if keep else (rows, units)
@@ -183,10 +183,21 @@ def _window(
     return attrs
 
 
+def _dynamic(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
+    """How LiteRT quantises the float data of a layer with integer weights; None: asymmetrically where weights have a scale for
+    each channel."""
+    target, weights = application.target().type, application.source(1).type
+    if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
+        return {}
+    if asymmetric is None:
+        asymmetric = weights.quant.axis is not None
+    return {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+
+
 def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
     """Constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
 
-    Integer weights of a float layer are widened by ``dequantize``: TFLite's kernels would quantise the data instead.
+    Integer weights of a float layer are widened by ``dequantize``; attribute ``dynamic`` of the layer says what LiteRT does.
     """
     tensor, dtype = application.source(position), application.target().type.dtype
     kind = tensor.type

@@ -145,6 +145,7 @@ FAMILIES = (
     "conv_transpose",
     "cumsum",
     "dense",
+    "dynamic",
     "elementwise",
     "fft",
     "lookup",
