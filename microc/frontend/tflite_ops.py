@@ -8,6 +8,7 @@ from types import MappingProxyType
 from microc.frontend import (
     tflite_control,
     tflite_elementwise,
+    tflite_frames,
     tflite_images,
     tflite_logic,
     tflite_neural,
@@ -24,6 +25,7 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
     {
         **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
+        **tflite_frames.SPELLINGS,
         **tflite_images.SPELLINGS,
         **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
