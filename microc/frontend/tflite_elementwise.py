@@ -204,6 +204,12 @@ def dequantize(application: Application) -> None:
     application.result("dequantize", (application.value(0),), attrs)
 
 
+def densify(application: Application) -> None:
+    """DENSIFY of a constant: sparse ones are dense as soon as they are read."""
+    target, data = application.target(), application.constant(0)
+    application.builder.constant(target.name, data, target.type.quant)
+
+
 def cast(application: Application) -> None:
     """CAST: the stored numbers in another dtype."""
     if application.source(0).type.dtype not in MOVABLE:
@@ -219,6 +225,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ADD_N": Spelling(add_n, _INT8),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
+    "DENSIFY": Spelling(densify, MOVABLE),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
     "DIV": binary("div", "DivOptions", (*_INT8, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
