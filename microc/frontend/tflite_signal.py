@@ -38,6 +38,12 @@ def rfft(application: Application) -> None:
     application.result("rfft", (application.value(0),), {"fft_length": length})
 
 
+def irfft(application: Application) -> None:
+    """SignalIrfft: the rows of a spectrum."""
+    length = number(application, "fft_length", 4, 1 << 16)
+    application.result("irfft", (application.value(0),), {"fft_length": length})
+
+
 def energy(application: Application) -> None:
     """SignalEnergy: squares of the spectrum's magnitudes."""
     attrs: dict[str, Attr] = {"start": number(application, "start_index"), "end": number(application, "end_index")}
@@ -100,6 +106,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "CUSTOM:SignalFilterBankLog": Spelling(log, ("int16",)),
     "CUSTOM:SignalFilterBankSpectralSubtraction": Spelling(spectral_subtraction, ("uint32",)),
     "CUSTOM:SignalFilterBankSquareRoot": Spelling(square_root, ("uint32",)),
+    "CUSTOM:SignalIrfft": Spelling(irfft, _RFFT_DTYPES),
     "CUSTOM:SignalPCAN": Spelling(pcan, ("uint32",)),
     "CUSTOM:SignalRfft": Spelling(rfft, _RFFT_DTYPES),
     "CUSTOM:SignalWindow": Spelling(window, ("int16",)),

@@ -80,3 +80,12 @@ def test_spectra(dtype: str, size: int, length: int) -> None:
     fields = {"T": {"int16": 7, "int32": 2, "float32": 0}[dtype], "fft_length": length}
     bound: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-3 * length} if dtype == "float32" else {}
     check(Op("CUSTOM", ("x",), ("y",), custom="SignalRfft", custom_fields=fields), tensors, dtype, 2, **bound)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "float32"])
+@pytest.mark.parametrize("length", [8, 64, 128])
+def test_samples_of_spectra(dtype: str, length: int) -> None:
+    tensors = (Tensor("x", (2, length + 2), dtype.upper()), Tensor("y", (2, length), dtype.upper()))
+    fields = {"T": {"int16": 7, "int32": 2, "float32": 0}[dtype], "fft_length": length}
+    bound: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-3} if dtype == "float32" else {}
+    check(Op("CUSTOM", ("x",), ("y",), custom="SignalIrfft", custom_fields=fields), tensors, dtype, 2, **bound)
