@@ -157,12 +157,8 @@ def softmax(application: Application) -> None:
 
 
 def log_softmax(application: Application) -> None:
-    """LOG_SOFTMAX over the last axis: x - max - log(sum(exp(x - max)))."""
-    data = application.operand(0)
-    axes: Mapping[str, Attr] = {"axes": (len(application.rank(data, 1, 2, 3, 4)) - 1,), "keepdims": True}
-    centred = application.emit("sub", (data, application.emit("max", (data,), axes)), {})
-    total = application.emit("sum", (application.emit("exp", (centred,), {}),), axes)
-    application.result("sub", (centred, application.emit("log", (total,), {})), {})
+    """LOG_SOFTMAX over the last axis."""
+    application.result("log_softmax", (application.operand(0),), rounding(application))
 
 
 def _window(
@@ -241,7 +237,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
     "FULLY_CONNECTED": Spelling(fully_connected),
     "L2_POOL_2D": Spelling(l2_pool, FLOAT),
-    "LOG_SOFTMAX": Spelling(log_softmax, FLOAT),
+    "LOG_SOFTMAX": Spelling(log_softmax, (*FLOAT, "int8")),
     "MAX_POOL_2D": pool("max_pool2d"),
     "SOFTMAX": Spelling(softmax),
     "SVDF": Spelling(svdf, ("float32", "int8")),

@@ -148,6 +148,7 @@ FAMILIES = (
     "dynamic",
     "elementwise",
     "fft",
+    "log_softmax",
     "lookup",
     "normalize",
     "places",

@@ -276,3 +276,16 @@ def test_rows_of_length_one(dtype: str) -> None:
     scale = 1 / 128
     tensors = (tensor("x", dtype, 5, 40), tensor("y", dtype, 5, 40, scale=scale, zero=0))
     check(single(Op("L2_NORMALIZATION", ("x",), ("y",), "L2NormOptions"), tensors), x)
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.05, 0.004, 1.3])
+def test_logarithms_of_probabilities(scale: float) -> None:
+    for classes in (2, 10, 300):
+        tensors = (
+            tensor("x", "int8", 7, classes, scale=scale),
+            tensor("y", "int8", 7, classes, scale=1 / 16, zero=127),
+        )
+        x = data("int8", 7, classes)
+        x[0] = 5
+        x[1, 1:] = -128
+        check(single(Op("LOG_SOFTMAX", ("x",), ("y",), "LogSoftmaxOptions"), tensors), x)
