@@ -24,6 +24,11 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "unaligned", "mul64"})),
         "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "mve", "unaligned", "mul64"})),
+        "rv32imc": ("riscv", frozenset({"mul64"})),
+        "rv32imac": ("riscv", frozenset({"mul64"})),
+        "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
+        "rv64imac": ("riscv", frozenset({"mul64"})),
+        "rv64imafdc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
     }
 )
 
@@ -42,6 +47,11 @@ class Target:
 
     def has(self, feature: str) -> bool:
         return feature in self.features
+
+    @property
+    def multiplies_alone(self) -> bool:
+        """Whether 32-bit numbers are multiplied fast, and shorter ones not side by side: Armv6-M and Armv7-M without DSP."""
+        return self.isa == "arm" and not self.has("dsp")
 
 
 def target_for(cpu: str) -> Target:

@@ -21,14 +21,19 @@ VECTORS = {"int32x4": ("int32x4_t", "int32_t")}
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
-def helper_texts(names: Iterable[str]) -> dict[str, list[str]]:
-    """The lines of all named helpers and of those that they need, each after what it needs, else by name."""
+def helper_texts(names: Iterable[str], whole: ExprPrinter | None = None) -> dict[str, list[str]]:
+    """The lines of all named helpers and of those that they need, each after what it needs, else by name.
+
+    ``whole``, the file's printer, is told which headers they need.
+    """
     texts: dict[str, list[str]] = {}
 
     def add(name: str) -> None:
         if name not in texts:
             printer = ExprPrinter()
             lines = helper_source(name, printer)
+            if whole is not None and printer.needs_math:
+                whole.needs_math = True
             for needed in sorted(printer.helpers):
                 add(needed)
             texts[name] = lines

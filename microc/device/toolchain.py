@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {
         "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
+        "avr-gcc": "gcc-avr avr-libc",
         "cc": "gcc libc6-dev",
         "make": "make",
         "qemu-system-arm": "qemu-system-arm",
+        "qemu-system-riscv32": "qemu-system-misc",
+        "qemu-system-riscv64": "qemu-system-misc",
         "gdb-multiarch": "gdb-multiarch",
         "openocd": "openocd",
     }

@@ -40,10 +40,8 @@ def emit_ensemble(write: Emitter, x: str, ensemble: Ensemble, where: str, leaf_d
         raise ModelError(f"trees over {features + 1} features for data of shape {kind.shape}", where=where)
     base = ensemble.base.reshape(-1)
     if dtypes.is_float(leaf_dtype):
-        trees, base = (
-            [tree.with_values(tree.values.astype(np.float32)) for tree in ensemble.trees],
-            base.astype(np.float32),
-        )
+        real = dtypes.to_numpy(leaf_dtype)
+        trees, base = [tree.with_values(tree.values.astype(real)) for tree in ensemble.trees], base.astype(real)
     else:
         trees, base = _rounded(ensemble, leaf_dtype, where)
     arrays = flatten(trees, kind.dtype, where)

@@ -73,6 +73,10 @@ class Attributes:
     def flag(self, name: str, default: bool = False) -> bool:
         return self.integer(name, int(default)) != 0
 
+    def raw_real(self, name: str, default: float) -> float:
+        """A float32, NaN and infinities too."""
+        return float(self._get(name, _FLOAT).f) if name in self._found else default
+
     def real(self, name: str, default: float | None = None) -> float:
         """A finite float32."""
         if name not in self._found:
@@ -83,6 +87,9 @@ class Attributes:
         return number
 
     def reals(self, name: str) -> tuple[float, ...]:
+        """Float32 numbers; ModelError where they are absent."""
+        if name not in self._found:
+            self._absent(name)
         return tuple(float(number) for number in self._get(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:
@@ -106,6 +113,9 @@ class Attributes:
         return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
 
     def tensor(self, name: str) -> Array:
+        """A tensor; ModelError where it is absent."""
+        if name not in self._found:
+            self._absent(name)
         return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
 
@@ -211,6 +221,8 @@ def _parse(data: bytes, name: str) -> Any:
 
 def _opset(model: Any, name: str) -> int:
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
+    if not versions and any(entry.domain == "ai.onnx.ml" for entry in model.opset_import):
+        return OPSETS.stop - 1  # none of the default operators is there
     if len(versions) != 1:
         raise ModelError(
             "the model does not say which version of ONNX's operators it uses"

@@ -14,6 +14,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_elementwise,
     onnx_logic,
+    onnx_ml,
     onnx_neural,
     onnx_places,
     onnx_quantized,
@@ -31,6 +32,7 @@ from microc.frontend.onnx_file import OLD, Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.frontend.onnx_function import body_of, has_body, has_changed
 from microc.graph.ir import Graph, Loc, TensorType
+from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
@@ -46,9 +48,13 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
     },
+    "ai.onnx.ml": onnx_ml.SPELLINGS,
     "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""
+
+CUSTOM: Registry[Spelling] = Registry("an ONNX operator", {})
+"""Operators of plugins, by ``domain::operator``."""
 
 EVERY_INPUT = "*"
 _LISTED = 40
@@ -88,7 +94,8 @@ def _translate(builder: Builder, operator: Operator) -> None:
             application.broken(f"{name!r} is an initialiser and an output")
         if operator.outputs.count(name) > 1 and name:
             application.broken(f"the output {name!r} is listed twice")
-    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code)
+    custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
+    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in FOLDS
     if not any(operator.outputs):
         application.broken("no output has a name")
@@ -151,7 +158,7 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
 def _hint(operator: Operator) -> str:
     """What to try where an operator is unknown."""
     if operator.domain not in SPELLINGS:
-        return "export the model with ONNX's own operators"
+        return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
 
 

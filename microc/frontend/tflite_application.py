@@ -90,8 +90,6 @@ class Application:
     def value(self, position: int) -> str:
         """The name of input ``position``, whatever its dtype."""
         source = self.source(position)
-        if source.sparse:
-            self.refuse(f"{source.name!r} is stored sparse", "convert the model without sparse encoding")
         if source.packed and not source.constant:
             self.refuse(f"{source.name!r} is computed in int4; only weights may be")
         return self.builder.value(source.index, self.where)
@@ -133,13 +131,13 @@ class Application:
         """An intermediate value, named after the output; dtype and quantisation as ``like``, else as inferred: with the first
         input's dtype comes its quantisation."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
-        self._append(op, inputs, attrs, (name,), (like,))
+        self.append(op, inputs, attrs, (name,), (like,))
         return name
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
         """The operator's output ``position``: dtype and quantisation as the file declares, shape as inferred."""
         target = self.target(position)
-        self._append(op, inputs, attrs, (target.name,), (target.type,))
+        self.append(op, inputs, attrs, (target.name,), (target.type,))
         self._compare(target)
         return target.name
 
@@ -147,17 +145,9 @@ class Application:
         """All outputs of the operator, from one node."""
         targets = [self.target(position) for position in range(len(self.operator.outputs))]
         kinds = tuple(target.type for target in targets)
-        self._append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
+        self.append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
         for target in targets:
             self._compare(target)
-
-    def emit_loop(
-        self, attrs: Mapping[str, Attr], inputs: Sequence[str], likes: Sequence[TensorType], stems: Sequence[str]
-    ) -> list[str]:
-        """A ``loop``'s results under names made from ``stems``, with dtypes and quantisation as ``likes``."""
-        names = tuple(self.builder.file.unique(f"{self.loc.name}_{stem}") for stem in stems)
-        self._append("loop", inputs, attrs, names, tuple(likes))
-        return list(names)
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
@@ -174,18 +164,19 @@ class Application:
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """An operator with two outputs, the second of which is the next content of ``state``."""
         target, following = self.target(), self.builder.file.unique(f"{state}_next")
-        self._append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
+        self.append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
         self._compare(target)
         self.builder.updates[state] = following
 
-    def _append(
+    def append(
         self,
         op: str,
         inputs: Sequence[str],
         attrs: Mapping[str, Attr],
-        outputs: tuple[str, ...],
-        likes: tuple[TensorType | None, ...],
+        outputs: Sequence[str],
+        likes: Sequence[TensorType | None],
     ) -> None:
+        """A node whose outputs have new names; dtypes and quantisation as ``likes``, shapes as inferred."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         try:
@@ -199,7 +190,7 @@ class Application:
                 first = self.type(inputs[0])
                 like = first if first.dtype == kind.dtype else kind
             self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
-        self.builder.append(Node(op, tuple(inputs), outputs, attrs, self.loc))
+        self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
     def _compare(self, target: Tensor) -> None:
         """The inferred shape of an output against the declared one, where that is known."""

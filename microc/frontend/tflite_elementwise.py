@@ -125,7 +125,8 @@ def leaky_relu(application: Application) -> None:
 
 def prelu(application: Application) -> None:
     """PRELU: the slope is a tensor that broadcasts."""
-    operands = (application.operand(0), application.operand(1))
+    dtype = application.target().type.dtype
+    operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
     application.result("prelu", operands, rounding(application))
 
 
@@ -152,25 +153,16 @@ def square(application: Application) -> None:
     application.result("mul", (data, data), {})
 
 
-def squared_difference(application: Application) -> None:
-    """SQUARED_DIFFERENCE: (a - b) squared."""
-    difference = application.emit("sub", (application.operand(0), application.operand(1)), {})
-    application.result("mul", (difference, difference), {})
-
-
 def l2_normalization(application: Application) -> None:
-    """L2_NORMALIZATION over the last axis: x / max(sqrt(sum(x * x)), 1e-6), as TFLite's reference kernel."""
+    """L2_NORMALIZATION over the last axis."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
-    data = application.operand(0)
-    last = len(application.rank(data, 1, 2, 3, 4)) - 1
-    squares = application.emit("mul", (data, data), {})
-    total = application.emit("sum", (squares,), {"axes": (last,), "keepdims": True})
-    norm = application.emit("maximum", (application.emit("sqrt", (total,), {}), application.scalar(1e-6)), {})
-    application.result("div", (data, norm), {"activation": activation(application, code)})
+    if activation(application, code):
+        application.refuse("a fused activation")
+    application.result("l2_normalize", (application.operand(0),), rounding(application))
 
 
 def batch_matmul(application: Application) -> None:
-    """BATCH_MATMUL of floats; an adjoint operand is transposed first."""
+    """BATCH_MATMUL; an adjoint operand is transposed first."""
     fields = application.operator.options.fields("BatchMatMulOptions")
     operands = []
     for position, adjoint in ((0, fields.integer("AdjX")), (1, fields.integer("AdjY"))):
@@ -180,7 +172,7 @@ def batch_matmul(application: Application) -> None:
             axes = (*range(rank - 2), rank - 1, rank - 2)
             value = application.emit("transpose", (value,), {"axes": axes})
         operands.append(value)
-    application.result("matmul", operands, {})
+    application.result("matmul", operands, rounding(application))
 
 
 def quantize(application: Application) -> None:
@@ -212,6 +204,12 @@ def dequantize(application: Application) -> None:
     application.result("dequantize", (application.value(0),), attrs)
 
 
+def densify(application: Application) -> None:
+    """DENSIFY of a constant: sparse ones are dense as soon as they are read."""
+    target, data = application.target(), application.constant(0)
+    application.builder.constant(target.name, data, target.type.quant)
+
+
 def cast(application: Application) -> None:
     """CAST: the stored numbers in another dtype."""
     if application.source(0).type.dtype not in MOVABLE:
@@ -220,15 +218,16 @@ def cast(application: Application) -> None:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "ABS": unary("abs"),
+    "ABS": unary("abs", (*FLOAT, "int8", "int16")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
-    "BATCH_MATMUL": Spelling(batch_matmul, FLOAT),
+    "BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16")),
     "CAST": Spelling(cast, MOVABLE),
     "ADD_N": Spelling(add_n, _INT8),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
+    "DENSIFY": Spelling(densify, MOVABLE),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
-    "DIV": binary("div", "DivOptions", (*FLOAT, "int32")),
+    "DIV": binary("div", "DivOptions", (*_INT8, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _INT8),
     "FLOOR": unary("floor"),
@@ -236,7 +235,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "FLOOR_MOD": binary("floor_mod", dtypes=(*FLOAT, *PLAIN)),
     "GELU": Spelling(gelu, FLOAT),
     "HARD_SWISH": unary("hard_swish", _BYTES),
-    "L2_NORMALIZATION": Spelling(l2_normalization, FLOAT),
+    "L2_NORMALIZATION": Spelling(l2_normalization, _INT8),
     "LEAKY_RELU": Spelling(leaky_relu),
     "LOG": unary("log", _INT8),
     "LOGISTIC": unary("sigmoid", REAL),
@@ -246,7 +245,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
     "NEG": unary("neg"),
     "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Spelling(prelu, _BYTES),
+    "PRELU": Spelling(prelu),
     "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
     "REDUCE_MAX": reduction("max", REAL),
     "REDUCE_MIN": reduction("min", REAL),
@@ -256,11 +255,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     "RELU_0_TO_1": unary("clip", FLOAT, {"minimum": 0.0, "maximum": 1.0}),
     "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
     "ROUND": unary("round"),
-    "RSQRT": unary("rsqrt"),
+    "RSQRT": unary("rsqrt", _INT8),
     "SIN": unary("sin"),
     "SQRT": unary("sqrt"),
     "SQUARE": Spelling(square, FLOAT),
-    "SQUARED_DIFFERENCE": Spelling(squared_difference, FLOAT),
+    "SQUARED_DIFFERENCE": binary("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
     "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
     "SUM": reduction("sum", REAL),
     "TANH": unary("tanh", REAL),

@@ -55,11 +55,11 @@ def lstm(application: Application) -> None:
     states = [_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
     clip = float(np.float32(fields.real("CellClip")))
     body = _step(application, weights, data, states, 0 if time_major else 1, clip)
-    rows = f"{application.loc.name}_rows"
     attrs: Mapping[str, Attr] = {"body": body, "count": steps, "carried": 2, "guarded": False}
     target = application.target()
     kinds = [application.type(state) for state in states]
-    made = application.emit_loop(attrs, (*states, data), (*kinds, kinds[0]), ("hidden", "cell", rows))
+    made = [application.builder.file.unique(f"{target.name}_{stem}") for stem in ("hidden", "cell", "rows")]
+    application.append("loop", (*states, data), attrs, made, (*kinds, kinds[0]))
     for state, value in zip(states, made, strict=False):
         application.builder.updates[state] = value
     stacked = made[2]

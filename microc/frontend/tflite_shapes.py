@@ -52,12 +52,33 @@ def concatenation(application: Application) -> None:
     fields = application.operator.options.fields("ConcatenationOptions")
     if activation(application, fields.integer("FusedActivationFunction")):
         application.refuse("a fused activation")
+    if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
+        _replaced_element(application)
+        return
     values = [application.moved(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
     check_alike(application, range(len(values)))
     axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
     application.result("concat", values, {"axis": axis})
+
+
+def _replaced_element(application: Application) -> None:
+    """What comes before a place, an element, and what comes behind it, all of one tensor: that tensor with the element replaced.
+
+    Converters write lists so. Where the parts together are as large as the tensor, the element stands where the first ends.
+    """
+    pieces = application.builder.pieces
+    if len(application.operator.inputs) != 3:
+        application.refuse("slices of computed size")
+    first, last = (pieces.get(application.source(k).name) for k in (0, 2))
+    item = application.value(1)
+    if first is None or last is None or first.data != last.data or application.source(1).name in pieces:
+        application.refuse("slices of computed size")
+    start = application.builder.consts.get(first.begin)
+    if start is None or start.any() or last.begin in application.builder.consts:
+        application.refuse("slices of computed size")
+    application.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
 def pack(application: Application) -> None:

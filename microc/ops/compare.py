@@ -14,12 +14,11 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import INT32_MAX, INT32_MIN
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.functions import INTEGERS, compute_dtype
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.requantization import Requantization, emit_requantize
+from microc.ops.rescale import shifted_scaled
 from microc.ops.surface import dequantized
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -102,17 +101,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 def _scaled(rewrite: Rewrite, name: str) -> str:
     """An 8-bit value less its zero point, times 2**8, times its scale, rounded: int32."""
-    kind = rewrite.type(name)
-    scale, zero = scalar_quant(rewrite.node, rewrite.graph, name)
-    wide = rewrite.emit("cast", (name,), rewrite.value("wide", kind.shape, "int32"), {"dtype": "int32"})
-    for op, number in (("sub", zero), ("mul", 1 << _SHIFT)):
-        operand = rewrite.constant("number", np.array(number, np.int32))
-        made = rewrite.value(op, kind.shape, "int32")
-        wide = rewrite.emit(op, (wide, operand), made, {"activation": "", "rounding": ""})
-    output = rewrite.value("scaled", kind.shape, "int32")
-    parameters = Requantization((float(np.float32(scale)),), 0, INT32_MIN, INT32_MAX, "int32")
-    emit_requantize(rewrite, wide, output, parameters, "double", 255 << _SHIFT)
-    return output
+    scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
+    return shifted_scaled(rewrite, name, _SHIFT, float(np.float32(scale)))
 
 
 # ---------------------------------------------------------------- logic

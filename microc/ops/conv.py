@@ -111,7 +111,7 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
-    where the core has nothing of that kind."""
+    and ``unsigned`` data where the core has nothing of that kind."""
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
     lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0
@@ -119,8 +119,8 @@ def algorithms(call: OpCall) -> tuple[str, ...]:
         return ("direct", "winograd")
     g = geometry(attrs, data.type.shape, weight.type.shape)
     first = bias[0] if bias else None
-    if call.target.has("thumb1") and g.groups == 1 and attrs["out_dtype"] == "int32":
-        return ("pairs",) if pair_packing(g.pixels, data, weight, first) else ("direct",)
+    if call.target.multiplies_alone and g.groups == 1 and attrs["out_dtype"] == "int32":
+        return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
     if call.target.has("thumb1") and g.groups == g.channels and suits_unsigned(data, weight, first):
         return ("direct", "unsigned")
     return ("direct",)

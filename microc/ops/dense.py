@@ -55,7 +55,7 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         packing = quad_packing(data, weight, bias)
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
-        return quad_product(data.tensor((rows, depth)), weight, bias, packing)
+        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("thumb1"))
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     padded = padded_depth(depth, data, weight, dtype, call.target)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
@@ -67,7 +67,7 @@ def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time."""
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
-    plain = call.target.has("thumb1") and call.attrs.get("out_dtype") == "int32"
+    plain = call.target.multiplies_alone and call.attrs.get("out_dtype") == "int32"
     return ("direct", "quads") if plain and quad_packing(data, weight, bias) else ("direct",)
 
 

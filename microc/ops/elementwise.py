@@ -18,8 +18,9 @@ from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
+from microc.ops.quotient import legalize_div
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rescale import int16_rescaled
+from microc.ops.rescale import int16_abs, int16_rescaled, squared_difference
 from microc.ops.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.surface import split_activation, through_float
 from microc.ops.tables import emit_lookup, stored_bounds
@@ -90,6 +91,8 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         return rewrite.legalized()
     if node.attr("rounding") != "even" and node.op in ("relu", "clip", "leaky_relu"):
         return int16_rescaled(node, graph)
+    if node.attr("rounding") != "even" and node.op == "abs":
+        return int16_abs(node, graph)
     if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
         return legalize_sigmoid16(node, graph) or through_float(node, graph)
     return through_float(node, graph)
@@ -185,6 +188,8 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "add": legalize_add,
     "sub": legalize_sub,
     "mul": legalize_mul,
+    "div": legalize_div,
+    "squared_difference": squared_difference,
 }
 
 

@@ -254,6 +254,7 @@ BINARY: tuple[Binary, ...] = (
     Binary("div", _divide_array, _divide),
     Binary("maximum", np.maximum, _larger),
     Binary("minimum", np.minimum, _smaller),
+    Binary("squared_difference", lambda a, b: (a - b) ** 2, lambda a, b: (a - b) * (a - b), SIGNED, 1e-6),
     Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
     Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
     Binary(

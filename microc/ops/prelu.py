@@ -29,7 +29,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         shape = np.broadcast_shapes(data.shape, slope.shape)
     except ValueError:
         shape = ()
-    if shape != data.shape or data.dtype != slope.dtype:
+    if shape != data.shape or (data.dtype != slope.dtype and "float32" in (data.dtype, slope.dtype)):
         raise ModelError(f"prelu of {data.dtype} {data.shape} with slopes {slope.dtype} {slope.shape}")
     return (TensorType(data.shape, attrs.get("out_dtype") or data.dtype),)
 
@@ -47,7 +47,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
-    if node.attr("rounding") == "even" or dtypes.nbytes(graph.types[node.outputs[0]].dtype) != 1:
+    if node.attr("rounding") == "even":
         return through_float(node, graph)
     names = (*node.inputs, *node.outputs)
     (x, zero_x), (slope, zero_slope), (out, zero_out) = (scalar_quant(node, graph, name) for name in names)
@@ -102,6 +102,8 @@ def _qprelu_cases() -> Iterable[Case]:
         attrs |= {"multiplier_positive": 1400000000, "shift_positive": 0, "multiplier": 2000000000, "shift": -6}
         types = (TensorType((3, 64), dtype), TensorType((64,), dtype))
         yield Case({**attrs, "out_dtype": dtype}, types, name=dtype)
+        mixed = (TensorType((3, 64), "int16"), TensorType((64,), "int8"))
+        yield Case({**attrs, "shift": -9, "out_dtype": "int16"}, mixed, name="int16")
 
 
 OPERATORS: tuple[OpDef, ...] = (

@@ -81,60 +81,65 @@ def quad_packing(data: Operand, weight: Operand, bias: Operand | None) -> QuadPa
 
 def _packing(weights: Array, terms: int) -> QuadPacking | None:
     """Weights by blocks of ``terms`` columns; None where too many columns would be repeated."""
-    depth = weights.shape[1]
-    kept, places = weights.astype(np.int64), list(range(depth))
-    while (over := overflow(_blocks(kept, terms))).max(initial=0) > 0:
-        if len(places) > (1 + MOST_REPEATED) * depth:
+    channels, depth = weights.shape
+    most = depth + int(MOST_REPEATED * depth)
+    kept = np.zeros((channels, padded_depth(most, terms)), np.int64)
+    kept[:, :depth] = weights
+    blocks, places = kept.reshape(channels, -1, terms), list(range(depth))
+    over = overflow(blocks)
+    while over.max(initial=0) > 0:
+        end = len(places)
+        if end == most:
             return None
-        first = int(over.max(0).argmax()) * terms
-        wanted = np.maximum(-(-over[:, first // terms] // HIGH), 0)[:, None]
-        possible = np.minimum(np.abs(kept[:, first : first + terms]), wanted)
-        column = first + int(possible.sum(0).argmax())
-        part = np.sign(kept[:, column]) * possible[:, column - first]
-        kept[:, column] -= part
-        kept, places = np.column_stack((kept, part)), [*places, places[column]]
-    spread = padded_depth(len(places), terms) - len(places)
-    repeated = np.array([*places[depth:], *(0,) * spread], np.uint16)
-    return QuadPacking(terms, np.pad(kept, ((0, 0), (0, spread))).astype(np.int8), repeated)
+        block = int(over.max(0).argmax())
+        wanted = np.maximum(-(-over[:, block] // HIGH), 0)[:, None]
+        possible = np.minimum(np.abs(blocks[:, block]), wanted)
+        column = int(possible.sum(0).argmax())
+        part = np.sign(blocks[:, block, column]) * possible[:, column]
+        blocks[:, block, column] -= part
+        kept[:, end] = part
+        places.append(places[block * terms + column])
+        for changed in (block, end // terms):
+            over[:, changed] = overflow(blocks[:, changed])
+    total = padded_depth(len(places), terms)
+    repeated = np.array([*places[depth:], *(0,) * (total - len(places))], np.uint16)
+    return QuadPacking(terms, kept[:, :total].astype(np.int8), repeated)
 
 
-def _blocks(weights: Array, terms: int) -> Array:
-    """Weights (O, columns) as (O, blocks, terms), zeros behind them."""
-    channels, columns = weights.shape
-    spread = padded_depth(columns, terms) - columns
-    return np.pad(weights, ((0, 0), (0, spread))).reshape(channels, -1, terms)
-
-
-def quad_product(rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:
+def quad_product(
+    rows: te.Tensor, weight: Operand, bias: Operand | None, packing: QuadPacking, widened: bool
+) -> te.Tensor:
     """Rows (P, K) times weights as int32 (P, O). Stages: ``column`` (P, columns) the inputs of all columns, ``entry`` (P, blocks
-    of terms and the word behind them), ``part`` (P, block, O / 4, 2) the sums q and p of blocks, ``acc`` (P, O / 4, 2, 2)
-    their fields' sums as in ``pairs``, and ``value``."""
+    of their words and the word behind them; only this unless ``widened``), ``part`` (P, block, O / 4, 2) the sums q and p of
+    blocks, ``acc`` (P, O / 4, 2, 2) their fields' sums as in ``pairs``, and ``value``."""
     terms, blocks, quads = packing.terms, packing.blocks, packing.weights.shape[0] // CHANNELS
-    count = rows.shape[0]
+    count, kept = rows.shape[0], terms if widened else 0
     words, first = weight.packed(packing.words), _start(weight, bias, packing)
     inputs = _columns(rows, weight, packing)
 
     def entry(p: Var, e: Var) -> Expr:
-        block, place = e // (terms + 1) * terms, e % (terms + 1)
+        block, place = e // (kept + 1) * terms, e % (kept + 1)
         total = word(inputs[p, block])
         for k in range(1, terms):
             total = total + word(inputs[p, block + k])
         total = total << 7
-        return ir.select(place < terms, word(inputs[p, block + place]), number(ADDED) - total - (total << 16))
+        behind = number(ADDED) - total - (total << 16)
+        return ir.select(place < terms, word(inputs[p, block + place]), behind) if widened else behind
 
-    entries = te.compute((count, blocks * (terms + 1)), entry, "entry", ("p", "e"))
+    entries = te.compute((count, blocks * (kept + 1)), entry, "entry", ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
     def summed(p: Var, j: Var, g: Var, f: Var) -> Expr:
         taps = words[g, j * terms + term.var]
         factor = ir.select(f < 1, (taps >> 8) & number(_MASK), taps)
-        return te.sum_reduce(factor * entries[p, j * (terms + 1) + term.var], term)
+        x = entries[p, j * (terms + 1) + term.var] if widened else word(inputs[p, j * terms + term.var])
+        return te.sum_reduce(factor * x, term)
 
     part = te.compute((count, blocks, quads, 2), summed, "part", ("p", "j", "g", "f"))
 
     def field(p: Var, g: Var, f: Var, h: Var) -> Expr:
         odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
-        total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (terms + 1) + terms]
+        total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
 
     acc = te.compute((count, quads, 2, 2), field, "acc", ("p", "g", "f", "h"))

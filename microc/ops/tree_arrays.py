@@ -105,7 +105,7 @@ class _Node:
 
 
 def flatten(trees: Sequence[Tree], dtype: str, where: str = "") -> TreeArrays:
-    """The arrays of an ensemble for features of ``dtype`` (float32 or an integer).
+    """The arrays of an ensemble for features of ``dtype`` (of floats or integers).
 
     Thresholds become numbers of ``dtype`` that part its numbers as the float64 thresholds do, so that nothing is rounded.
     Splits that ``dtype`` decides, and splits between equal leaves, go. ModelError for arrays that are no tree.
@@ -201,10 +201,10 @@ def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]
     ``mode`` leads nothing greater to the left, nor does the mode returned; it is 0 or :data:`ALWAYS` where nothing is parted.
     """
     if dtypes.is_float(dtype):
-        nearest = np.float32(threshold)
+        nearest = dtypes.to_numpy(dtype).type(threshold)
         if mode & LESS and (mode & EQUAL or threshold > -inf):
             beyond = nearest > threshold or (nearest == threshold and not mode & EQUAL)
-            return float(np.nextafter(nearest, np.float32(-inf)) if beyond else nearest), mode | EQUAL
+            return float(np.nextafter(nearest, nearest.dtype.type(-inf)) if beyond else nearest), mode | EQUAL
         exact = mode & EQUAL and float(nearest) == threshold
         return float(nearest), mode if exact else mode & UNORDERED
     low, high = dtypes.int_range(dtype)

@@ -23,7 +23,7 @@ SILENT = frozenset({"taken", "paired", "constant_byte"})
 class Core:
     """Costs of a core.
 
-    - ``registers``, ``float_registers``: what a compiler can hold values in.
+    - ``registers``, ``float_registers``: what a compiler can hold values in (high registers of Armv6-M are good for sums alone).
     - ``offset``: largest offset of a load in bytes, in elements where not ``wide``.
     - ``wide``: 32-bit instructions: operands are shifted on the way, loads advance their pointer.
     - ``instruction_bytes``: mean size of an instruction.
@@ -77,11 +77,13 @@ _LOADS = {
 }
 _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0}
 
-_M0 = Core(7, 0, 31, False, 2.5, _V6M, {"load": 2.0, "store": 2.0, "taken": 2.0})
+_M0 = Core(9, 0, 31, False, 2.5, _V6M, {"load": 2.0, "store": 2.0, "taken": 2.0})
 _M3 = Core(14, 0, 4095, True, 3.4, _V7M, {**_LOADS, "multiply_long": 4.0})
 _M4 = Core(14, 30, 4095, True, 3.4, _V7EM, _LOADS)
 _M7 = Core(14, 30, 4095, True, 3.4, _V7EM, {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}, 0.65)
 _M55 = Core(14, 30, 4095, True, 3.4, _V7EM, {**_LOADS, **_VECTORS, "load": 1.2, "store": 1.0, "taken": 1.0}, 0.85)
+_RV32 = Core(26, 0, 2047, False, 3.2, {**_V7M, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 32.0})
+_RV32F = Core(26, 30, 2047, False, 3.2, {**_V7EM, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 32.0})
 _HOST = Core(14, 16, 1 << 31, True, 4.5, {**_LIBRARY, "call_math": 40.0}, {"divide": 20.0, "float_divide": 10.0}, 0.35)
 
 CORES: Mapping[str, Core] = MappingProxyType(
@@ -95,6 +97,11 @@ CORES: Mapping[str, Core] = MappingProxyType(
         "cortex-m33-nodsp": _M3,
         "cortex-m7": _M7,
         "cortex-m55": _M55,
+        "rv32imc": _RV32,
+        "rv32imac": _RV32,
+        "rv32imafc": _RV32F,
+        "rv64imac": _RV32,
+        "rv64imafdc": _RV32F,
     }
 )
 

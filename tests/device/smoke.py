@@ -21,7 +21,7 @@ SMOKE = Path(__file__).with_name("smoke_firmware.c")
 
 EMULATED = tuple(name for name in list_boards() if "emulator" in load_board(name).raw)
 """All boards with an emulator."""
-FAMILIES = ("mps2-an386", "netduinoplus2", "microbit", "lm3s6965evb", "emcraft-sf2")
+FAMILIES = ("mps2-an386", "netduinoplus2", "microbit", "lm3s6965evb", "emcraft-sf2", "hifive1")
 """One of each family of UARTs."""
 
 WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
@@ -33,8 +33,18 @@ def needs(*programs: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not on PATH")
 
 
+def skip_without(board: Board) -> None:
+    """Skip, saying why, unless a board's compiler and emulator are there."""
+    tools = [board.raw["build"]["prefix"] + "gcc", "make"]
+    tools += [board.raw["emulator"]["argv"][0]] if "emulator" in board.raw else []
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        pytest.skip("needs " + ", ".join(missing) + ": run microc doctor")
+
+
 def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SMOKE,)) -> Path:
     """Compile and link the smoke firmware, or another program, with the board's port, as a project does."""
+    skip_without(board)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "microc_board.h").write_text(render("board/microc_board.h.j2", board))
     (folder / "linker.ld").write_text(render("board/linker.ld.j2", board))

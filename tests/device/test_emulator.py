@@ -102,8 +102,8 @@ class TestPorts:
         for depth in (1, 800, 300):
             line.command("S", depth)
             used += line.words(1)
-        assert 256 < used[0] < 512
-        assert used[1] - used[0] >= 3 * 256
+        assert 256 < used[0] < 1024  # the frame of an interrupt may lie there, too
+        assert used[1] - used[0] >= 2 * 256
         assert used[2] == used[1]  # a high-water mark never falls
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulator import Emulator
 from microc.device.faults import FaultyTransport, Rates
@@ -17,6 +18,7 @@ from microc.device.transport import open_transport
 from microc.driver.firmware import Device, Project, build, connect, open_project
 from microc.errors import FitError
 from tests.corpus import cases, models, needs_corpus
+from tests.device.smoke import skip_without
 from tests.models.test_corpus import in_sequence
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -70,9 +72,10 @@ def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx"])
-@pytest.mark.parametrize("board", ["microbit", "netduinoplus2", *BOARDS])
+@pytest.mark.parametrize("board", ["microbit", "netduinoplus2", "hifive1", "qemu-riscv32", *BOARDS])
 def test_digits_equal_the_host(name: str, board: str, tmp_path: Path) -> None:
     """Integer parts bit by bit; floats to within the last place of libm's exponential."""
+    skip_without(load_board(board))
     path = DIGITS / name
     library = microc.compile(path)
     data = np.load(DIGITS / "digits_test.npz")

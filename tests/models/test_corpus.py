@@ -28,12 +28,13 @@ EXACT = models(
     "seanet_transpose_conv__*",
     "gen_unet_int8*",
     "tflm_mnist_lstm_int8*",
+    "tflm_audio_preprocessor_int8*",
     "tfs_mobilenet_v1_025_224_uint8*",
 )
 FLOAT = models(
     "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
-    "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_simple_topk*",
-    "tfs_movie_review*",
+    "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_*",
+    "tfs_movie_review*", "gen_lstm2_float*",
     "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
 )  # fmt: skip
 QDQ = models("ortq_dscnn_qdq*", "ortq_mlp_ae*", "ortq_mobilenetv2_qdq_s8_perch*", "ortq_resnet18lite_qdq*")
@@ -88,6 +89,15 @@ def test_floats_within_1e_5_of_the_largest(path: Path) -> None:
     """Sums are taken in another order than the reference's; 1e-5 of the largest magnitude is the bar."""
     for got, expected in results(path, library(path)):
         assert np.max(np.abs(got - expected)) <= 1e-5 * np.max(np.abs(expected))
+
+
+@pytest.mark.parametrize("path", models("*_dynrange.tflite", "mlperf_kws_float*"), ids=lambda p: p.stem)
+def test_hybrid_layers_as_litert_computes_them(path: Path) -> None:
+    """Data are quantised row by row. A float that comes out one bit different may be rounded to the next step, so that one
+    output in a model may be off by more than 1e-5."""
+    pairs = results(path, library(path, Options(hybrid="dynamic")))
+    errors = [float(np.max(np.abs(got - expected)) / np.max(np.abs(expected))) for got, expected in pairs]
+    assert sorted(errors)[-2] <= 1e-5 and max(errors) <= 5e-3
 
 
 @pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)

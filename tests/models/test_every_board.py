@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from microc.driver.api import Program
 from microc.driver.firmware import build, connect, open_project
 from microc.driver.library import Library
 from microc.driver.verify import samples, verify
-from microc.target import Board
+from tests.device.smoke import skip_without
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BOARDS = tuple(name for name in list_boards() if name != "host")
@@ -27,14 +26,6 @@ def compiled(cpu: str) -> tuple[Program, Library]:
     board = next(b for b in map(load_board, BOARDS) if b.target.cpu == cpu)
     program = microc.compile(DIGITS / "digits_int8.tflite", board=board)
     return program, program.library()
-
-
-def skip_without(board: Board) -> None:
-    tools = [board.raw["build"]["prefix"] + "gcc", "make"]
-    tools += [board.raw["emulator"]["argv"][0]] if "emulator" in board.raw else []
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if missing:
-        pytest.skip("needs " + ", ".join(missing) + ": run microc doctor")
 
 
 @pytest.mark.cross

@@ -1,4 +1,4 @@
-"""Four channels' weights in a word: the proof of the bounds, and dense layers for Cortex-M0 as machine code."""
+"""Four channels' weights in a word: the proof of the bounds, and dense layers for cores without SIMD as machine code."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ def test_words_hold_four_channels() -> None:
     np.testing.assert_array_equal(taken.transpose(0, 2, 1).reshape(weights.shape), weights)
 
 
-def test_dense_layers_of_cortex_m0_equal_the_reference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m3"])
+def test_dense_layers_equal_the_reference(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All cases of the family."""
     definitions = [*importlib.import_module("microc.ops.dense").OPERATORS]
     cases = {
-        name: compiled_case(definition, case, "cortex-m0", f"{c_name(name)}_{number}")
+        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
         for number, (name, definition, case) in enumerate(named_cases(definitions))
     }
     chosen = [name for name, case in cases.items() if case.schedule.rule == "matrix quads"]

@@ -178,3 +178,114 @@ def test_rows_of_a_table() -> None:
         tensor("y", "float32", 4, 3),
     )
     check(single(Op("EMBEDDING_LOOKUP", ("at", "table"), ("y",)), tensors), np.array([4, 0, 2, 2], np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int16"])
+def test_squared_differences(dtype: str) -> None:
+    for other, scale in (((3, 5), 0.05), ((5,), 0.013)):
+        tensors = (
+            tensor("a", dtype, 3, 5),
+            tensor("b", dtype, *other, scale=scale, zero=-3),
+            tensor("y", dtype, 3, 5, scale=0.3 if dtype == "int8" else 90.0, zero=-100),
+        )
+        operands = (np.round(data(dtype, 3, 5)), np.round(data(dtype, *other)))
+        check(single(Op("SQUARED_DIFFERENCE", ("a", "b"), ("y",)), tensors), *operands)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("scale", [0.05, 0.031])
+def test_sizes(dtype: str, scale: float) -> None:
+    tensors = (tensor("x", dtype, 256), tensor("y", dtype, 256, scale=scale, zero=-20))
+    check(single(Op("ABS", ("x",), ("y",)), tensors), data(dtype, 256))
+
+
+def test_inverse_roots() -> None:
+    tensors = (tensor("x", "int8", 248, zero=-120), tensor("y", "int8", 248, scale=0.02, zero=-100))
+    check(single(Op("RSQRT", ("x",), ("y",)), tensors), np.arange(-120, 128).astype(np.int8))
+
+
+def test_slopes_of_int16() -> None:
+    tensors = (
+        tensor("x", "int16", 4, 30),
+        constant("slope", data("int8", 30), scale=(0.01,), zero_point=(3,)),
+        tensor("y", "int16", 4, 30, scale=0.06),
+    )
+    check(single(Op("PRELU", ("x", "slope"), ("y",)), tensors), data("int16", 4, 30))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int16"])
+@pytest.mark.parametrize(("adjoint_x", "adjoint_y"), [(False, False), (True, False), (False, True)])
+def test_products_of_matrices(dtype: str, adjoint_x: bool, adjoint_y: bool) -> None:
+    x, y = (2, 4, 3) if adjoint_x else (2, 3, 4), (2, 5, 4) if adjoint_y else (2, 4, 5)
+    tensors = (
+        tensor("a", dtype, *x),
+        tensor("b", dtype, *y, scale=0.02, zero=-4),
+        tensor("y", dtype, 2, 3, 5, scale=0.2 if dtype == "int8" else 60.0, zero=9),
+    )
+    fields = {"AdjX": adjoint_x, "AdjY": adjoint_y}
+    op = Op("BATCH_MATMUL", ("a", "b"), ("y",), "BatchMatMulOptions", fields)
+    check(single(op, tensors), np.round(data(dtype, *x)), np.round(data(dtype, *y)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_slices_backwards(dtype: str) -> None:
+    for begin, end, strides, masks, result in (
+        ((1, 4), (-3, 0), (-1, -2), (0, 0), (2, 2)),
+        ((0, 0), (0, 0), (-1, 1), (1, 3), (2, 5)),
+        ((0, -1), (2, 1), (1, -1), (0, 0), (2, 3)),
+    ):
+        tensors = (
+            tensor("x", dtype, 2, 5),
+            ints("begin", *begin),
+            ints("end", *end),
+            ints("strides", *strides),
+            tensor("y", dtype, *result),
+        )
+        fields = {"BeginMask": masks[0], "EndMask": masks[1]}
+        op = Op("STRIDED_SLICE", ("x", "begin", "end", "strides"), ("y",), "StridedSliceOptions", fields)
+        check(single(op, tensors), data(dtype, 2, 5))
+
+
+def test_root_mean_squares_of_windows() -> None:
+    tensors = (tensor("x", "float32", 1, 4, 4, 2), tensor("y", "float32", 1, 2, 2, 2))
+    fields = {"FilterHeight": 2, "FilterWidth": 3, "StrideH": 2, "StrideW": 2, "Padding": 0}
+    x = np.where(data("float32", 1, 4, 4, 2) > 0, 3.0, -3.0).astype(np.float32)
+    check(single(Op("L2_POOL_2D", ("x",), ("y",), "Pool2DOptions", fields), tensors), x)
+
+
+def test_quotients_of_bytes() -> None:
+    """Dividends next to zero are left out: TFLite Micro shifts them by more than 31 bits."""
+    a = np.array([n if abs(n - 4) > 8 else 40 for n in range(-128, 128)], np.int8)
+    b = np.array([-128, -100, -9, -8, -6, -5, 0, 1, 60, 127], np.int8)
+    for zero in (-7, 3):
+        tensors = (
+            tensor("a", "int8", 256, 1, zero=4),
+            tensor("b", "int8", 10, scale=0.02, zero=zero),
+            tensor("y", "int8", 256, 10, scale=0.11, zero=-9),
+        )
+        check(single(Op("DIV", ("a", "b"), ("y",), "DivOptions"), tensors), a[:, None], b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_of_length_one(dtype: str) -> None:
+    x = data(dtype, 5, 40)
+    x[0] = 7
+    x[1, 1:] = 7
+    if dtype == "float32":
+        x = np.where(np.arange(40) == np.arange(5)[:, None], np.float32(3), np.float32(0))
+    scale = 1 / 128
+    tensors = (tensor("x", dtype, 5, 40), tensor("y", dtype, 5, 40, scale=scale, zero=0))
+    check(single(Op("L2_NORMALIZATION", ("x",), ("y",), "L2NormOptions"), tensors), x)
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.05, 0.004, 1.3])
+def test_logarithms_of_probabilities(scale: float) -> None:
+    for classes in (2, 10, 300):
+        tensors = (
+            tensor("x", "int8", 7, classes, scale=scale),
+            tensor("y", "int8", 7, classes, scale=1 / 16, zero=127),
+        )
+        x = data("int8", 7, classes)
+        x[0] = 5
+        x[1, 1:] = -128
+        check(single(Op("LOG_SOFTMAX", ("x",), ("y",), "LogSoftmaxOptions"), tensors), x)

@@ -21,7 +21,7 @@ def is_quad(schedule: Schedule) -> bool:
 
 
 def schedule_matrix_quads(schedule: Schedule, target: Target) -> Schedule:
-    """A row at a time: its inputs laid out, then four channels at once, block by block."""
+    """A row at a time: its inputs laid out, or the words behind its blocks alone; then four channels at once, block by block."""
     schedule = inline_elementwise(schedule)
     end = "out" if schedule.has("out") else "value"
     p, o = schedule.loops_of(end)
@@ -30,14 +30,16 @@ def schedule_matrix_quads(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.reorder(j, field, high).decompose_reduction("acc", j).compute_at("part", j)
     column, term = schedule.loops_of("part")[-2:]
     schedule = schedule.reorder(term, column).decompose_reduction("part", term)
-    terms = loop_extent(schedule.func, term)
+    terms, blocks = loop_extent(schedule.func, term), loop_extent(schedule.func, j)
     for block in ("acc", "part"):
         schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
-    entries = schedule.compute_at("entry", p).loops_of("entry")[-1]
-    schedule = schedule.compute_at("entry", p).split(entries, (None, terms + 1))
+    schedule = schedule.compute_at("entry", p)
+    entries = schedule.loops_of("entry")[-1]
+    if loop_extent(schedule.func, entries) > blocks:
+        schedule = schedule.split(entries, (None, terms + 1)).unroll(f"{entries}_1")
     if schedule.has("column"):
         schedule = schedule.compute_at("column", p)
     unrolled = (*schedule.loops_of("acc_init")[-2:], *schedule.loops_of("part_init")[-1:], schedule.loops_of(end)[-1])
-    for loop in (*unrolled, term, column, field, high, schedule.loops_of("entry")[-1]):
+    for loop in (*unrolled, term, column, field, high):
         schedule = schedule.unroll(loop)
     return schedule
