@@ -293,10 +293,14 @@ def max_unpool(application: Application) -> None:
     full = (*shape[:2], *extents)
     wanted = application.integers(2) if application.has(2) else full
     kind = application.type(application.value(0)).dtype
-    size, indices = int(np.prod(wanted)), application.value(1)
+    size, indices = int(np.prod(full)), application.value(1)
     zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
     data, places = (application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices))
-    application.result_reshape(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), wanted)
+    placed = application.reshaped(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), full)
+    more = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
+    if any(after for _, after in more):
+        placed = application.emit("pad", (placed,), {"padding": more, "value": 0.0})
+    application.result_alias(placed)
 
 
 def local_response_normalization(application: Application) -> None:
