@@ -50,6 +50,7 @@ class Arguments(argparse.Namespace):
     disable_pass: list[str]
     io: str
     requantize: str
+    hybrid: str
     optimize: str
     flash: int
     ram: int

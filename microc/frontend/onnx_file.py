@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.onnx_tensor import DTYPES, array, dtype, dtype_name, text
+from microc.frontend.onnx_tensor import DTYPES, FOUR_BITS, array, dtype, dtype_name, text
 
-OPSETS = range(7, 29)
-"""Versions of the default operator set: numpy broadcasting came with 7."""
+OPSETS = range(1, 29)
+OLD = 7
+"""Versions of the default operator set: numpy broadcasting came with 7. What has not changed since may be older."""
 
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
 _KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
@@ -96,16 +97,16 @@ class Attributes:
             return default
         return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings, empty if it is absent."""
+        if name not in self._found:
+            return ()
+        return tuple(word.decode("utf-8", "replace") for word in self._get(name, _STRINGS).strings)
+
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         if name in self._found:
             return tuple(int(number) for number in self._get(name, _INTS).ints)
         return self._absent(name) if default is None else default
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings; empty where it is absent."""
-        if name not in self._found:
-            return ()
-        return tuple(str(word.decode("utf-8", "replace")) for word in self._get(name, _STRINGS).strings)
 
     def graph(self, name: str) -> Any:
         """A GraphProto; ModelError if it is absent."""
@@ -150,6 +151,8 @@ class OnnxFile:
     initializers: Mapping[str, Array]
     unreadable: Mapping[str, str]
     operators: tuple[Operator, ...]
+    four_bit: frozenset[str] = frozenset()
+    """Inputs and initialisers whose integers have four bits, though they are kept in bytes."""
 
 
 def decode(data: bytes, name: str) -> OnnxFile:
@@ -176,7 +179,18 @@ def decode(data: bytes, name: str) -> OnnxFile:
     outputs = tuple(text(value.name, f"{name} outputs") for value in graph.output)
     operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
     return OnnxFile(
-        name, _opset(model, name), text(graph.name, name), inputs, outputs, initializers, unreadable, operators
+        name,
+        _opset(model, name),
+        text(graph.name, name),
+        inputs,
+        outputs,
+        initializers,
+        unreadable,
+        operators,
+        frozenset(
+            {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
+            | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from microc.frontend.onnx_application import Application
-from microc.frontend.onnx_file import Operator
+from microc.frontend.onnx_file import OLD, Operator
 from microc.frontend.onnx_inline import operators
 from microc.frontend.onnx_tensor import DTYPES
 
@@ -40,6 +40,14 @@ def has_body(application: Application) -> bool:
     """Whether ONNX defines an operator by others."""
     schema = _schema(application)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
+
+
+def has_changed(application: Application) -> bool:
+    """Whether an operator of an old model means something else in version 7 of the operator set."""
+    from onnx import defs
+
+    schema = _schema(application)
+    return schema is None or defs.get_schema(application.operator.code, OLD, "").since_version != schema.since_version
 
 
 def _schema(application: Application) -> Any:

@@ -7,8 +7,10 @@ from math import prod
 
 import numpy as np
 
+from microc import dtypes
 from microc.frontend.onnx_application import MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx_elementwise import Composer
+from microc.frontend.onnx_tensor import dtype
 from microc.graph.ir import Attr
 
 
@@ -170,9 +172,19 @@ def norm(application: Application) -> None:
     application.result("div", (data, safe))
 
 
+def bit_cast(application: Application) -> None:
+    """BitCast between integers of as many bits, which is what a cast of integers does."""
+    to = dtype(application.operator.attributes.integer("to"), application.where)
+    kind = application.type(application.value(0)).dtype
+    if not dtypes.is_integer(to) or dtypes.is_float(kind) or dtypes.nbytes(to) != dtypes.nbytes(kind):
+        application.refuse(f"the bits of {kind} as {to}")
+    application.result("cast", (application.value(0),), {"dtype": to})
+
+
 SPELLINGS: Mapping[str, Spelling] = {
     "ArgMax": arg("argmax"),
     "ArgMin": arg("argmin"),
+    "BitCast": Spelling(bit_cast, MOVABLE),
     "CumProd": running("cumprod"),
     "CumSum": running("cumsum"),
     "GatherElements": Spelling(gather_elements, MOVABLE),

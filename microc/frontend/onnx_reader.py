@@ -18,7 +18,9 @@ from microc.frontend import (
     onnx_neural,
     onnx_places,
     onnx_quantized,
+    onnx_recurrent,
     onnx_shape,
+    onnx_signal,
     onnx_slice,
     onnx_upsample,
     onnx_window,
@@ -26,9 +28,9 @@ from microc.frontend import (
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_control import CONTROL
-from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
+from microc.frontend.onnx_file import OLD, Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
-from microc.frontend.onnx_function import body_of, has_body
+from microc.frontend.onnx_function import body_of, has_body, has_changed
 from microc.graph.ir import Graph, Loc, TensorType
 from microc.sealed import Registry
 
@@ -39,7 +41,9 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_neural.SPELLINGS,
         **onnx_places.SPELLINGS,
         **onnx_quantized.SPELLINGS,
+        **onnx_recurrent.SPELLINGS,
         **onnx_shape.SPELLINGS,
+        **onnx_signal.SPELLINGS,
         **onnx_slice.SPELLINGS,
         **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
@@ -95,6 +99,10 @@ def _translate(builder: Builder, operator: Operator) -> None:
     computed = not operator.domain and operator.code in FOLDS
     if not any(operator.outputs):
         application.broken("no output has a name")
+    if application.opset < OLD and not operator.domain and has_changed(application):
+        application.refuse(
+            f"version {application.opset} of the operator", "convert the model with onnx.version_converter"
+        )
     known = spelling is not None or computed or (not operator.domain and operator.code in CONTROL)
     if not known and not has_body(application):
         application.refuse("the operator is unknown to microc", _hint(operator))

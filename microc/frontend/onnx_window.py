@@ -113,14 +113,14 @@ def conv(application: Application) -> None:
         convolve(application, application.value(0), *weights(application, 1, 2), application.output())
         return
     operands = [application.operand(k) for k in range(3) if application.has(k)]
-    application.result("convolution", operands, convolution(application))
+    application.result("convolution", operands, convolution(application, application.shape(1)[2:]))
 
 
-def convolution(application: Application) -> Mapping[str, Attr]:
+def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
     """The attributes of a convolution over any number of axes."""
-    kernel, extents = application.shape(1)[2:], application.shape(0)[2:]
+    extents = application.shape(0)[2:]
     if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
-        application.broken(f"data of shape {application.shape(0)} and weights of shape {application.shape(1)}")
+        application.broken(f"data of shape {application.shape(0)} and a kernel of {kernel}")
     found = spans(application, kernel, extents, ceil_mode=False)
     groups = application.operator.attributes.integer("group", 1)
     return {"strides": found.strides, "padding": found.padding, "dilation": found.dilation, "groups": groups}
@@ -293,10 +293,14 @@ def max_unpool(application: Application) -> None:
     full = (*shape[:2], *extents)
     wanted = application.integers(2) if application.has(2) else full
     kind = application.type(application.value(0)).dtype
-    size, indices = int(np.prod(wanted)), application.value(1)
+    size, indices = int(np.prod(full)), application.value(1)
     zeros = application.emit("broadcast_to", (application.scalar(0.0, kind),), {"shape": (size,)})
     data, places = (application.reshaped(value, (int(np.prod(shape)),)) for value in (application.value(0), indices))
-    application.result_reshape(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), wanted)
+    placed = application.reshaped(application.emit("scatter_elements", (zeros, places, data), {"axis": 0}), full)
+    more = tuple((0, goal - extent) for goal, extent in zip(wanted, full, strict=True))
+    if any(after for _, after in more):
+        placed = application.emit("pad", (placed,), {"padding": more, "value": 0.0})
+    application.result_alias(placed)
 
 
 def local_response_normalization(application: Application) -> None:
