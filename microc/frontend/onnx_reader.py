@@ -12,6 +12,7 @@ from dataclasses import replace
 from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
+    onnx_determinant,
     onnx_elementwise,
     onnx_logic,
     onnx_ml,
@@ -36,6 +37,7 @@ from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
+        **onnx_determinant.SPELLINGS,
         **onnx_elementwise.SPELLINGS,
         **onnx_logic.SPELLINGS,
         **onnx_neural.SPELLINGS,
