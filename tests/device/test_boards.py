@@ -34,6 +34,11 @@ def test_every_board_loads(name: str) -> None:
         assert {r.name for r in board.regions} == {m["name"] for m in board.raw["memory"]}
 
 
+def test_every_board_is_in_the_readme() -> None:
+    text = (paths.boards() / "README.md").read_text()
+    assert [name for name in list_boards() if f"`{name}`" not in text] == []
+
+
 def test_known_facts() -> None:
     assert {"host", "mps2-an386", "mps3-an547", "netduinoplus2", "microbit"} <= set(list_boards())
     board = load_board("netduinoplus2")
