@@ -33,7 +33,7 @@ from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver import kernel as driver_kernel
-from microc.driver.api import make_options
+from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
 from microc.errors import MicrocError
 from microc.module import Module

@@ -8,6 +8,8 @@
     program.write("build")
     with microc.connect("build") as device:                        # after `microc build build`
         y = device.run(x)
+    graph = microc.load("model.onnx")                              # the network as a graph of operators
+    microc.save(graph, "model.mcg")                                # with its parameters, in one file
 
 Every refusal is an exception of :mod:`microc.errors`. Names are loaded when they are first used.
 """
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from microc.driver.export import load_library
     from microc.driver.firmware import Device, build, connect, open_project
     from microc.driver.library import Library
+    from microc.driver.model import load, save
+    from microc.graph.ir import Graph
 
 __version__ = "0.1.0"
 __all__ = (
     "Device",
+    "Graph",
     "Library",
     "Program",
     "__version__",
@@ -35,20 +40,25 @@ __all__ = (
     "compile",
     "connect",
     "errors",
+    "load",
     "load_library",
     "open_project",
+    "save",
 )
 
 _HOMES = MappingProxyType(
     {
         "Device": "microc.driver.firmware",
+        "Graph": "microc.graph.ir",
         "Library": "microc.driver.library",
         "Program": "microc.driver.api",
         "build": "microc.driver.firmware",
         "compile": "microc.driver.api",
         "connect": "microc.driver.firmware",
+        "load": "microc.driver.model",
         "load_library": "microc.driver.export",
         "open_project": "microc.driver.firmware",
+        "save": "microc.driver.model",
     }
 )
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from microc.fixed import INT32_MAX, NUMPY, Arith, doubling_high_mul, rounding_shift_right
 
 ONE_THIRD = round((1 << 31) / 3)
@@ -97,3 +99,39 @@ def tanh(a: Any, integer_bits: int) -> Any:
     size = NUMPY.select(size >= ONE_Q2, size * 0 + INT32_MAX, size << 2)
     result = NUMPY.select(a > 0, size, -size)
     return NUMPY.select((a >= 0) & (a <= 0), result * 0, result)
+
+
+HALF_ROOT_OF_TWO = 1518500250
+"""sqrt(2) / 2 in Q0.31."""
+
+
+def _saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
+    """``x * 2**exponent`` within int32."""
+    most = INT32_MAX >> exponent
+    shifted = k.select(x > most, x * 0 + most, x) << exponent
+    return k.select(x > most, x * 0 + INT32_MAX, shifted)
+
+
+def inverse_root_mantissa(x: Any, k: Arith[Any]) -> Any:
+    """1 / sqrt(2 x) in Q0.31, up to a power of two, of x in [2**26, 2**28) as Q3.28: five Newton steps from 1."""
+    half, root = rounding_shift_right(x, 1, k), x * 0 + (1 << 28)
+    for _ in range(5):
+        cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
+        cube = _saturating_shift_left(cube, 6, k)
+        step = doubling_high_mul(root, (1 << 28) + (1 << 27), k) - doubling_high_mul(half, cube, k)
+        root = _saturating_shift_left(step, 3, k)
+    return doubling_high_mul(root, HALF_ROOT_OF_TWO, k)
+
+
+def inverse_square_root(x: int) -> tuple[int, int]:
+    """(mantissa in Q0.31, shift to the left) of 1 / sqrt(x) of an int32 x (TFLite ``common.h``,
+    GetInvSqrtQuantizedMultiplierExp); 0 counts as 1."""
+    if x <= 1:
+        return INT32_MAX, 0
+    right = 11
+    while x >= 1 << 29:
+        x, right = x // 4, right + 1
+    pairs = (32 - x.bit_length() - 1) // 2 - 1
+    right -= pairs
+    mantissa = int(inverse_root_mantissa(np.int64((x << 2 * pairs) >> 1), NUMPY))
+    return (mantissa << -right, 0) if right < 0 else (mantissa, -right)

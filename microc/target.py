@@ -49,6 +49,11 @@ class Target:
     def has(self, feature: str) -> bool:
         return feature in self.features
 
+    @property
+    def multiplies_alone(self) -> bool:
+        """Whether 32-bit numbers are multiplied fast, and shorter ones not side by side: Armv6-M and Armv7-M without DSP."""
+        return self.isa == "arm" and not self.has("dsp")
+
 
 def target_for(cpu: str) -> Target:
     """The target of a known core."""

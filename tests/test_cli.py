@@ -145,6 +145,33 @@ def test_compile_and_build(microc: Command, tmp_path: Path) -> None:
     assert sizes["flash"] > 8000 and {"name", "section", "size"} == set(sizes["symbols"][0])
 
 
+def test_import(microc: Command, tmp_path: Path) -> None:
+    path = tmp_path / "net.mcg"
+    said = microc("import", MODEL, "-o", path)
+    assert said.code == 0 and "4 conv2d" in said.out and str(path) in said.out
+    assert microc("import", MODEL, "-o", path, "--json").data["operators"]["conv2d"] == 4
+    assert microc("check", path).code == 0
+    report = microc("compile", path, "-o", tmp_path / "out", "--json").data["report"]
+    assert (report["macs"], report["source"], report["model"]) == (30528, "net.mcg", "net")
+
+
+def test_cut(microc: Command, tmp_path: Path) -> None:
+    names = [t["name"] for t in microc("check", MODEL, "--tensors", "--json").data["tensors"]]
+    assert "pointwise3" in microc("check", MODEL, "--tensors").out and "pointwise3" in names
+    data = microc("check", MODEL, "--inputs", "depthwise2", "--outputs", "pointwise3,conv4", "--json").data
+    assert [t["name"] for t in data["inputs"] + data["outputs"]] == ["depthwise2", "pointwise3", "conv4"]
+    said = microc("compile", MODEL, "-o", tmp_path / "out", "--outputs", "pointwise")
+    assert said.code == 2 and "did you mean" in said.err
+    assert microc("check", MODEL, "--outputs", ",").code == 2
+
+
+def test_ends(microc: Command) -> None:
+    data = microc("check", MODEL, "--input-dtype", "float32", "--output-dtype", "probabilities=uint8", "--json").data
+    assert [t["dtype"] for t in data["inputs"] + data["outputs"]] == ["float32", "uint8"]
+    assert microc("check", MODEL, "--input-layout", "NCHW", "--json").data["inputs"][0]["shape"] == [1, 1, 8, 8]
+    assert microc("check", MODEL, "--output-layout", "probabilities=NCHW").code == 2
+
+
 def test_dump(microc: Command, tmp_path: Path) -> None:
     assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
     assert len(list((tmp_path / "dump").iterdir())) > 2

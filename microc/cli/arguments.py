@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +35,13 @@ class Arguments(argparse.Namespace):
     board: str
     name: str
     input_shape: list[tuple[str, tuple[int, ...]]]
+    cut_inputs: list[tuple[str, ...]]
+    cut_outputs: list[tuple[str, ...]]
+    input_dtype: list[tuple[str, str]]
+    output_dtype: list[tuple[str, str]]
+    input_layout: list[tuple[str, str]]
+    output_layout: list[tuple[str, str]]
+    tensors: bool
     opt_level: int
     disable_pass: list[str]
     io: str
@@ -106,6 +114,9 @@ def _global_options(default: object) -> _Parser:
     return options
 
 
+_MODEL = "a .tflite, .onnx or .mcg file"
+
+
 def _model_commands(add: Adder) -> None:
     command = add(
         "compile",
@@ -113,17 +124,31 @@ def _model_commands(add: Adder) -> None:
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
     _compile_options(command)
     command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
-    command.add_argument("model", type=Path, metavar="MODEL", help="a .tflite or .onnx file")
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("--board", default="", help="say whether it can fit this board (exit code 4 if not)")
-    _shape_option(command)
-
-
-def _shape_option(command: _Parser) -> None:
+    command.add_argument("--tensors", action="store_true", help="list all tensors, by the names that --inputs takes")
+    _reading_options(command)
+    command = add(
+        "import",
+        "save a model's graph and parameters in one file, which every command reads as a model",
+        "model.onnx -o model.mcg",
+        "model.onnx --outputs /features/Flatten_output_0 -o features.mcg",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
+    )
+    command.add_argument("--name", default="", help="of the graph (default: the model file's name)")
+    _reading_options(command)
+
+
+def _reading_options(command: _Parser) -> None:
+    group = command.add_argument_group("the model")
+    group.add_argument(
         "--input-shape",
         type=_shape,
         action="append",
@@ -131,13 +156,30 @@ def _shape_option(command: _Parser) -> None:
         metavar="NAME=1,3,8",
         help="shape of an input with symbolic dimensions; repeatable",
     )
+    group.add_argument(
+        "--inputs", dest="cut_inputs", type=_names, action="append", default=[], metavar="NAME,...",
+        help="cut the network: begin at these tensors (microc check --tensors lists all); repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--outputs", dest="cut_outputs", type=_names, action="append", default=[], metavar="NAME,...",
+        help="cut the network: end at these tensors; repeatable",
+    )  # fmt: skip
+    for end, example in (("input", "quantises it"), ("output", "dequantises it")):
+        group.add_argument(
+            f"--{end}-dtype", type=_wish, action="append", default=[], metavar="[NAME=]DTYPE",
+            help=f"type of the {end}: float32 where the network is quantised, int8 where it {example}; repeatable",
+        )  # fmt: skip
+        group.add_argument(
+            f"--{end}-layout", type=_wish, action="append", default=[], metavar="[NAME=]NCHW|NHWC",
+            help=f"order of the {end}'s axes, channels first or last; all images unless named",
+        )  # fmt: skip
 
 
 def _compile_options(command: _Parser) -> None:
+    _reading_options(command)
     group = command.add_argument_group("compilation")
     group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
     group.add_argument("--name", default="", help="prefix of all C names (default: the model file's name)")
-    _shape_option(command)
     group.add_argument(
         "--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)"
     )
@@ -257,6 +299,22 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape: write NAME=1,3,8")
     return name, shape
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names between commas; one that has a comma itself stands in double quotes."""
+    (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
+    if not names or not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write NAME,NAME")
+    return tuple(names)
+
+
+def _wish(text: str) -> tuple[str, str]:
+    """NAME=WORD, or the word alone, which speaks of all."""
+    name, equals, word = text.rpartition("=")
+    if not word or (equals and not name):
+        raise argparse.ArgumentTypeError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+    return name or "*", word
 
 
 def _bytes(text: str) -> int:

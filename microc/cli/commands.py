@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import compile_model, profile, run, verify
+from microc.cli.session import compile_model, profile, reading, run, verify
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -73,19 +73,24 @@ def _scale(tensor: Mapping[str, Any]) -> str:
     return f", real = {tensor['scale']:.9g} * (q - {tensor['zero_point']})"
 
 
+def _operators(data: Mapping[str, Any]) -> str:
+    """How often which operator occurs, the most frequent first."""
+    return ", ".join(f"{n} {op}" for op, n in sorted(data["operators"].items(), key=lambda x: (-x[1], x[0])))
+
+
 def check(arguments: Arguments) -> show.Answer:
     """``microc check``."""
     from microc.device.boards import load_board
-    from microc.driver.api import make_options
     from microc.driver.check import check_model
+    from microc.driver.options import make_options
 
     board = load_board(arguments.board) if arguments.board else None
-    found = check_model(arguments.model, make_options(input_shapes=dict(arguments.input_shape)), board)
+    found = check_model(arguments.model, make_options(**reading(arguments)), board)
     data = found.to_data()
     rows = [
         ("model", found.source),
         *_tensor_rows(data),
-        ("operators", ", ".join(f"{n} {op}" for op, n in sorted(found.operators.items(), key=lambda x: (-x[1], x[0])))),
+        ("operators", _operators(data)),
         ("kernels", found.kernels),
         ("multiply-accumulates", show.count(found.macs)),
         ("weights", f"{show.count(found.weight_bytes)} bytes"),
@@ -95,7 +100,29 @@ def check(arguments: Arguments) -> show.Answer:
         rows.append(
             (board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons))
         )
-    return show.Answer(data, show.facts(rows), 0 if found.fits else 4)
+    text = show.facts(rows)
+    if arguments.tensors:
+        data["tensors"] = list(found.tensors)
+        cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in found.tensors]
+        text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
+    return show.Answer(data, text, 0 if found.fits else 4)
+
+
+def import_(arguments: Arguments) -> show.Answer:
+    """``microc import``."""
+    from microc.driver.check import describe
+    from microc.driver.model import load, save
+
+    assert arguments.output is not None
+    graph = load(arguments.model, name=arguments.name, **reading(arguments))
+    path = save(graph, arguments.output)
+    data = describe(graph, arguments.model.name)
+    rows = [
+        ("model", f"{arguments.model.name} -> {path}, {show.count(path.stat().st_size)} bytes"),
+        *_tensor_rows(data),
+        ("operators", _operators(data)),
+    ]
+    return show.Answer({"file": str(path), **data}, show.facts(rows))
 
 
 def build(arguments: Arguments) -> show.Answer:
@@ -252,6 +279,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
     {
         "compile": compile_,
         "check": check,
+        "import": import_,
         "build": build,
         "flash": flash,
         "run": run,

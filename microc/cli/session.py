@@ -147,8 +147,8 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
     return api.compile(
         model,
         board=arguments.board or "host",
-        input_shapes=dict(arguments.input_shape),
         progress=progress(arguments),
+        **reading(arguments),
         name=arguments.name,
         opt_level=arguments.opt_level,
         disabled=frozenset(arguments.disable_pass),
@@ -159,6 +159,19 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         ram=arguments.ram,
         dump=arguments.dump,
     )
+
+
+def reading(arguments: Arguments) -> dict[str, Any]:
+    """The options that say how a model is read."""
+    return {
+        "input_shapes": dict(arguments.input_shape),
+        "inputs": tuple(name for names in arguments.cut_inputs for name in names),
+        "outputs": tuple(name for names in arguments.cut_outputs for name in names),
+        "input_dtype": dict(arguments.input_dtype),
+        "output_dtype": dict(arguments.output_dtype),
+        "input_layout": dict(arguments.input_layout),
+        "output_layout": dict(arguments.output_layout),
+    }
 
 
 @contextmanager

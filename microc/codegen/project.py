@@ -17,7 +17,7 @@ from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.module import Module, Value
-from microc.target import Board
+from microc.target import Board, Target
 
 OPTIMISATION = {
     ("host", "speed"): "-O2",
@@ -37,8 +37,10 @@ OPTIMISATION = {
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to
 a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer. With its
 expensive optimisations gcc 5.4 makes wrong code for AVR."""
-THUMB1 = " -fira-algorithm=priority -fno-tree-reassoc"
-"""More of them for cores with eight low registers: values stay in the order of the C, and those used most get the registers."""
+IN_ORDER = " -fno-tree-reassoc"
+"""More for cores that multiply two numbers at once as one: sums take turns as in the C, not one after the other."""
+THUMB1 = " -fira-algorithm=priority -fno-tree-ter"
+"""More for cores with eight low registers: values are made where the C makes them, and those used most get the registers."""
 RUNTIME_OPTIMISATION = "-Os"
 """Compiler options for all that is not the network."""
 
@@ -204,10 +206,17 @@ def _project_context(model: ModelContext, board: Board, optimize: str) -> Projec
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
-        optimisation=OPTIMISATION[board.target.isa, optimize] + (THUMB1 if board.target.has("thumb1") else ""),
+        optimisation=_optimisation(board.target, optimize),
         runtime_optimisation=RUNTIME_OPTIMISATION,
         has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )
+
+
+def _optimisation(target: Target, optimize: str) -> str:
+    """Compiler options for the network."""
+    options = OPTIMISATION[target.isa, optimize]
+    options += IN_ORDER if target.multiplies_alone else ""
+    return options + (THUMB1 if target.has("thumb1") else "")
 
 
 def rpc_context(module: Module) -> RpcContext:

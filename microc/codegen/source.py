@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from microc import dtypes
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
@@ -62,6 +64,7 @@ class ModelContext:
     data_declarations: tuple[str, ...]
     data_definitions: tuple[str, ...]
     flash_space: str
+    data_needs_math: bool
     regions: tuple[tuple[int, int, str], ...]
 
 
@@ -125,6 +128,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
         data_declarations=tuple(f"extern {declaration(v, space)};" for v in prefixed),
         data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed),
         flash_space=_flash_space(module) if space else "",
+        data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])

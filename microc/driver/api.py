@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,15 +16,12 @@ from microc.driver.export import build_library
 from microc.driver.fit import capacity, check_module, footprint, room_of
 from microc.driver.library import Library
 from microc.driver.lower import Progress
-from microc.driver.options import Options
+from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
-from microc.errors import UsageError
+from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
-from microc.target import GOALS, Board, target_for
-
-REQUANTIZE = ("float", "fixed")
-OPT_LEVELS = (0, 1, 2)
+from microc.target import Board, target_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
 
 @overload
 def compile(
-    path: str | Path,
+    model: str | Path | Graph,
     target: str = "host",
     *,
     board: None = None,
@@ -137,7 +134,7 @@ def compile(
 ) -> Library: ...
 @overload
 def compile(
-    path: str | Path,
+    model: str | Path | Graph,
     target: str = "host",
     *,
     board: str | Path | Board,
@@ -146,7 +143,7 @@ def compile(
     **options: Any,
 ) -> Program: ...
 def compile(
-    path: str | Path,
+    model: str | Path | Graph,
     target: str = "host",
     *,
     board: str | Path | Board | None = None,
@@ -154,7 +151,7 @@ def compile(
     progress: Progress | None = None,
     **options: Any,
 ) -> Library | Program:
-    """Compile a TFLite or ONNX file.
+    """Compile a model file (TFLite, ONNX, or a graph file), or a graph that :func:`microc.load` gave.
 
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
     (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
@@ -164,34 +161,11 @@ def compile(
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
     chosen = make_options(input_shapes=input_shapes or {}, **options)
+    source = model if isinstance(model, Graph) else Path(model)
     if board is None:
-        module = compile_model(Path(path), target_for(target), chosen, progress)
+        module = compile_model(source, target_for(target), chosen, progress)
         return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
-    program = Program(compile_model(Path(path), found.target, chosen, progress, room_of(found)), found)
+    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found)
     check_module(program.module, found)
     return program
-
-
-def make_options(**values: Any) -> Options:
-    """Options from keywords; UsageError for one that does not exist or has no such value."""
-    known = {field.name for field in fields(Options)}
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
-    for name in ("disabled", "required"):
-        if isinstance(values.get(name), str):
-            values[name] = (values[name],)
-        values[name] = frozenset(values.get(name, ()))
-    if values.get("dump") is not None:
-        values["dump"] = Path(values["dump"])
-    chosen = Options(**values)
-    if chosen.opt_level not in OPT_LEVELS:
-        raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
-    if chosen.requantize not in REQUANTIZE:
-        raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
-    if chosen.optimize not in GOALS:
-        raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
-    if not isinstance(chosen.flash, int) or chosen.flash < 0:
-        raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
-    return chosen

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from microc.driver.budget import count_macs
 from microc.driver.fit import capacity
-from microc.driver.lower import groups_of
+from microc.driver.kernel import groups_of
+from microc.driver.model import read_model
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise, read_model
+from microc.driver.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.target import Board
@@ -20,12 +21,15 @@ from microc.target import Board
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values."""
+    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values.
+
+    ``tensors``: all that are computed or given, as the model file has them, in order.
+    """
 
     model: str
     source: str
-    inputs: tuple[dict[str, Any], ...]
-    outputs: tuple[dict[str, Any], ...]
+    inputs: Sequence[dict[str, Any]]
+    outputs: Sequence[dict[str, Any]]
     operators: Mapping[str, int]
     kernels: int
     macs: int
@@ -33,6 +37,7 @@ class Check:
     arena: int
     board: str
     reasons: tuple[str, ...]
+    tensors: tuple[dict[str, Any], ...]
 
     @property
     def fits(self) -> bool:
@@ -63,18 +68,26 @@ def check_model(path: Path, options: Options, board: Board | None = None) -> Che
     weights = sum(array.nbytes for array in fused.consts.values())
     arena = arena_bound(fused)
     return Check(
-        model=graph.name,
-        source=path.name,
-        inputs=tuple(_tensor(graph, name) for name in graph.inputs),
-        outputs=tuple(_tensor(graph, name) for name in graph.outputs),
-        operators=dict(sorted(Counter(node.op for node in graph.nodes).items())),
+        **describe(graph, path.name),
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
         macs=count_macs(graph),
         weight_bytes=weights,
         arena=arena,
         board=board.name if board else "",
         reasons=_reasons(board, weights, arena) if board else (),
+        tensors=tuple(_tensors(graph)),
     )
+
+
+def describe(graph: Graph, source: str) -> dict[str, Any]:
+    """What a graph is from outside, plain data: its name, its inputs and outputs, how often it uses which operator."""
+    return {
+        "model": graph.name,
+        "source": source,
+        "inputs": [_tensor(graph, name) for name in graph.inputs],
+        "outputs": [_tensor(graph, name) for name in graph.outputs],
+        "operators": dict(sorted(Counter(node.op for node in graph.nodes).items())),
+    }
 
 
 def _reasons(board: Board, weights: int, arena: int) -> tuple[str, ...]:
@@ -98,6 +111,14 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
         "scale": quant.scale[0] if quant else None,
         "zero_point": quant.zero_point[0] if quant else None,
     }
+
+
+def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
+    """Everything that a cut may name, and the operator that makes it."""
+    for what, names in (("input", graph.inputs), ("state", tuple(graph.state))):
+        yield from ({**_tensor(graph, name), "operator": what} for name in names)
+    for node in graph.nodes:
+        yield from ({**_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
 def arena_bound(graph: Graph) -> int:

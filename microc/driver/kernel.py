@@ -1,4 +1,4 @@
-"""One group becomes one schedule: of every algorithm that suits it and every schedule that the rules make the best by cost."""
+"""The groups of a graph, and the best schedule by cost of one: over every algorithm that suits it and what the rules make."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
 from microc.target import Goal, Target
+
+
+def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
+    """Nodes by kernel, in an order that respects dependences: a group runs where its last node stands."""
+    last = {node.group: k for k, node in enumerate(graph.nodes) if node.group}
+    found: list[tuple[Node, ...]] = []
+    for k, node in enumerate(graph.nodes):
+        if not node.group:
+            found.append((node,))
+        elif last[node.group] == k:
+            found.append(tuple(n for n in graph.nodes if n.group == node.group))
+    return found
 
 
 def schedule_group(

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from microc import dtypes, te
-from microc.driver.kernel import schedule_group
+from microc.driver.control import lower_control
+from microc.driver.kernel import groups_of, schedule_group
 from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
@@ -89,18 +90,6 @@ def make_value(name: str, kind: TensorType, storage: str, label: str, data: Arra
     return Value(name, kind.shape, kind.dtype, storage, data, scale, zero_point, label)
 
 
-def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
-    """Nodes by kernel, in an order that respects dependences: a group runs where its last node stands."""
-    last = {node.group: k for k, node in enumerate(graph.nodes) if node.group}
-    found: list[tuple[Node, ...]] = []
-    for k, node in enumerate(graph.nodes):
-        if not node.group:
-            found.append((node,))
-        elif last[node.group] == k:
-            found.append(tuple(n for n in graph.nodes if n.group == node.group))
-    return found
-
-
 def build_module(
     graph: Graph,
     target: Target,
@@ -133,6 +122,8 @@ def build_module(
         if stream is not None:
             if stream.chain.groups[-1] == nodes[0].group:
                 _stream(builder, stream, [named[name] for name in stream.chain.groups])
+        elif registry.get(nodes[0].op).regions:
+            _control(builder, nodes[0])
         elif len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
@@ -270,6 +261,31 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
             macs=group.macs,
             schedule=describe(schedule.trace),
             rule=schedule.rule,
+        )
+    )
+
+
+def _control(builder: _Builder, node: Node) -> None:
+    """Control flow: one kernel with those of its graphs inside."""
+    lowered = lower_control(builder.graph, node, builder.target, builder.goal)
+    stem = slug(node.loc.name or node.outputs[0])
+    name = _register(builder, lowered.func, f"{node.op}_{stem}", (node.op,))
+    args = [
+        builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
+        for p in lowered.params
+    ]
+    written = [builder.declare(output, "intermediate") for output in node.outputs]
+    scratch = _workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
+    builder.calls.append(
+        Call(
+            kernel=name,
+            args=(*args, *written, *scratch),
+            reads=tuple(dict.fromkeys(a for a, p in zip(args, lowered.params, strict=True) if p.array is None)),
+            writes=tuple(written),
+            workspace=scratch,
+            layer=str(node.loc),
+            op=node.op,
+            macs=macs_of(builder.graph, node),
         )
     )
 

@@ -59,6 +59,8 @@ def _visit(func: ir.PrimFunc, on_literal: Callable[[int], ir.Expr]) -> ir.PrimFu
                 return ir.Store(buffer, indices, go(value))
             case ir.Let(var, value, body):
                 return ir.Let(var, go(value), body)
+            case ir.Evaluate(value):
+                return ir.Evaluate(go(value))
             case _:
                 return s
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from microc.errors import UsageError
+from microc.target import GOALS
+from microc.transform.boundary import EVERY
+
+REQUANTIZE = ("float", "fixed")
+OPT_LEVELS = (0, 1, 2)
+ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +23,10 @@ class Options:
 
     - ``name``: prefix of all C names; the file's name unless given.
     - ``input_shapes``: shapes for inputs with symbolic dimensions, by name; ``*`` speaks of every input.
+    - ``inputs``, ``outputs``: names of tensors that the network is cut at (:func:`microc.graph.cut.cut`); none: where it begins
+      and ends in the file.
+    - ``input_dtype``, ``output_dtype``, ``input_layout``, ``output_layout``: what the application gives and takes, by name or for
+      all (:class:`microc.transform.boundary.Boundary`); operators at the ends convert.
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
@@ -29,6 +42,12 @@ class Options:
 
     name: str = ""
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    input_dtype: Mapping[str, str] = field(default_factory=dict)
+    output_dtype: Mapping[str, str] = field(default_factory=dict)
+    input_layout: Mapping[str, str] = field(default_factory=dict)
+    output_layout: Mapping[str, str] = field(default_factory=dict)
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
@@ -40,4 +59,31 @@ class Options:
     dump: Path | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_shapes", MappingProxyType(dict(self.input_shapes)))
+        for name in ("input_shapes", *ENDS):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+
+def make_options(**values: Any) -> Options:
+    """Options from keywords; UsageError for one that does not exist or has no such value."""
+    known = {field.name for field in fields(Options)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
+    for name, kind in (("disabled", frozenset), ("required", frozenset), ("inputs", tuple), ("outputs", tuple)):
+        given = values.get(name, ())
+        values[name] = kind((given,) if isinstance(given, str) else given)
+    for name in ENDS:
+        given = values.get(name) or {}
+        values[name] = {EVERY: given} if isinstance(given, str) else given
+    if values.get("dump") is not None:
+        values["dump"] = Path(values["dump"])
+    chosen = Options(**values)
+    if chosen.opt_level not in OPT_LEVELS:
+        raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
+    if chosen.requantize not in REQUANTIZE:
+        raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    if chosen.optimize not in GOALS:
+        raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
+    if not isinstance(chosen.flash, int) or chosen.flash < 0:
+        raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
+    return chosen

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
-from microc.driver.lower import Progress, build_module, groups_of
+from microc.driver.kernel import groups_of
+from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
+from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.ram import Search, arena, ram_refusal, stream_within
 from microc.driver.stream import Chain, LoweredStream, Streams
-from microc.errors import OutputError
-from microc.frontend.detect import load
 from microc.graph.ir import Graph
 from microc.module import Module, Plain
 from microc.plan.plan import plan_module
@@ -24,22 +23,6 @@ from microc.target import Goal, Target
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.instruments import DumpInstrument
-
-
-def identifier(text: str) -> str:
-    """``text`` as a C identifier in lower case."""
-    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()
-    return name if name and not name[0].isdigit() else f"m_{name}" if name else "model"
-
-
-def read_model(path: Path, options: Options) -> Graph:
-    """The graph of a model file, under the name that the C code will carry."""
-    if not path.is_file():
-        raise OutputError(
-            f"there is no model file {path}", where=str(path), hint="give the path of a .tflite or .onnx file"
-        )
-    graph = load(path, options.input_shapes)
-    return replace(graph, name=identifier(options.name or path.stem))
 
 
 def optimise(graph: Graph, options: Options) -> Graph:
@@ -56,22 +39,23 @@ def optimise(graph: Graph, options: Options) -> Graph:
 
 
 def compile_model(
-    path: Path, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Module:
-    """The planned module of a model file; FitError when it exceeds the flash or the RAM of the options.
+    """The planned module of a model file, or of a graph as it was read.
 
+    FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
-    read = read_model(path, options)
+    read, name = read_model(source, options), source_name(source)
     graph = optimise(read, options)
-    module, goal = build_within_budget(graph, target, path.name, options, progress, room.flash if room else 0)
+    module, goal = build_within_budget(graph, target, name, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, path.name, goal, None, [streams.lower(chain) for chain in chains]))
+        made = planned(_built(graph, target, name, goal, None, [streams.lower(chain) for chain in chains]))
         return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)

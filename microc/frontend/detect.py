@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError
+from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
 MAX_FILE_BYTES = 256 << 20
@@ -17,7 +18,7 @@ _FOREIGN = (
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a TFLite or ONNX model file.
+    """Read a TFLite or ONNX model file, or a graph file that ``microc import`` wrote.
 
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
     ModelError (or UnsupportedError) where it is no model that microc understands.
@@ -27,6 +28,10 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
         from microc.frontend import tflite
 
         return tflite.read(data, path.name, input_shapes)
+    if is_graph_file(data):
+        from microc.frontend import graph_file
+
+        return graph_file.read(data, path.name, input_shapes)
     _refuse_foreign(data, path)
     from microc.frontend import onnx_reader
 

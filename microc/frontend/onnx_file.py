@@ -18,9 +18,9 @@ from microc.frontend.onnx_tensor import DTYPES, array, dtype, dtype_name, text
 OPSETS = range(7, 29)
 """Versions of the default operator set: numpy broadcasting came with 7."""
 
-_FLOAT, _INT, _STRING, _TENSOR, _FLOATS, _INTS = 1, 2, 3, 4, 6, 7
+_FLOAT, _INT, _STRING, _TENSOR, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 6, 7, 8
 _KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor"}
-_KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers"}
+_KINDS |= {_FLOATS: "a list of floats", _INTS: "a list of integers", _STRINGS: "a list of strings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,10 @@ class Attributes:
     def flag(self, name: str, default: bool = False) -> bool:
         return self.integer(name, int(default)) != 0
 
+    def raw_real(self, name: str, default: float) -> float:
+        """A float32, NaN and infinities too."""
+        return float(self._get(name, _FLOAT).f) if name in self._found else default
+
     def real(self, name: str, default: float | None = None) -> float:
         """A finite float32."""
         if name not in self._found:
@@ -89,6 +93,12 @@ class Attributes:
         if name in self._found:
             return tuple(int(number) for number in self._get(name, _INTS).ints)
         return self._absent(name) if default is None else default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty where it is absent."""
+        if name not in self._found:
+            return ()
+        return tuple(str(word.decode("utf-8", "replace")) for word in self._get(name, _STRINGS).strings)
 
     def tensor(self, name: str) -> Array:
         return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
@@ -173,6 +183,8 @@ def _parse(data: bytes, name: str) -> Any:
 
 def _opset(model: Any, name: str) -> int:
     versions = {entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
+    if not versions and any(entry.domain == "ai.onnx.ml" for entry in model.opset_import):
+        return OPSETS.stop - 1  # none of the default operators is there
     if len(versions) != 1:
         raise ModelError(
             "the model does not say which version of ONNX's operators it uses"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_elementwise,
+    onnx_ml,
     onnx_neural,
     onnx_quantized,
     onnx_shape,
@@ -34,6 +35,7 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
     },
+    "ai.onnx.ml": onnx_ml.SPELLINGS,
     "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""

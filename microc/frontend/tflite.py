@@ -27,16 +27,28 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     Raises ModelError where the file is corrupt or contradicts itself, UnsupportedError with one line for every
     operator that has no spelling, UsageError where ``input_shapes`` does not fit the inputs.
     """
-    file = TfliteFile(data, file_name)
+    return _graph(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, ())
+
+
+def _graph(file: TfliteFile, name: str, input_shapes: Mapping[str, tuple[int, ...]], around: tuple[int, ...]) -> Graph:
+    """The graph of a file's subgraph; ``around`` are the subgraphs that it is inside of."""
+
+    def subgraph(index: int) -> Graph:
+        if index in around:
+            raise ModelError(f"subgraph {index} is inside itself", where=file.name)
+        return _graph(file.subgraph(index), f"{name}_{index}", {}, (*around, index))
+
     operators = [file.operator(index) for index in range(file.operator_count)]
     refusals = [line for line in (_unknown(file, operator) for operator in operators) if line]
     if not refusals:
-        builder = Builder(file, input_shapes)
+        builder = Builder(file, input_shapes, subgraph)
         refusals = _spell_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
-        raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file_name)
-    return builder.graph(PurePath(file_name).stem)
+        raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
+    if around and builder.state:
+        raise UnsupportedError("state inside of control flow", where=f"{file.name} subgraph {around[-1]}")
+    return builder.graph(name)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:

@@ -130,18 +130,26 @@ class Application:
         return self.new_constant("scalar", np.array([number], np.float32))
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None) -> str:
-        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as the first input."""
-        like = like or self.type(inputs[0])
+        """An intermediate value, named after the output; dtype and quantisation as ``like``, else as inferred: with the first
+        input's dtype comes its quantisation."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")
-        self._append(op, inputs, attrs, (name,), (like,))
+        self.append(op, inputs, attrs, (name,), (like,))
         return name
 
     def result(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], position: int = 0) -> str:
         """The operator's output ``position``: dtype and quantisation as the file declares, shape as inferred."""
         target = self.target(position)
-        self._append(op, inputs, attrs, (target.name,), (target.type,))
+        self.append(op, inputs, attrs, (target.name,), (target.type,))
         self._compare(target)
         return target.name
+
+    def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
+        """All outputs of the operator, from one node."""
+        targets = [self.target(position) for position in range(len(self.operator.outputs))]
+        kinds = tuple(target.type for target in targets)
+        self.append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
+        for target in targets:
+            self._compare(target)
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
@@ -158,27 +166,33 @@ class Application:
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """An operator with two outputs, the second of which is the next content of ``state``."""
         target, following = self.target(), self.builder.file.unique(f"{state}_next")
-        self._append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
+        self.append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
         self._compare(target)
         self.builder.updates[state] = following
 
-    def _append(
+    def append(
         self,
         op: str,
         inputs: Sequence[str],
         attrs: Mapping[str, Attr],
-        outputs: tuple[str, ...],
-        likes: tuple[TensorType, ...],
+        outputs: Sequence[str],
+        likes: Sequence[TensorType | None],
     ) -> None:
+        """A node whose outputs have new names; dtypes and quantisation as ``likes``, shapes as inferred."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         try:
             inferred = definition.infer(attrs, [self.type(name) for name in inputs])
         except ModelError as error:
             raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        if len(inferred) != len(outputs):
+            self.broken(f"{len(outputs)} outputs, {len(inferred)} are computed")
         for name, like, kind in zip(outputs, likes, inferred, strict=True):
+            if like is None:
+                first = self.type(inputs[0])
+                like = first if first.dtype == kind.dtype else kind
             self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
-        self.builder.append(Node(op, tuple(inputs), outputs, attrs, self.loc))
+        self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
     def _compare(self, target: Tensor) -> None:
         """The inferred shape of an output against the declared one, where that is known."""

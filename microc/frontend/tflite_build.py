@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
-DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "bool")
+DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 """What a value of the graph may be."""
 _MAX_STATE_BYTES = 64 << 20
 
@@ -27,11 +27,27 @@ class Variables:
     states: dict[str, str] = field(default_factory=dict)
 
 
-class Builder:
-    """Nodes, types, constants and state found so far."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A slice whose place or size is computed: of ``data`` from ``begin`` on, ``size`` elements (-1: the rest), both values."""
 
-    def __init__(self, file: TfliteFile, input_shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.file = file
+    data: str
+    begin: str
+    size: str
+
+
+class Builder:
+    """Nodes, types, constants and state found so far.
+
+    ``subgraph`` reads another subgraph of the file, for control flow. ``pieces`` are slices whose extents nobody knows before
+    they are joined again.
+    """
+
+    def __init__(
+        self, file: TfliteFile, input_shapes: Mapping[str, tuple[int, ...]], subgraph: Callable[[int], Graph]
+    ) -> None:
+        self.file, self.subgraph = file, subgraph
+        self.pieces: dict[str, Piece] = {}
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}

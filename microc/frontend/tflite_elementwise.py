@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from microc import dtypes
+from microc.fixed import quantize_multiplier
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling, activation, rounding
 from microc.graph.ir import Attr
@@ -74,6 +76,47 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
     return Spelling(spell, dtypes)
 
 
+_ADD_N_SHIFT = 20
+
+
+def add_n(application: Application) -> None:
+    """ADD_N: the sum of all operands, bytes of one scale among them."""
+    values = [application.operand(position) for position in range(len(application.operator.inputs))]
+    kinds, target = [application.type(value) for value in values], application.target().type
+    if len(values) < 2:
+        application.broken("one operand")
+    if any(kind.shape != kinds[0].shape or kind.quant != kinds[0].quant for kind in kinds):
+        application.refuse("operands of several shapes or scales")
+    if target.dtype != "float32":
+        _add_bytes(application, values)
+        return
+    total = values[0]
+    for value in values[1:-1]:
+        total = application.emit("add", (total, value), {})
+    application.result("add", (total, values[-1]), {})
+
+
+def _add_bytes(application: Application, values: list[str]) -> None:
+    """Shifted left by 20, halved, summed, scaled to the output; the sum starts, as TFLite's does, from what a stored zero adds
+    (``reference/add_n.h``)."""
+    kind, target = application.type(values[0]), application.target().type
+    assert kind.quant is not None and target.quant is not None
+    zero, half = kind.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
+    bound = (len(values) + 1) * 255 * half
+    if bound >= 1 << 31:
+        application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits")
+    stacked = application.emit("concat", [application.reshaped(v, (1, *kind.shape)) for v in values], {"axis": 0})
+    start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": "", "out_dtype": "int32"}
+    total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
+    shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
+    twice = 2.0 * float(np.float32(kind.quant.scale[0]))
+    mantissa, shift = quantize_multiplier(twice / ((1 << _ADD_N_SHIFT) * float(np.float32(target.quant.scale[0]))))
+    low, high = dtypes.int_range(target.dtype)
+    attrs: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
+    attrs |= {"zero_point": target.quant.zero_point[0], "minimum": low, "maximum": high, "out_dtype": target.dtype}
+    application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": "double"})
+
+
 def leaky_relu(application: Application) -> None:
     """LEAKY_RELU: alpha * x below zero."""
     alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
@@ -81,11 +124,10 @@ def leaky_relu(application: Application) -> None:
 
 
 def prelu(application: Application) -> None:
-    """PRELU: max(x, 0) + alpha * min(x, 0), alpha broadcast."""
-    data, alpha = application.operand(0), application.operand(1)
-    below = application.emit("minimum", (data, application.scalar(0.0)), {})
-    above = application.emit("relu", (data,), {})
-    application.result("add", (above, application.emit("mul", (below, alpha), {})), {})
+    """PRELU: the slope is a tensor that broadcasts."""
+    dtype = application.target().type.dtype
+    operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
+    application.result("prelu", operands, rounding(application))
 
 
 def gelu(application: Application) -> None:
@@ -111,12 +153,6 @@ def square(application: Application) -> None:
     application.result("mul", (data, data), {})
 
 
-def squared_difference(application: Application) -> None:
-    """SQUARED_DIFFERENCE: (a - b) squared."""
-    difference = application.emit("sub", (application.operand(0), application.operand(1)), {})
-    application.result("mul", (difference, difference), {})
-
-
 def l2_normalization(application: Application) -> None:
     """L2_NORMALIZATION over the last axis: x / max(sqrt(sum(x * x)), 1e-6), as TFLite's reference kernel."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
@@ -129,7 +165,7 @@ def l2_normalization(application: Application) -> None:
 
 
 def batch_matmul(application: Application) -> None:
-    """BATCH_MATMUL of floats; an adjoint operand is transposed first."""
+    """BATCH_MATMUL; an adjoint operand is transposed first."""
     fields = application.operator.options.fields("BatchMatMulOptions")
     operands = []
     for position, adjoint in ((0, fields.integer("AdjX")), (1, fields.integer("AdjY"))):
@@ -139,7 +175,7 @@ def batch_matmul(application: Application) -> None:
             axes = (*range(rank - 2), rank - 1, rank - 2)
             value = application.emit("transpose", (value,), {"axes": axes})
         operands.append(value)
-    application.result("matmul", operands, {})
+    application.result("matmul", operands, rounding(application))
 
 
 def quantize(application: Application) -> None:
@@ -179,16 +215,20 @@ def cast(application: Application) -> None:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "ABS": unary("abs"),
+    "ABS": unary("abs", (*FLOAT, "int8", "int16")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
-    "BATCH_MATMUL": Spelling(batch_matmul, FLOAT),
+    "BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16")),
     "CAST": Spelling(cast, MOVABLE),
+    "ADD_N": Spelling(add_n, _INT8),
     "CEIL": unary("ceil"),
+    "COS": unary("cos"),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
-    "DIV": binary("div", "DivOptions", FLOAT),
+    "DIV": binary("div", "DivOptions", (*FLOAT, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _INT8),
     "FLOOR": unary("floor"),
+    "FLOOR_DIV": binary("floor_div", dtypes=(*FLOAT, *PLAIN)),
+    "FLOOR_MOD": binary("floor_mod", dtypes=(*FLOAT, *PLAIN)),
     "GELU": Spelling(gelu, FLOAT),
     "HARD_SWISH": unary("hard_swish", _BYTES),
     "L2_NORMALIZATION": Spelling(l2_normalization, FLOAT),
@@ -201,7 +241,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
     "NEG": unary("neg"),
     "POW": binary("pow", dtypes=FLOAT),
-    "PRELU": Spelling(prelu, FLOAT),
+    "PRELU": Spelling(prelu),
     "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
     "REDUCE_MAX": reduction("max", REAL),
     "REDUCE_MIN": reduction("min", REAL),
@@ -211,10 +251,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     "RELU_0_TO_1": unary("clip", FLOAT, {"minimum": 0.0, "maximum": 1.0}),
     "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
     "ROUND": unary("round"),
-    "RSQRT": unary("rsqrt"),
+    "RSQRT": unary("rsqrt", _INT8),
+    "SIN": unary("sin"),
     "SQRT": unary("sqrt"),
     "SQUARE": Spelling(square, FLOAT),
-    "SQUARED_DIFFERENCE": Spelling(squared_difference, FLOAT),
+    "SQUARED_DIFFERENCE": binary("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
     "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
     "SUM": reduction("sum", REAL),
     "TANH": unary("tanh", REAL),

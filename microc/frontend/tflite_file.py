@@ -9,7 +9,7 @@ array read is charged to a budget that grows with the file (:meth:`TfliteFile.ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.tflite_options import Options, as_array, reading, short_vector, text
+from microc.frontend.tflite_options import Options, as_array, custom_options, reading, short_vector, text
 from microc.graph.ir import Quant, TensorType
 
 IDENTIFIER = b"TFL3"
@@ -65,13 +65,17 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand."""
+    """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
+
+    ``custom`` are the options of a custom operator that are numbers or text, empty where they are no flexbuffer map.
+    """
 
     index: int
     code: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Options
+    custom: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -145,12 +149,17 @@ class TfliteFile:
             code = self._model.OperatorCodes(_below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
             name = self._builtins.get(number, f"BUILTIN_{number}")
+            custom: Mapping[str, int | float | str] = {}
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
+                custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())
             inputs = self._indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
             outputs = self._indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
             options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
-        return Operator(index, name, inputs, outputs, options)
+            if not options.kind:
+                second = int(table.BuiltinOptions2Type())
+                options = Options(second, table.BuiltinOptions2(), options.where, True) if second else options
+        return Operator(index, name, inputs, outputs, options, custom)
 
     def array(self, tensor: Tensor) -> Array:
         """The data of a constant tensor: a copy with the tensor's dtype and shape (int4 unpacked)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
@@ -21,12 +22,12 @@ def conv2d(application: Application) -> None:
     """CONV_2D: weights OHWI; fewer input channels in the weights than in the data mean groups."""
     fields = application.operator.options.fields("Conv2DOptions", required=True)
     data = application.operand(0)
-    weight = _weights(application, 1, axis=0)
+    weight = layer_weights(application, 1, axis=0)
     channels = application.rank(data, 4)[3]
     out_channels, height, width, depth = application.rank(weight, 4)
     if channels % depth or out_channels % (channels // depth):
         application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
-    bias = _bias(application, 2, out_channels)
+    bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application)}
     application.result("conv2d", (data, weight, *bias), attrs)
@@ -37,11 +38,11 @@ def depthwise_conv2d(application: Application) -> None:
     fields = application.operator.options.fields("DepthwiseConv2DOptions", required=True)
     data = application.operand(0)
     channels = application.rank(data, 4)[3]
-    weight = _weights(application, 1, axis=3, order=(3, 1, 2, 0))
+    weight = layer_weights(application, 1, axis=3, order=(3, 1, 2, 0))
     out_channels, height, width, one = application.rank(weight, 4)
     if one != 1 or out_channels % channels:
         application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
-    bias = _bias(application, 2, out_channels)
+    bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
     attrs |= {"groups": channels, "layout": "NHWC", **rounding(application)}
     application.result("conv2d", (data, weight, *bias), attrs)
@@ -53,7 +54,7 @@ def fully_connected(application: Application) -> None:
     if fields.integer("WeightsFormat") != 0:
         application.refuse("shuffled weights", "convert the model with default weights")
     data = application.operand(0)
-    weight = _weights(application, 1, axis=0)
+    weight = layer_weights(application, 1, axis=0)
     units, depth = application.rank(weight, 2)
     kind = application.type(data)
     if not kind.size or kind.size % depth:
@@ -61,7 +62,7 @@ def fully_connected(application: Application) -> None:
     rows = kind.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
     attrs |= rounding(application)
-    operands = (application.reshaped(data, (rows, depth)), weight, *_bias(application, 2, units))
+    operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
     shape = (*kind.shape[:-1], units) if keep else (rows, units)
     declared = application.target()
@@ -91,7 +92,7 @@ def svdf(application: Application) -> None:
     rank = fields.integer("Rank", 1)
     if application.rank(feature, 2) != (filters, depth) or filters % rank:
         application.broken(f"weights of {filters} filters, rank {rank}, for data of depth {depth}")
-    bias = _bias(application, 3, filters // rank)
+    bias = layer_bias(application, 3, filters // rank)
     memory = application.source(4)
     if not memory.variable:
         application.refuse(f"the state {memory.name!r} is not a variable tensor")
@@ -121,6 +122,24 @@ def pool(op: str) -> Spelling:
         application.result(op, (data,), attrs)
 
     return Spelling(spell)
+
+
+def l2_pool(application: Application) -> None:
+    """L2_POOL_2D: the root of the mean square of the elements inside the image."""
+    fields = application.operator.options.fields("Pool2DOptions", required=True)
+    data = application.operand(0)
+    application.rank(data, 4)
+    kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
+    attrs = _window(application, fields, data, kernel, dilated=False)
+    function = str(attrs.pop("activation"))
+    attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
+    mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
+    root = application.emit("sqrt", (mean,), {})
+    bounds = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+    if function not in bounds:
+        application.refuse(f"a fused {function}")
+    low, high = bounds[function]
+    application.result("clip", (root,), {"minimum": low, "maximum": high})
 
 
 def softmax(application: Application) -> None:
@@ -164,7 +183,7 @@ def _window(
     return attrs
 
 
-def _weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
+def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
     """Constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
 
     Integer weights of a float layer are widened by ``dequantize``: TFLite's kernels would quantise the data instead.
@@ -190,7 +209,7 @@ def _weights(application: Application, position: int, *, axis: int, order: tuple
     return name
 
 
-def _bias(application: Application, position: int, channels: int) -> tuple[str, ...]:
+def layer_bias(application: Application, position: int, channels: int) -> tuple[str, ...]:
     """The constant bias of ``channels`` elements, or nothing where the layer has none."""
     if not application.has(position):
         return ()
@@ -210,6 +229,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "CONV_2D": Spelling(conv2d),
     "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
     "FULLY_CONNECTED": Spelling(fully_connected),
+    "L2_POOL_2D": Spelling(l2_pool, FLOAT),
     "LOG_SOFTMAX": Spelling(log_softmax, FLOAT),
     "MAX_POOL_2D": pool("max_pool2d"),
     "SOFTMAX": Spelling(softmax),

@@ -5,14 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from microc.frontend import tflite_elementwise, tflite_neural, tflite_shapes, tflite_slices, tflite_variables
+from microc.frontend import (
+    tflite_control,
+    tflite_elementwise,
+    tflite_images,
+    tflite_logic,
+    tflite_neural,
+    tflite_places,
+    tflite_recurrent,
+    tflite_shapes,
+    tflite_signal,
+    tflite_slices,
+    tflite_variables,
+)
 from microc.frontend.tflite_spelling import Spelling
 
 SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
     {
+        **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
+        **tflite_images.SPELLINGS,
+        **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
+        **tflite_places.SPELLINGS,
+        **tflite_recurrent.SPELLINGS,
         **tflite_shapes.SPELLINGS,
+        **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
     }
@@ -21,10 +39,7 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
 _HINTS = (
     ("CUSTOM:", "a custom operator exists only in the program it was made for: build the network from builtin ones"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
-    ("WHILE", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("UNIDIRECTIONAL_SEQUENCE_LSTM", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("ARG_MAX", "end the network before it and take the largest output in the firmware"),
     ("", "replace the operator in the model, or cut the model before it"),
 )
 

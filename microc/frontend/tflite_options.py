@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,17 +36,22 @@ def reading(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The builtin options of one operator; fields are asked for by their schema name in camel case."""
+    """The builtin options of one operator; fields are asked for by their schema name in camel case.
+
+    ``second``: they are of the schema's second union, which newer operators use.
+    """
 
     kind: int
     table: Any
     where: str
+    second: bool = False
 
     def fields(self, name: str, *, required: bool = False) -> Fields:
         """The options as table ``name`` (``Conv2DOptions``); absent optional ones read as the schema's defaults."""
         import tflite
 
-        if self.kind == getattr(tflite.BuiltinOptions, name) and self.table is not None:
+        union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
+        if self.kind == getattr(union, name) and self.table is not None:
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
@@ -109,3 +114,21 @@ def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
     if len(entries) > MAX_RANK:
         raise ModelError(f"{what} has {len(entries)} entries; at most {MAX_RANK} are allowed", where=where)
     return tuple(int(i) for i in entries)
+
+
+MOST_CUSTOM_BYTES = 4096
+"""Options of custom operators that are longer are not looked into."""
+
+
+def custom_options(data: bytes) -> Mapping[str, int | float | str]:
+    """The numbers and texts of a flexbuffer map by name; empty where ``data`` is no such map."""
+    from flatbuffers import flexbuffers
+
+    if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
+        return {}
+    try:
+        found = flexbuffers.Loads(data)
+    except (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError, RecursionError):
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {str(name): value for name, value in pairs if isinstance(value, (int, float, str))}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
 from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_spelling import MOVABLE, QUANTISED, Spelling, activation
+from microc.frontend.tflite_spelling import MOVABLE, Spelling, activation, check_alike
 
 _MAX_TILES = 64
 
@@ -52,12 +52,33 @@ def concatenation(application: Application) -> None:
     fields = application.operator.options.fields("ConcatenationOptions")
     if activation(application, fields.integer("FusedActivationFunction")):
         application.refuse("a fused activation")
+    if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
+        _replaced_element(application)
+        return
     values = [application.moved(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
-    _check_alike(application, range(len(values)))
+    check_alike(application, range(len(values)))
     axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
     application.result("concat", values, {"axis": axis})
+
+
+def _replaced_element(application: Application) -> None:
+    """What comes before a place, an element, and what comes behind it, all of one tensor: that tensor with the element replaced.
+
+    Converters write lists so. Where the parts together are as large as the tensor, the element stands where the first ends.
+    """
+    pieces = application.builder.pieces
+    if len(application.operator.inputs) != 3:
+        application.refuse("slices of computed size")
+    first, last = (pieces.get(application.source(k).name) for k in (0, 2))
+    item = application.value(1)
+    if first is None or last is None or first.data != last.data or application.source(1).name in pieces:
+        application.refuse("slices of computed size")
+    start = application.builder.consts.get(first.begin)
+    if start is None or start.any() or last.begin in application.builder.consts:
+        application.refuse("slices of computed size")
+    application.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
 def pack(application: Application) -> None:
@@ -66,7 +87,7 @@ def pack(application: Application) -> None:
     values = [application.moved(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
-    _check_alike(application, range(len(values)))
+    check_alike(application, range(len(values)))
     shape = application.type(values[0]).shape
     axis = application.axis(fields.integer("Axis"), len(shape) + 1)
     widened = (*shape[:axis], 1, *shape[axis:])
@@ -107,7 +128,7 @@ def pad(application: Application) -> None:
     amounts = application.integers(1)
     if len(amounts) != 2 * rank or min(amounts, default=0) < 0:
         application.broken(f"padding {amounts} for {rank} axes")
-    _check_alike(application, [0])
+    check_alike(application, [0])
     value: int | float = 0.0 if kind.dtype == "float32" else 0
     if application.operator.code == "PADV2":
         filler = application.constant(2)
@@ -147,13 +168,6 @@ def _completed(application: Application, shape: tuple[int, ...], source: tuple[i
     if any(extent < -1 for extent in shape) or shape.count(-1) > 1 or (shape.count(-1) == 1 and not known):
         application.broken(f"shape {shape}")
     return tuple(prod(source) // known if extent == -1 else extent for extent in shape)
-
-
-def _check_alike(application: Application, positions: Sequence[int]) -> None:
-    """Moved elements keep their meaning only where operands and output share one quantisation."""
-    target = application.target().type
-    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
-        application.refuse("operands and output are quantised differently")
 
 
 SPELLINGS: Mapping[str, Spelling] = {

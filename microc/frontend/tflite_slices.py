@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_build import Piece
 from microc.frontend.tflite_spelling import MOVABLE, Spelling
 from microc.graph.ir import Attr
 
@@ -49,7 +50,11 @@ def split_v(application: Application) -> None:
 
 def slice_(application: Application) -> None:
     """SLICE: begin and size per axis; size -1 is all the rest."""
-    data, begin, size = application.moved(0), application.integers(1), application.integers(2)
+    data = application.moved(0)
+    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
+        _computed_slice(application, data)
+        return
+    begin, size = application.integers(1), application.integers(2)
     shape = application.type(data).shape
     if not len(begin) == len(size) == len(shape):
         application.broken(f"begin {begin} and size {size} for shape {shape}")
@@ -59,6 +64,16 @@ def slice_(application: Application) -> None:
     if any(not 0 <= first < last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
         application.broken(f"begin {begin} and size {size} leave shape {shape}")
     application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
+
+
+def _computed_slice(application: Application, data: str) -> None:
+    """A slice from computed indices on: of constant size, or a piece that waits for the others to be joined to."""
+    begin, size, shape = application.value(1), application.value(2), application.type(data).shape
+    known = application.builder.consts.get(size)
+    if known is not None and known.size == len(shape) and known.min(initial=1) >= 1:
+        application.result("dynamic_slice", (data, begin), {"size": tuple(int(part) for part in known.reshape(-1))})
+    else:
+        application.builder.pieces[application.target().name] = Piece(data, begin, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,7 @@ class _Masks:
 
 
 def strided_slice(application: Application) -> None:
-    """STRIDED_SLICE: numpy's slicing, with new and removed axes; strides must be positive."""
+    """STRIDED_SLICE: numpy's slicing, with new and removed axes. Axes with negative strides are turned round first."""
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
     data = application.moved(0)
@@ -83,6 +98,14 @@ def strided_slice(application: Application) -> None:
     if fields.integer("Offset"):
         end = tuple(first + count for first, count in zip(begin, end, strict=True))
     ranges, shape = _slice_ranges(application, application.type(data).shape, (begin, end, strides), masks)
+    turned = tuple(axis for axis, entry in enumerate(ranges) if entry[2] < 0)
+    if turned:
+        data = application.emit("reverse", (data,), {"axes": turned})
+        extents = application.type(data).shape
+        ranges = [
+            (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
+            for axis, (first, last, step) in enumerate(ranges)
+        ]
     first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
     attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
     if masks.new_axis or masks.shrink_axis:
@@ -116,10 +139,10 @@ def _slice_ranges(
             ranges.append(_one_index(application, first, shape[len(ranges)]))
         else:
             extent = shape[len(ranges)]
-            first = 0 if masks.begin >> i & 1 else first
-            last = extent if masks.end >> i & 1 else last
+            first = (0 if stride > 0 else extent - 1) if masks.begin >> i & 1 else first
+            last = (extent if stride > 0 else -1 - extent) if masks.end >> i & 1 else last
             ranges.append(_one_range(application, first, last, stride, extent))
-            result.append(-(-(ranges[-1][1] - ranges[-1][0]) // stride))
+            result.append(-(-abs(ranges[-1][1] - ranges[-1][0]) // abs(stride)))
     whole(len(shape) - len(ranges))
     return ranges, result
 
@@ -132,11 +155,13 @@ def _one_index(application: Application, index: int, extent: int) -> tuple[int, 
 
 
 def _one_range(application: Application, first: int, last: int, stride: int, extent: int) -> tuple[int, int, int]:
-    if stride < 1:
-        application.refuse(f"stride {stride}")
+    """Bounds within the axis: from 0 to the extent, or (backwards) from its last index to -1."""
+    if stride == 0:
+        application.broken("stride 0")
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
-    first, last = max(first, 0), min(last, extent)
-    if first >= last:
+    low, high = (0, extent) if stride > 0 else (-1, extent - 1)
+    first, last = min(max(first, low), high), min(max(last, low), high)
+    if (last - first) * stride <= 0:
         application.refuse(f"a slice without elements, {first} to {last} of {extent}")
     return first, last, stride
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.frontend.tflite_application import Application
@@ -40,6 +40,13 @@ def activation(application: Application, code: int) -> str:
 def rounding(application: Application) -> dict[str, str]:
     """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
     return {"rounding": "double"} if application.target().type.dtype in QUANTISED else {}
+
+
+def check_alike(application: Application, positions: Sequence[int]) -> None:
+    """Moved elements keep their meaning only where operands and output share one quantisation."""
+    target = application.target().type
+    if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
+        application.refuse("operands and output are quantised differently")
 
 
 def explicit_padding(

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Union
 
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import InternalError
 
-Attr = int | float | str | bool | None | tuple["Attr", ...]
+Attr = Union[int, float, str, bool, None, tuple["Attr", ...], "Graph"]
+"""What an attribute may be; graphs are those of control flow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,11 @@
     update @s = %t
     output %y
 
+The graphs of control flow follow behind lines ``region 0``, ``region 1`` ...; an attribute is ``$0``, ``$1`` ...
+
 ``%`` marks what is computed or given at run time, ``@`` what has data of its own, ``_`` an absent operand. Names that are no
-identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text (``.npz``).
+identifiers are quoted as in JSON, and only ASCII is written. Data of constants and state lie beside the text
+(:mod:`microc.graph.file`).
 """
 
 from __future__ import annotations
@@ -19,34 +22,68 @@ from __future__ import annotations
 import json
 import math
 import re
-import zipfile
-from pathlib import Path
+from collections.abc import Mapping
 
-import numpy as np
-
-from microc.dtypes import Array
-from microc.errors import ModelError, OutputError
+from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text_parse import from_text
 
-__all__ = ["from_text", "load", "save", "to_text"]
+__all__ = ["from_text", "regions", "to_text"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def to_text(graph: Graph) -> str:
-    """The text of a graph; ``from_text(to_text(g), g.consts, g.state) == g``."""
-    made = {name for node in graph.nodes for name in node.outputs}
-    declared = {*graph.inputs, *graph.consts, *graph.state, *made}
-    lines = [f"graph {_word(graph.name)}"]
-    lines += [f"input {_typed(graph, name)}" for name in graph.inputs]
-    lines += [f"const {_typed(graph, name)}" for name in graph.consts]
-    lines += [f"state {_typed(graph, name)}" for name in graph.state]
-    lines += [f"value {_typed(graph, name)}" for name in graph.types if name not in declared]
-    lines += [_node(graph, node) for node in graph.nodes]
-    lines += [f"update {_value(graph, name)} = {_value(graph, value)}" for name, value in graph.updates.items()]
-    lines += [f"output {_value(graph, name)}" for name in graph.outputs]
-    return "\n".join(lines) + "\n"
+    """The text of a graph; ``from_text(to_text(g), g.consts, g.state) == g``. Constants of the graphs in it go by names such as
+    ``$0.w``."""
+    whole = [graph, *regions(graph)]
+    numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
+    texts = [_Text(each, numbers).text() for each in whole]
+    return texts[0] + "".join(f"region {number}\n{text}" for number, text in enumerate(texts[1:]))
+
+
+def regions(graph: Graph) -> list[Graph]:
+    """The graphs that attributes hold, those of each graph behind it."""
+    found = [graph]
+    for each in found:
+        found += [value for node in each.nodes for value in node.attrs.values() if isinstance(value, Graph)]
+    return found[1:]
+
+
+class _Text:
+    """The text of one graph. ``numbers`` are those of the graphs in it."""
+
+    def __init__(self, graph: Graph, numbers: Mapping[int, int]) -> None:
+        self.graph, self.numbers = graph, numbers
+
+    def text(self) -> str:
+        graph = self.graph
+        made = {name for node in graph.nodes for name in node.outputs}
+        declared = {*graph.inputs, *graph.consts, *graph.state, *made}
+        lines = [f"graph {_word(graph.name)}"]
+        lines += [f"input {_typed(graph, name)}" for name in graph.inputs]
+        lines += [f"const {_typed(graph, name)}" for name in graph.consts]
+        lines += [f"state {_typed(graph, name)}" for name in graph.state]
+        lines += [f"value {_typed(graph, name)}" for name in graph.types if name not in declared]
+        lines += [self.node(node) for node in graph.nodes]
+        lines += [f"update {_value(graph, name)} = {_value(graph, value)}" for name, value in graph.updates.items()]
+        lines += [f"output {_value(graph, name)}" for name in graph.outputs]
+        return "\n".join(lines) + "\n"
+
+    def node(self, node: Node) -> str:
+        results = ", ".join(_typed(self.graph, name) for name in node.outputs)
+        operands = ", ".join(_value(self.graph, name) for name in node.inputs)
+        text = f"{results} = {_word(node.op)}({operands})"
+        if node.attrs:
+            text += " {" + ", ".join(f"{_word(name)}={self.attr(value)}" for name, value in node.attrs.items()) + "}"
+        if node.group:
+            text += f" group={json.dumps(node.group)}"
+        if node.loc != Loc():
+            text += f" loc({json.dumps(node.loc.file)} #{node.loc.index} {json.dumps(node.loc.name)})"
+        return text
+
+    def attr(self, value: Attr) -> str:
+        return f"${self.numbers[id(value)]}" if isinstance(value, Graph) else _attr(value)
 
 
 def _word(name: str) -> str:
@@ -90,52 +127,8 @@ def _attr(value: Attr) -> str:
             return float.__repr__(value) if math.isfinite(value) else str(float(value))
         case str():
             return json.dumps(value)
+        case Graph():
+            raise InternalError("a graph is an attribute of its own")
         case _:
             items = [_attr(item) for item in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def _node(graph: Graph, node: Node) -> str:
-    results = ", ".join(_typed(graph, name) for name in node.outputs)
-    operands = ", ".join(_value(graph, name) for name in node.inputs)
-    text = f"{results} = {_word(node.op)}({operands})"
-    if node.attrs:
-        text += " {" + ", ".join(f"{_word(name)}={_attr(value)}" for name, value in node.attrs.items()) + "}"
-    if node.group:
-        text += f" group={json.dumps(node.group)}"
-    if node.loc != Loc():
-        text += f" loc({json.dumps(node.loc.file)} #{node.loc.index} {json.dumps(node.loc.name)})"
-    return text
-
-
-# ---------------------------------------------------------------- files
-
-
-def save(graph: Graph, stem: Path) -> None:
-    """Write ``<stem>.txt`` and ``<stem>.npz`` (arrays ``const0``, ``const1`` ... and ``state0`` ... in the text's order)."""
-    arrays = {f"const{k}": array for k, array in enumerate(graph.consts.values())}
-    arrays |= {f"state{k}": array for k, array in enumerate(graph.state.values())}
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        _beside(stem, ".txt").write_text(to_text(graph), encoding="ascii")
-        with _beside(stem, ".npz").open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(stem)) from error
-
-
-def load(stem: Path) -> Graph:
-    """What :func:`save` wrote. OutputError where a file cannot be read, ModelError where one is damaged."""
-    try:
-        text = _beside(stem, ".txt").read_text(encoding="ascii")
-        with np.load(_beside(stem, ".npz"), allow_pickle=False) as data:
-            arrays: dict[str, Array] = {name: data[name] for name in data.files}
-    except OSError as error:
-        raise OutputError(f"cannot read {stem}: {error.strerror or error}", where=str(stem)) from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{stem.name} is damaged: {error}", where=str(stem)) from error
-    return from_text(text, arrays, arrays, numbered=True)
-
-
-def _beside(stem: Path, suffix: str) -> Path:
-    return stem.with_name(stem.name + suffix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NoReturn, TypeVar
@@ -21,7 +21,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\\x00-\x1f]|\\.)*")"""
     r"""|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|-inf\b)"""
     r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)"""
-    r"""|(?P<sign>[%@#:=,(){}\[\]]))""",
+    r"""|(?P<sign>[%@#$:=,(){}\[\]]))""",
     re.ASCII,
 )
 _NOTHING = ("end", "")
@@ -29,6 +29,8 @@ _DEPTH = 32
 _CONSTANTS: Mapping[str, Attr] = MappingProxyType(
     {"none": None, "true": True, "false": False, "inf": math.inf, "nan": math.nan}
 )
+_REGIONS, _REGION_DEPTH = 1000, 50
+"""Graphs of control flow in a network, counted as often as they are used, and how deep they may lie in each other."""
 _DIGITS = 400
 """Numbers are no longer than this: Python refuses to convert much longer ones."""
 
@@ -47,17 +49,58 @@ class _Parts:
     updates: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Data by name behind ``prefix``, or by order, constants from number ``first`` on; and the graphs read so far."""
+
+    consts: Mapping[str, Array]
+    state: Mapping[str, Array]
+    numbered: bool
+    first: int
+    prefix: str
+    graphs: Mapping[int, Graph]
+
+
 def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array], *, numbered: bool = False) -> Graph:
     """The graph that ``to_text`` spelled, with data by name, or (``numbered``) by order as ``const0``, ``state0`` ...
 
     Raises ModelError, naming the line, where the text is damaged or names data that are not there.
     """
-    parts = _Parts()
+    sections: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            _Line(line, number, parts, consts, state, numbered).read()
+        if line == f"region {len(sections) - 1}":
+            sections.append([])
+        elif line.strip():
+            sections[-1].append((number, line))
+    counts = [sum(line.startswith("const ") for _, line in section) for section in sections]
+    graphs: dict[int, Graph] = {}
+    extents: dict[int, tuple[int, int]] = {}
+    for position in range(len(sections) - 1, -1, -1):
+        source = _Source(
+            consts, state, numbered, sum(counts[:position]), f"${position - 1}." if position else "", graphs
+        )
+        graphs[position - 1] = graph = _section(sections[position], source)
+        extents[id(graph)] = _extent(graph, extents, sections[position][0][0])
+    return graphs[-1]
+
+
+def _extent(graph: Graph, extents: Mapping[int, tuple[int, int]], line: int) -> tuple[int, int]:
+    """How many graphs a graph is with those in it, and how deep they lie: a short text may name one in another over and over."""
+    inside = [extents[id(v)] for node in graph.nodes for v in node.attrs.values() if isinstance(v, Graph)]
+    count, depth = 1 + sum(c for c, _ in inside), 1 + max((d for _, d in inside), default=0)
+    if count > _REGIONS or depth > _REGION_DEPTH:
+        raise ModelError("too many graphs lie in one another", where=f"line {line}")
+    return count, depth
+
+
+def _section(lines: Sequence[tuple[int, str]], source: _Source) -> Graph:
+    """One graph; those inside have been read."""
+    parts = _Parts()
+    for number, line in lines:
+        _Line(line, number, parts, source).read()
     if parts.name is None:
-        raise ModelError("the text holds no graph", where="line 1", hint="it begins with: graph <name>")
+        where = f"line {lines[0][0] if lines else 1}"
+        raise ModelError("the text holds no graph", where=where, hint="it begins with: graph <name>")
     return Graph(
         parts.name,
         tuple(parts.inputs),
@@ -73,18 +116,8 @@ def from_text(text: str, consts: Mapping[str, Array], state: Mapping[str, Array]
 class _Line:
     """One line under the cursor."""
 
-    def __init__(
-        self,
-        line: str,
-        number: int,
-        parts: _Parts,
-        consts: Mapping[str, Array],
-        state: Mapping[str, Array],
-        numbered: bool,
-    ) -> None:
-        self.number, self.parts = number, parts
-        self.data = {"const": consts, "state": state}
-        self.numbered = numbered
+    def __init__(self, line: str, number: int, parts: _Parts, source: _Source) -> None:
+        self.number, self.parts, self.source = number, parts, source
         self.tokens = self.scan(line.rstrip())
         self.position = 0
 
@@ -229,7 +262,13 @@ class _Line:
     def attribute(self) -> tuple[str, Attr]:
         name = self.word("an attribute")
         self.expect("=")
-        return name, self.attr()
+        return name, self.region() if self.sees("$") else self.attr()
+
+    def region(self) -> Graph:
+        number = self.integer()
+        if number not in self.source.graphs:
+            self.fail(f"there is no region {number} behind this one")
+        return self.source.graphs[number]
 
     def loc(self) -> Loc:
         self.expect("(")
@@ -281,7 +320,9 @@ class _Line:
 
     def array(self, what: str, name: str, position: int) -> Array:
         """The data of a constant or state."""
-        array = self.data[what].get(f"{what}{position}" if self.numbered else name)
+        source = self.source
+        data, first = (source.consts, source.first) if what == "const" else (source.state, 0)
+        array = data.get(f"{what}{first + position}" if source.numbered else f"{source.prefix}{name}")
         kind = self.parts.types[name]
         if array is None:
             self.fail(f"the data of {what} {name!r} are missing")

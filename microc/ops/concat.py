@@ -124,47 +124,60 @@ def _cases_concat() -> Iterable[Case]:
 
 def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices = types
-    axis, rank = attrs["axis"], len(data.shape)
+    axis, rank, batch = attrs["axis"], len(data.shape), attrs["batch_dims"]
     if not -rank <= axis < rank or 0 in data.shape:
         raise ModelError(f"gather along axis {axis} of shape {data.shape}")
     if indices.dtype not in ("int32", "int64"):
         raise ModelError(f"gather with {indices.dtype} indices", hint="indices are int32 or int64")
     axis %= rank
-    return (TensorType((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.dtype),)
+    if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
+        raise ModelError(
+            f"gather of shape {data.shape} at indices of shape {indices.shape}, {batch} axes of them batches"
+        )
+    return (TensorType((*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :]), data.dtype),)
 
 
 def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
-    extent = data.shape[attrs["axis"]]
-    places = np.where(indices < 0, indices + extent, indices)
-    return (np.take(data, np.clip(places, 0, extent - 1), axis=attrs["axis"]),)
+    axis, batch = attrs["axis"] % data.ndim, attrs["batch_dims"]
+    extent = data.shape[axis]
+    places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
+    if not batch:
+        return (np.take(data, places, axis=axis),)
+    groups = prod(data.shape[:batch])
+    pairs = zip(data.reshape(groups, *data.shape[batch:]), places.reshape(groups, *places.shape[batch:]), strict=True)
+    found = np.stack([np.take(part, at, axis=axis - batch) for part, at in pairs])
+    return (found.reshape(*data.shape[:batch], *found.shape[1:]),)
 
 
 def _compute_gather(call: OpCall) -> te.Tensor:
     data, indices = (operand for operand in call.operands if operand is not None)
-    shape = data.type.shape
+    shape, batch = data.type.shape, call.attrs["batch_dims"]
     axis = call.attrs["axis"] % len(shape)
-    extent, outer, inner = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])
-    x, places = data.tensor((outer, extent, inner)), indices.tensor((indices.type.size,))
+    groups, outer = prod(shape[:batch]), prod(shape[batch:axis])
+    extent, inner, count = shape[axis], prod(shape[axis + 1 :]), prod(indices.type.shape[batch:])
+    x, places = data.tensor((groups, outer, extent, inner)), indices.tensor((groups, count))
 
-    def element(n: Expr, i: Expr, c: Expr) -> Expr:
-        place = places[i]
+    def element(g: Expr, n: Expr, i: Expr, c: Expr) -> Expr:
+        place = places[g, i]
         wrapped = ir.select(place < 0, ir.clamp(place, -extent, -1) + extent, ir.minimum(place, extent - 1))
-        return x[n, ir.cast("int32", wrapped), c]
+        return x[g, n, ir.cast("int32", wrapped), c]
 
-    return te.compute((outer, indices.type.size, inner), element, "gathered", ("n", "i", "c"))
+    return te.compute((groups, outer, count, inner), element, "gathered", ("g", "n", "i", "c"))
 
 
 def _cases_gather() -> Iterable[Case]:
-    for dtype, shape, axis, places in (
-        ("float32", (5, 3), 0, [[0, 4], [-1, -5]]),
-        ("int8", (2, 4, 3), 1, [3, 0, 3]),
-        ("int8", (2, 4), -1, 2),
-        ("float32", (3, 2), 0, [7, -9, 1]),
+    for dtype, shape, axis, places, batch in (
+        ("float32", (5, 3), 0, [[0, 4], [-1, -5]], 0),
+        ("int8", (2, 4, 3), 1, [3, 0, 3], 0),
+        ("int8", (2, 4), -1, 2, 0),
+        ("float32", (3, 2), 0, [7, -9, 1], 0),
+        ("int8", (2, 4, 3), 1, [[3, 0], [1, -1]], 1),
+        ("float32", (2, 2, 3, 2), 2, [[0, 1, 2], [2, 2, 0]], 1),
     ):
         indices = np.array(places, np.int64 if dtype == "int8" else np.int32)
         types = (TensorType(shape, dtype), TensorType(indices.shape, indices.dtype.name))
-        yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{dtype} {places}")
+        yield Case({"axis": axis, "batch_dims": batch}, types, arrays=(None, indices), name=f"{dtype} {places}")
 
 
 CONCAT = OpDef(
@@ -183,7 +196,10 @@ GATHER = OpDef(
     reference=_reference_gather,
     compute=_compute_gather,
     cases=_cases_gather,
-    defaults={"axis": 0},
+    defaults={"axis": 0, "batch_dims": 0},
     operand_names=("data", "indices"),
 )
-"""``gather``: data at indices along an axis. Negative indices count from the end; beyond the ends the nearest element is read."""
+"""``gather``: data at indices along an axis, each of the leading ``batch_dims`` axes at indices of its own.
+
+Negative indices count from the end; beyond the ends the nearest element is read.
+"""

@@ -85,15 +85,16 @@ def compute(call: OpCall) -> te.Tensor:
     if attrs["algorithm"] == "pairs":
         return _paired(g, attrs, data, weight, bias)
     if g.groups == 1:
-        depth = padded_depth(g.depth, data, weight, call.target)
+        depth = padded_depth(g.depth, data, weight, dtype, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return matrix_product(
             pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
         )
-    padded = padded_input(g, data, attrs["pad_value"])
+    unsigned = attrs["algorithm"] == "unsigned"
+    padded = padded_input(g, data, attrs["pad_value"], unsigned)
     if g.channels == g.groups:
-        return _depthwise(g, padded, weight, bias, dtype)
+        return _depthwise(g, padded, weight, bias, dtype, unsigned)
     return _grouped(g, padded, weight, bias, dtype)
 
 
@@ -104,28 +105,41 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
         raise InternalError("this convolution cannot be computed by pairs of pixels")
     depth = packing.unsigned.shape[1]
     direct = g.direct and depth == g.depth
-    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
-    return paired_product(pixels, weight, bias, packing)
+    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even=True)
+    return paired_product(pixels, g.pixels, weight, bias, packing)
 
 
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
-    where the core has nothing of that kind."""
+    and ``unsigned`` data where the core has nothing of that kind."""
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
     lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0
     if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
         return ("direct", "winograd")
     g = geometry(attrs, data.type.shape, weight.type.shape)
-    if call.target.has("thumb1") and g.groups == 1 and attrs["out_dtype"] == "int32":
-        return ("pairs",) if pair_packing(g.pixels, data, weight, bias[0] if bias else None) else ("direct",)
+    first = bias[0] if bias else None
+    if call.target.multiplies_alone and g.groups == 1 and attrs["out_dtype"] == "int32":
+        return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
+    if call.target.has("thumb1") and g.groups == g.channels and suits_unsigned(data, weight, first):
+        return ("direct", "unsigned")
     return ("direct",)
 
 
-def padded_depth(depth: int, data: Operand, weight: Operand, target: Target) -> int:
-    """The terms of a product's sum: ``depth``, and zeros up to whole words of bytes where four products are done at once."""
-    bytewise = dtypes.nbytes(data.type.dtype) == 1 and weight.data is not None and weight.data.dtype == np.int8
-    return -(-depth // WORD) * WORD if bytewise and target.has("dsp") and depth > WORD else depth
+def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool:
+    """Whether int8 data may be stored as uint8: constant weights and bias, and sums that stay within int32."""
+    if data.type.dtype != "int8" or weight.data is None or (bias is not None and bias.data is None):
+        return False
+    first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
+    rows = np.abs(weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)).sum(1)
+    return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
+
+
+def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target) -> int:
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once."""
+    narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
+    lanes = narrow and total == "int32" and target.has("dsp")
+    return -(-depth // WORD) * WORD if lanes and depth > WORD else depth
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
@@ -175,8 +189,12 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
     return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"), notes)
 
 
-def _depthwise(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
-    """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C)."""
+def _depthwise(
+    g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, unsigned: bool
+) -> te.Tensor:
+    """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C). What ``unsigned`` data is more
+    than the data goes into the bias."""
+    first = _less_offset(weight, bias) if unsigned else None
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
@@ -185,9 +203,20 @@ def _depthwise(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | 
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
-        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=start(bias, c, dtype))
+        init = start(bias, c, dtype) if first is None else first[c]
+        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=init)
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+
+
+def _less_offset(weight: Operand, bias: Operand | None) -> te.Tensor:
+    """The bias (O) less 128 times the weights, which data that is 128 too large adds."""
+    assert weight.data is not None
+    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
+    given = (
+        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    return weight.packed((given - 128 * rows.sum(1)).astype(np.int32))
 
 
 def _grouped(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:

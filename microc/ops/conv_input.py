@@ -31,8 +31,9 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
     return found
 
 
-def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.Tensor:
+def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: bool = False) -> te.Tensor:
     """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``. Data is viewed as rows of W * C.
+    With ``even`` an odd number of pixels is followed by the last one again.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -43,10 +44,12 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.
     highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    again = even and g.pixels % 2
     by_tap = step_x > 1 or g.channels % WORD == 0
 
     def element(p: Var, k: Var) -> Expr:
-        n, y, x = _split(p, g.batch, g.out_height, g.out_width)
+        pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
+        n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
             tap, across, channel = _split(k, *g.kernel, g.channels)
             column = x * stride_x + across * step_x
@@ -65,14 +68,15 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int) -> te.
         value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
 
-    return te.compute((g.pixels, depth), element, "patch", ("p", "k"))
+    return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
 
 
-def padded_input(g: Geometry, data: Operand, pad_value: int | float) -> te.Tensor:
-    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded."""
+def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False) -> te.Tensor:
+    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded. With ``unsigned`` int8 data
+    and its border are stored as uint8, 128 more."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
-    if not any(g.padding):
+    if not any(g.padding) and not unsigned:
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
@@ -81,7 +85,10 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float) -> te.Tenso
         column: Expr = x - left if left else x
         checks = _inside(row, g.height, -top, height - 1 - top) + _inside(column, g.width, -left, width - 1 - left)
         inside = ir.all_of(checks)
-        assert inside is not None
-        return ir.select(inside, source[n, row, column, c], pad_value)
+        value: Expr = source[n, row, column, c]
+        border = ir.const(pad_value, value.dtype)
+        if unsigned:
+            value, border = ir.cast("uint8", ir.cast("int32", value) + 128), ir.const(pad_value + 128, "uint8")
+        return value if inside is None else ir.select(inside, value, border)
 
     return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))

@@ -13,17 +13,18 @@ import numpy as np
 
 from microc import dtypes, te
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.conv import matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.products import Product, legalize_product
+from microc.ops.quads import quad_packing, quad_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation, through_float
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
-DENSE: Mapping[str, Attr] = {"activation": "", "rounding": "double", "out_dtype": ""}
+DENSE: Mapping[str, Attr] = {"activation": "", "rounding": "double", "out_dtype": "", "algorithm": ""}
 
 
 # ---------------------------------------------------------------- dense
@@ -50,11 +51,24 @@ def _dense_compute(call: OpCall) -> te.Tensor:
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     rows, depth = data.type.shape
-    padded = padded_depth(depth, data, weight, call.target)
+    if call.attrs.get("algorithm") == "quads":
+        packing = quad_packing(data, weight, bias)
+        if packing is None:
+            raise InternalError("this product cannot be computed by quads of channels")
+        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("thumb1"))
+    dtype = call.attrs.get("out_dtype") or data.type.dtype
+    padded = padded_depth(depth, data, weight, dtype, call.target)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
     terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
-    dtype = call.attrs.get("out_dtype") or data.type.dtype
     return matrix_product(terms, weights, bias, dtype, product_notes(data, weight, bias))
+
+
+def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
+    """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time."""
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    plain = call.target.multiplies_alone and call.attrs.get("out_dtype") == "int32"
+    return ("direct", "quads") if plain and quad_packing(data, weight, bias) else ("direct",)
 
 
 def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
@@ -94,6 +108,11 @@ def _dense_cases() -> Iterable[Case]:
             name = f"{data} {weight} {out} {rows} {depth} {units}"
             yield Case(attrs, types, (1, 2), (None, None, bias), tolerance, name)
             yield Case(attrs, types[:2], (1,), (), tolerance, f"{name} no bias")
+    for rows, depth, units in ((1, 21, 8), (3, 40, 4), (1, 96, 12)):
+        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
+        for algorithm in ("direct", "quads"):
+            attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
+            yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 
@@ -202,6 +221,7 @@ OPERATORS = (
         defaults=DENSE,
         legalize=_dense_legalize,
         macs=_macs,
+        algorithms=_dense_algorithms,
         operand_names=("data", "weight", "bias"),
     ),
     OpDef(

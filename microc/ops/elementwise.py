@@ -19,7 +19,7 @@ from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rescale import int16_rescaled
+from microc.ops.rescale import int16_abs, int16_rescaled, squared_difference
 from microc.ops.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.surface import split_activation, through_float
 from microc.ops.tables import emit_lookup, stored_bounds
@@ -88,6 +88,8 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         return rewrite.legalized()
     if node.attr("rounding") != "even" and node.op in ("relu", "clip", "leaky_relu"):
         return int16_rescaled(node, graph)
+    if node.attr("rounding") != "even" and node.op == "abs":
+        return int16_abs(node, graph)
     if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
         return legalize_sigmoid16(node, graph) or through_float(node, graph)
     return through_float(node, graph)
@@ -179,6 +181,7 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "add": legalize_add,
     "sub": legalize_sub,
     "mul": legalize_mul,
+    "squared_difference": squared_difference,
 }
 
 

@@ -137,6 +137,8 @@ UNARY: tuple[Unary, ...] = (
     Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
     Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0),
     Unary("neg", lambda _, x: -x, lambda _, x: -x, SIGNED, tolerance=0.0),
+    Unary("sin", lambda _, x: np.sin(x), _call("sin")),
+    Unary("cos", lambda _, x: np.cos(x), _call("cos")),
     Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
     Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
     Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
@@ -179,6 +181,22 @@ def _power(a: Expr, b: Expr) -> Expr:
             return ir.call("pow", a, b)
 
 
+def _floor_divide(a: Expr, b: Expr) -> Expr:
+    """The quotient rounded down. In double it is exact: no quotient of two floats is so close to an integer as to round to it."""
+    if not dtypes.is_float(a.dtype):
+        return a // b
+    return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
+
+
+def _floor_mod(a: Expr, b: Expr) -> Expr:
+    """What the quotient rounded down leaves: it has the divisor's sign."""
+    if not dtypes.is_float(a.dtype):
+        return a % b
+    rest = ir.call("fmod", a, b)
+    apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
+    return ir.select(apart, rest + b, rest)
+
+
 BINARY: tuple[Binary, ...] = (
     Binary("add", np.add, lambda a, b: a + b),
     Binary("sub", np.subtract, lambda a, b: a - b),
@@ -186,6 +204,9 @@ BINARY: tuple[Binary, ...] = (
     Binary("div", _divide_array, _divide),
     Binary("maximum", np.maximum, _larger),
     Binary("minimum", np.minimum, _smaller),
+    Binary("squared_difference", lambda a, b: (a - b) ** 2, lambda a, b: (a - b) * (a - b), SIGNED, 1e-6),
+    Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
+    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
     Binary("pow", np.power, _power, FLOAT, 4e-6),
 )
 

@@ -17,7 +17,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, Operand
 from microc.target import Target
-from microc.te.tensor import Reduce
+from microc.te.tensor import ComputeDef, Reduce
 from microc.tir import ir
 from microc.tir.affine import simplify
 
@@ -162,7 +162,7 @@ def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
 
 def _stored(tensor: te.Tensor) -> te.Tensor:
     """A reduction accumulates somewhere else (registers, after scheduling) and stores its result once."""
-    if tensor.definition is None or not isinstance(tensor.definition.body, Reduce):
+    if not isinstance(tensor.definition, ComputeDef) or not isinstance(tensor.definition.body, Reduce):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], "out", tuple(v.name for v in tensor.definition.axes))
 
@@ -175,7 +175,7 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
     outside = [v for node in nodes for v in node.inputs if v and v not in inner]
     if base is not None:
         shape = base.shape
-        axes = tuple(v.name for v in base.definition.axes) if base.definition else None
+        axes = tuple(v.name for v in base.definition.axes) if isinstance(base.definition, ComputeDef) else None
     else:
         shape, axes = _domain(result, [graph.types[v] for v in outside]), None
 
@@ -187,7 +187,13 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
             values[node.outputs[0]] = _apply(group, node, values, shape, result, index)
         return values[nodes[-1].outputs[0]]
 
-    return te.compute(shape, element, "out", axes)
+    return te.compute(shape, element, "out", axes, _bound(nodes[0]) if base is not None else ())
+
+
+def _bound(node: Node) -> tuple[tuple[str, int | str], ...]:
+    """What the node behind an anchor promises about the anchor's values: their largest magnitude, as a note."""
+    bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
+    return (("bound", int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
 def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:

@@ -35,7 +35,8 @@ TERMS = (8, 6, 4, 3, 2)
 """Products before the fields are taken apart."""
 MOST_MOVED = 8
 """Entries of the block at the end of a channel."""
-_ADDED = (FIELD << 16) + FIELD
+ADDED = (FIELD << 16) + FIELD
+"""What makes both fields of a word positive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,9 @@ def _packing(weights: Array, terms: int) -> Packing | None:
     total = padded_depth(depth, terms)
     kept = np.pad(weights.astype(np.int64), ((0, 0), (0, total - depth))).reshape(channels, -1, terms)
     moves: list[list[tuple[int, int]]] = [[] for _ in range(channels)]
-    for channel, block in np.argwhere(_excess(kept) > 0):
+    for channel, block in np.argwhere(overflow(kept) > 0):
         row = kept[channel, block]
-        while (excess := int(_excess(row))) > 0:
+        while (excess := int(overflow(row))) > 0:
             place = int(np.argmax(np.abs(row)))
             part = int(np.sign(row[place])) * min(-(-excess // HIGH), abs(int(row[place])))
             row[place] -= part
@@ -97,12 +98,12 @@ def _packing(weights: Array, terms: int) -> Packing | None:
     for channel, entries in enumerate(moves):
         for k, (place, part) in enumerate(entries):
             places[channel, k], moved[channel, k] = place, part
-    if most > MOST_MOVED or (most and int(_excess(moved.astype(np.int64)).max()) > 0):
+    if most > MOST_MOVED or (most and int(overflow(moved.astype(np.int64)).max()) > 0):
         return None
     return Packing(terms, (kept.reshape(channels, total) + 128).astype(np.uint8), places, moved)
 
 
-def _excess(weights: Array) -> Array:
+def overflow(weights: Array) -> Array:
     """How far sums over the last axis can leave a field, for all pixel values; at most 0 where they cannot."""
     positive, negative = np.maximum(weights, 0).sum(-1), np.minimum(weights, 0).sum(-1)
     above = positive * HIGH + negative * LOW - (FIELD - 1)
@@ -111,26 +112,25 @@ def _excess(weights: Array) -> Array:
     return excess
 
 
-def paired_product(pixels: te.Tensor, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
-    """Pixels (P, K) times weights as int32 (P, O). Stages: ``pairs`` (pair of pixels, blocks of terms and their
-    shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the sums s and h, and ``value``."""
-    count, depth = pixels.shape
+def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand | None, packing: Packing) -> te.Tensor:
+    """``count`` pixels (P, K) times weights as int32 (count, O); without a partner the last one is its own. Stages: ``pairs``
+    (pair of pixels, blocks of terms and their shift), ``part`` (pair, block, O) the sums t of blocks, ``acc`` (pair, 2, O) the
+    sums s and h, and ``value``."""
+    rows, depth = pixels.shape
     channels, terms = packing.unsigned.shape[0], packing.terms
     taps, first = weight.packed(packing.unsigned), _start(weight, bias, packing, channels)
     half = (count + 1) // 2
 
     def pair(p: Var, k: Expr) -> Expr:
-        second: Expr = ir.cast("int32", pixels[p * 2 + 1, k])
-        if count % 2:
-            second = ir.select(p * 2 + 1 < count, second, 0)
-        return _word(pixels[p * 2, k]) + (ir.cast("uint32", second) << 16)
+        partner = ir.binary("min", p * 2 + 1, rows - 1) if rows % 2 else p * 2 + 1
+        return word(pixels[p * 2, k]) + (word(pixels[partner, k]) << 16)
 
     def entry(p: Var, e: Var) -> Expr:
         block, place = e // (terms + 1) * terms, e % (terms + 1)
         total = pair(p, block)
         for k in range(1, terms):
             total = total + pair(p, block + k)
-        return ir.select(place < terms, pair(p, block + place), _number(_ADDED) - (total << 7))
+        return ir.select(place < terms, pair(p, block + place), number(ADDED) - (total << 7))
 
     pairs = te.compute((half, depth // terms * (terms + 1)), entry, "pairs", ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
@@ -143,7 +143,7 @@ def paired_product(pixels: te.Tensor, weight: Operand, bias: Operand | None, pac
 
     def field(p: Var, h: Var, o: Var) -> Expr:
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
-        low, high = start * _number(65537), start
+        low, high = start * number(65537), start
         if packing.moved.size:
             rest = _moved(weight, packing, pairs, p, o)
             low, high = low + rest, high + (rest >> 16)
@@ -169,16 +169,17 @@ def _start(weight: Operand, bias: Operand | None, packing: Packing, channels: in
 def _moved(weight: Operand, packing: Packing, pairs: te.Tensor, p: Var, o: Var) -> Expr:
     """The last block of a channel."""
     places, parts = weight.packed(packing.places), weight.packed(packing.moved)
-    total: Expr = _number(_ADDED)
+    total: Expr = number(ADDED)
     for k in range(packing.moved.shape[1]):
         total = total + ir.cast("uint32", parts[o, k]) * pairs[p, ir.cast("int32", places[o, k])]
     return total
 
 
-def _word(x: Expr) -> Expr:
-    """A signed number modulo 2**32."""
+def word(x: Expr) -> Expr:
+    """An integer modulo 2**32."""
     return ir.cast("uint32", ir.cast("int32", x))
 
 
-def _number(value: int) -> Expr:
+def number(value: int) -> Expr:
+    """A constant modulo 2**32."""
     return ir.const(value, "uint32")

@@ -207,7 +207,7 @@ def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
 
 def _epilogue(acc: te.Tensor, element: Any) -> te.Tensor:
     """Stage ``pool``: what each reduced window becomes."""
-    assert acc.definition is not None
+    assert isinstance(acc.definition, te.ComputeDef)
     axes = tuple(axis.name for axis in acc.definition.axes)
     return te.compute(acc.shape, lambda *index: element(acc[index], *index), "pool", axes)
 

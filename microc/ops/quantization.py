@@ -89,7 +89,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x = ir.cast("int32", x)
     x = x - zero if zero else x
     if attrs["rounding"] == "single":
-        return single_rounded(x, scale, out)
+        return single_rounded(x, max(-low, high), scale, out)
     return double_rounded(x, low, high, scale, out)
 
 

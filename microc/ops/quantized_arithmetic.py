@@ -99,7 +99,7 @@ def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     if attrs["rounding"] == "single":
-        return single_rounded(x, scale, out)
+        return single_rounded(x, max(-low, high), scale, out)
     return double_rounded(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
 
 

@@ -112,6 +112,8 @@ class OpDef:
       the cost model chooses.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
+    - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
+      ``compute``.
     """
 
     name: str
@@ -129,6 +131,7 @@ class OpDef:
     algorithms: Callable[[OpCall], tuple[str, ...]] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
+    regions: tuple[str, ...] = ()
 
     @property
     def elementwise(self) -> bool:
@@ -136,16 +139,27 @@ class OpDef:
 
 
 FAMILIES = (
+    "compare",
+    "control",
     "conv",
+    "conv_transpose",
+    "cumsum",
     "dense",
     "elementwise",
+    "fft",
     "lookup",
+    "places",
     "pool",
+    "prelu",
     "quantization",
     "reduce",
+    "resample",
+    "search",
     "shape",
     "softmax",
+    "spectrum",
     "svdf",
+    "trees",
 )
 
 
@@ -167,3 +181,9 @@ def get(name: str) -> OpDef:
         return registry()[name]
     except KeyError:
         raise InternalError(f"unknown operator {name!r}") from None
+
+
+def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output types by the operator's own inference, attributes that are left out at their defaults."""
+    definition = get(op)
+    return definition.infer({**definition.defaults, **attrs}, types)

@@ -1,15 +1,17 @@
-"""Quantised relu, clip and leaky_relu of 16 bits, where a table would be too large: rescaled in int32 as TFLite Micro does.
+"""Quantised functions in int32 where a table would be too large: relu, clip, leaky_relu, abs of 16 bits, squared differences.
 
-Sources: TFLite Micro ``activations_common.cc`` and ``leaky_relu_common.cc``.
+Sources: TFLite Micro ``activations_common.cc``, ``leaky_relu_common.cc``, ``elementwise.cc``, ``squared_difference.cc``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 from microc import dtypes
 from microc.fixed import INT32_MAX, INT32_MIN
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize
@@ -49,6 +51,54 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
     rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": ""})
     rewrite.emit("cast", (clipped,), node.outputs[0], {"dtype": result.dtype})
     return rewrite.legalized()
+
+
+def int16_abs(node: Node, graph: Graph) -> Legalized:
+    """``abs`` of int16 values, scaled where the output's scale is another one."""
+    rewrite = Rewrite(node, graph)
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
+    if zero_in:
+        x = _with(rewrite, "sub", x, zero_in)
+    size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": ""})
+    ratio = np.float32(scale_in) / np.float32(scale_out)
+    low, high = dtypes.int_range(result.dtype)
+    parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, size, node.outputs[0], parameters, _rounding(node), 1 << 16)
+    return rewrite.legalized()
+
+
+def squared_difference(node: Node, graph: Graph) -> Legalized:
+    """(a - b) squared: both sides on twice the larger scale, after a shift by 7 bits (none of 16-bit data)."""
+    rewrite = Rewrite(node, graph)
+    result = graph.types[node.outputs[0]]
+    scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
+    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    left, twice = 7 if dtypes.nbytes(result.dtype) == 1 else 0, 2.0 * max(scales[:2])
+    terms = [
+        shifted_scaled(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
+    ]
+    plain: Mapping[str, Attr] = {"activation": "", "rounding": ""}
+    difference = rewrite.emit("sub", terms, rewrite.value("difference", result.shape, "int32"), plain)
+    square = rewrite.emit("mul", (difference,) * 2, rewrite.value("square", result.shape, "int32"), plain)
+    real = twice * twice / float(np.float32((1 << left * 2) * np.float32(scales[2])))
+    low, high = dtypes.int_range(result.dtype)
+    parameters = Requantization((real,), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, square, node.outputs[0], parameters, _rounding(node), INT32_MAX)
+    return rewrite.legalized()
+
+
+def shifted_scaled(rewrite: Rewrite, name: str, left: int, real: float) -> str:
+    """A value less its zero point, shifted to the left, times ``real`` (at most one), rounded: int32."""
+    kind = rewrite.type(name)
+    zero = scalar_quant(rewrite.node, rewrite.graph, name)[1]
+    low, high = dtypes.int_range(kind.dtype)
+    x = rewrite.emit("cast", (name,), rewrite.value("wide", kind.shape, "int32"), {"dtype": "int32"})
+    x = _with(rewrite, "sub", x, zero) if zero else x
+    x = _with(rewrite, "mul", x, 1 << left) if left else x
+    return _scaled(rewrite, x, real, max(high - zero, zero - low) << left)
 
 
 def _rounding(node: Node) -> str:

@@ -169,8 +169,31 @@ def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | Non
     return out.store(value, min(max(-low, high) << left, INT32_MAX))
 
 
-def single_rounded(x: Expr, scale: Scale, out: Output) -> Expr:
-    """``fixed.multiply_single_rounding``, stored to ``out``."""
+def rounded_once(x: Expr, bound: int, scale: Scale, out: Output) -> Expr | None:
+    """``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of an int32 with |x| <= bound, stored to ``out``; None
+    where no ``SMMLA`` does it. Its high half of x m may be taken first, for what rounding adds has no lower half:
+
+        (x m + 2**(30 + right)) >> (31 + right)  =  ((x m >> 32) + 2**(right - 2)) >> (right - 1),    right >= 2.
+
+    The zero point, 2**(right - 1) in those units, is added with it.
+    """
+    least, most = scale.right_range
+    steps = 1 + 2 * out.zero_point
+    if least < 2 or most > 32 or x.dtype != "int32" or (bound >> 1) + 1 + (abs(steps) << (most - 2)) > INT32_MAX:
+        return None
+    if isinstance(scale.right, int):
+        half: Expr = ir.const(steps << (most - 2), "int32")
+    else:
+        half = (ir.const(1, "int32") << (scale.right - 2)) * steps
+    value = ir.call("smmla", x, ir.as_expr(scale.multiplier, "int32"), half) >> (scale.right - 1)
+    return clamped(value, out.minimum, out.maximum, out.dtype)
+
+
+def single_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
+    """``fixed.multiply_single_rounding`` of an int32 with |x| <= bound, stored to ``out``."""
+    once = rounded_once(x, bound, scale, out)
+    if once is not None:
+        return once
     value = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR)
     return out.store(value, INT32_MAX)
 
@@ -183,6 +206,10 @@ def wide_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
         half = 1 << (total - 1)
         if bound * scale.multiplier + half <= INT32_MAX:
             return out.store((x * multiplier + half) >> total, INT32_MAX)
+    mantissa = scale.multiplier << 16 if isinstance(scale.multiplier, int) else multiplier << 16
+    once = rounded_once(x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out)
+    if once is not None:
+        return once
     value = multiply_reduced(x, multiplier, scale.shift, TIR)
     return out.store(value, INT32_MAX)
 

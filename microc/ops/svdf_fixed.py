@@ -74,7 +74,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
     def element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == "single":
-            return single_rounded(acc[b, u], scale, out)
+            return single_rounded(acc[b, u], attrs["bound"], scale, out)
         return double_rounded(acc[b, u], -attrs["bound"], attrs["bound"], scale, out)
 
     return te.compute(acc.shape, element, "svdf", ("b", "u")), memory

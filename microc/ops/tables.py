@@ -62,6 +62,9 @@ class TableCall:
         return np.asarray(multiply(NUMPY.wide(x), mantissa, shift, NUMPY))
 
 
+_ROOT_SHIFT = 20
+"""Bits that keep inverse roots integers (``elementwise.cc``)."""
+
 IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": -math.inf, "maximum": math.inf}))
 """The operator whose table only changes the scale."""
 
@@ -171,6 +174,27 @@ def _hard_swish(call: TableCall) -> Array:
     return call.finished(fixed.rounding_shift_right(truncated, -out_shift, NUMPY))
 
 
+def _abs(call: TableCall) -> Array:
+    """The size of x, scaled where the output's scale is another one; the ratio of scales is a float32."""
+    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
+    size = np.abs(call.input)
+    return call.finished(size if scale_in == scale_out else call.multiplied(size, float(scale_in / scale_out)))
+
+
+def _rsqrt(call: TableCall) -> Array:
+    """1 / sqrt(x), of zero the largest number; of negative numbers, which TFLite refuses, as of zero."""
+    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
+    real = 1.0 / float(np.float32(np.sqrt(scale_in)) * scale_out)
+    _, most = dtypes.int_range(call.out_dtype)
+    roots = []
+    for x in call.input.tolist():
+        mantissa, shift = fixedpoint.inverse_square_root(max(x, 1))
+        roots.append(int(fixed.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
+    mantissa, shift = quantize_multiplier(real)
+    scaled = fixed.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
+    return np.where(call.input > 0, call.finished(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
+
+
 def _high_mul16(a: Any, b: Any) -> Any:
     """``round(a * b / 2**15)``, ties upwards (SaturatingRoundingDoublingHighMul of 16 bits)."""
     return (a * b + (1 << 14)) >> 15
@@ -188,5 +212,7 @@ _KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
         "sigmoid": _sigmoid,
         "tanh": _tanh,
         "hard_swish": _hard_swish,
+        "abs": _abs,
+        "rsqrt": _rsqrt,
     }
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -23,6 +24,8 @@ from microc.tir import ir
 NEVER = 1 << 62
 _CHUNK = 1 << 18
 """Executions of an access that are followed side by side."""
+_MOST = 1 << 22
+"""Places that indices made of data are followed to; where there are more, they reach the whole buffer."""
 
 
 Values = Mapping[ir.Var, Array | None]
@@ -46,14 +49,21 @@ class Replay:
 
     def _touch(self, access: Access, values: Values, when: Array) -> None:
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
+        numbers = [_value(index, values) for index in access.indices]
+        unknown = prod(extent for number, extent in zip(numbers, buffer.shape, strict=True) if number is None)
+        if len(when) * unknown > _MOST:
+            self._mark(access, np.arange(buffer.nbytes), when[:, None])
+            return
+        when = np.repeat(when, unknown)
         element, inside = np.zeros_like(when), np.ones(len(when), bool)
-        for index, extent in zip(access.indices, buffer.shape, strict=True):
-            number = _value(index, values)
-            if number is None:  # made of data: anywhere
-                self._mark(access, np.arange(buffer.nbytes), when[:, None])
-                return
-            inside &= (number >= 0) & (number < extent)  # behind a guard that is made of data, anything may stand
-            element = element * extent + number
+        choice = np.tile(np.arange(unknown), len(when) // unknown)
+        for number, extent in zip(numbers, buffer.shape, strict=True):
+            if number is None:  # made of data: anywhere along its axis
+                choice, place = np.divmod(choice, extent)
+            else:
+                place = np.repeat(np.broadcast_to(number, len(when) // unknown), unknown)
+            inside &= (place >= 0) & (place < extent)  # behind a guard that is made of data, anything may stand
+            element = element * extent + place
         offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
         touched = element[inside, None] * width + offsets
         self._mark(access, np.minimum(touched, buffer.nbytes - 1), when[inside, None])

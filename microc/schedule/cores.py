@@ -23,7 +23,7 @@ SILENT = frozenset({"taken", "paired", "constant_byte"})
 class Core:
     """Costs of a core.
 
-    - ``registers``, ``float_registers``: what a compiler can hold values in.
+    - ``registers``, ``float_registers``: what a compiler can hold values in (high registers of Armv6-M are good for sums alone).
     - ``offset``: largest offset of a load in bytes, in elements where not ``wide``.
     - ``wide``: 32-bit instructions: operands are shifted on the way, loads advance their pointer.
     - ``instruction_bytes``: mean size of an instruction.
@@ -77,7 +77,7 @@ _LOADS = {
 }
 _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0}
 
-_M0 = Core(7, 0, 31, False, 2.5, _V6M, {"load": 2.0, "store": 2.0, "taken": 2.0})
+_M0 = Core(9, 0, 31, False, 2.5, _V6M, {"load": 2.0, "store": 2.0, "taken": 2.0})
 _M3 = Core(14, 0, 4095, True, 3.4, _V7M, {**_LOADS, "multiply_long": 4.0})
 _M4 = Core(14, 30, 4095, True, 3.4, _V7EM, _LOADS)
 _M7 = Core(14, 30, 4095, True, 3.4, _V7EM, {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}, 0.65)

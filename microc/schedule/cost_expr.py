@@ -46,7 +46,7 @@ class Selector:
             case ir.Select(condition, a, b):
                 return self._select(condition, a, b)
             case ir.Call(name, args):
-                return sum((self.count(a) for a in args), self.call(name, expr.dtype))
+                return sum((self.count(a) for a in args), self.call(name, expr.dtype) + self._turns(name, args))
             case ir.Bin("and" | "or", a, b):
                 return self.branch(expr)
             case ir.Bin():
@@ -90,6 +90,16 @@ class Selector:
         memory = Counter({"load": body.count("memcpy(&"), "store": body.count("memcpy(p")})
         alu = body.count("__asm__")
         return +(memory + Counter({"alu": alu if alu or memory.total() else 1}))
+
+    def _turns(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
+        """The loop inside an intrinsic."""
+        intrin = SCALAR.get(name)
+        if intrin is None or intrin.turns is None or not self.target.has(intrin.feature):
+            return Counter()
+        names = [param.name for param in intrin.params]
+        elements = ir.int_value(args[names.index(intrin.turns.parameter)]) or 1
+        runs = -(-elements // intrin.turns.elements)
+        return Counter({kind: runs * n for kind, n in intrin.turns.operations})
 
     def _function(self, name: str, dtype: str) -> Operations:
         """A function of mathematics: an instruction of the FPU, or the library's."""

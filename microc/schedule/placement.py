@@ -17,8 +17,9 @@ Region = tuple[tuple[ir.Expr, int], ...]
 
 
 def stored_buffer(block: ir.Block) -> ir.Buffer:
-    """The one buffer that a block writes."""
-    stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)}
+    """The one buffer that a block writes, apart from those that live in it."""
+    own = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Alloc)}
+    stores = {s.buffer for s in walk_stmt(block.body) if isinstance(s, ir.Store)} - own
     if len(stores) != 1:
         raise ScheduleError(
             f"block {block.name!r} writes {len(stores)} buffers", hint="only blocks with one output move"

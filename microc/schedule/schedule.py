@@ -56,6 +56,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
         "select_high_mul": selection.select_high_mul,
+        "select_clamp": selection.select_clamp,
     }
 )
 
@@ -188,6 +189,9 @@ class Schedule:
 
     def select_high_mul(self) -> Schedule:
         return self.apply("select_high_mul")
+
+    def select_clamp(self) -> Schedule:
+        return self.apply("select_clamp")
 
     def select_fma(self) -> Schedule:
         return self.apply("select_fma")

@@ -7,31 +7,48 @@ from dataclasses import replace
 from microc.schedule.tree import loops_around
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_stmt
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
 _RANGES = {(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"}
+THIRDS = 1 << 20
+"""The largest magnitude of what ``product_2_30`` multiplies."""
 
 
 def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
     """``min(max(x, low), high)`` becomes ``ssat8(x)`` and the like; a shift by one to the right below it joins in."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
-            case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
-                pass
-            case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if e.dtype == "int32":
-                pass
-            case _:
-                return e
-        name = _RANGES.get((int(low), int(high)))
-        if name is None:
+        parts = _clamped(e)
+        name = _RANGES.get(parts[1]) if parts is not None else None
+        if parts is None or name is None:
             return e
-        x = simplify(x)
+        x = simplify(parts[0])
         if isinstance(x, ir.Bin) and x.op == "shr" and x.b == ir.const(1, "int32"):
             return ir.Call(f"{name}_asr1", (x.a,), "int32")
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Clamping to an int8 becomes ``clamp8``."""
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        parts = _clamped(e)
+        return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def _clamped(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+    """What an int32 expression clamps, and to which range."""
+    match e:
+        case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":
+            return x, (int(low), int(high))
+        case ir.Bin("max", ir.Bin("min", x, ir.Const(high)), ir.Const(low)) if e.dtype == "int32":
+            return x, (int(low), int(high))
+        case _:
+            return None
 
 
 def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
@@ -53,21 +70,49 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
-    """High halves of products, ``smmulr(x << 1, m)``, by 16-bit halves: for cores where 64-bit products are calls.
+    """High halves of products, ``smmulr(x << 1, m)``, by parts: for cores where 64-bit products are calls.
 
-    The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs.
+    The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs. A sum that its block's note ``bound``
+    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one.
     """
 
-    def on_expr(e: ir.Expr) -> ir.Expr:
-        match e:
-            case ir.Call("smmulr", (ir.Bin("shl", x, ir.Const(1)), m)):
-                return ir.call("high_mul", x, m)
-            case ir.Call("smmlar", (ir.Bin("shl", x, ir.Const(1)), m, added)):
-                return ir.call("high_mul", x, m) + added
-            case _:
-                return e
+    def within(s: ir.Stmt, short: bool) -> ir.Stmt:
+        return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _by_parts(x, short)))
 
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+    def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        bound = dict(s.annotations).get("bound") if isinstance(s, ir.Block) else None
+        return within(s, short=True) if isinstance(bound, int) and bound <= THIRDS else s
+
+    return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))
+
+
+def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
+    match e:
+        case ir.Call("smmulr", (ir.Bin("shl", x, ir.Const(1)), m)):
+            if short and _is_sum(x):
+                return (ir.call("product_2_30", x, m) + 1) >> 1
+            return ir.call("high_mul", x, m)
+        case ir.Call("smmlar", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
+            return _by_parts(ir.call("smmulr", doubled, m), short) + added
+        case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
+            return ir.Bin("shr", rounded, simplify(shift + 1))
+        case ir.Bin(
+            "shr",
+            ir.Bin(
+                "add", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30") as product), ir.Const(1)), ir.Const() as k
+            ),
+            shift,
+        ) if abs(2 * int(k.value)) < 1 << 30:
+            return ir.Bin("shr", product + (2 * int(k.value) + 1), simplify(shift + 1))
+        case _:
+            return e
+
+
+def _is_sum(x: ir.Expr) -> bool:
+    """Whether an operand is the sum that a block begins with: it reads 32-bit numbers, and nothing has been scaled yet."""
+    parts = tuple(walk_expr(x))
+    wide = any(isinstance(p, ir.Load) and p.dtype in ("int32", "uint32") for p in parts)
+    return wide and not any(isinstance(p, ir.Call) for p in parts)
 
 
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:

@@ -1,13 +1,15 @@
 """Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
 
-from microc.te.lower import create_prim_func
+from microc.te.lower import EXTERN, create_prim_func
 from microc.te.tensor import (
     ComputeDef,
+    ExternDef,
     Reduce,
     ReduceAxis,
     Tensor,
     TensorRead,
     compute,
+    extern,
     max_reduce,
     min_reduce,
     placeholder,
@@ -16,13 +18,16 @@ from microc.te.tensor import (
 )
 
 __all__ = [
+    "EXTERN",
     "ComputeDef",
+    "ExternDef",
     "Reduce",
     "ReduceAxis",
     "Tensor",
     "TensorRead",
     "compute",
     "create_prim_func",
+    "extern",
     "max_reduce",
     "min_reduce",
     "placeholder",

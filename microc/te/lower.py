@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from microc.errors import InternalError
-from microc.te.tensor import Reduce, Tensor, TensorRead
+from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
+
+EXTERN = "extern"
+"""Annotates the blocks whose loops an operator wrote: no stage is inlined into them, nor they into any."""
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -17,9 +20,13 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     def visit(tensor: Tensor) -> None:
         if id(tensor) in order:
             return
-        if tensor.definition is not None:
-            for read in tensor_reads(tensor.definition.body):
-                visit(read.tensor)
+        match tensor.definition:
+            case ComputeDef(_, body):
+                for read in tensor_reads(body):
+                    visit(read.tensor)
+            case ExternDef(_, operands):
+                for operand in operands:
+                    visit(operand)
         order[id(tensor)] = tensor
 
     for tensor in outputs:
@@ -100,9 +107,24 @@ class _Lowering:
             case _:
                 return x
 
+    def extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
+        """One block without iterators; results that nobody asked for (not in ``made``) live in it."""
+        operands = tuple(self.buffer(operand) for operand in definition.operands)
+        known = {tensor.position: self.buffer(tensor) for tensor in made}
+        unread: list[Buffer] = []
+        for position, (name, shape, dtype) in enumerate(definition.results):
+            if position not in known:
+                known[position] = Buffer(self.fresh(name), shape, dtype, "workspace")
+                unread.append(known[position])
+        results = tuple(known[position] for position in range(len(definition.results)))
+        body: ir.Stmt = ir.Block(definition.name, (), definition.build(operands, results), annotations=((EXTERN, 1),))
+        for buffer in unread:
+            body = ir.Alloc(buffer, body)
+        return body
+
     def stage(self, tensor: Tensor) -> ir.Stmt:
         definition = tensor.definition
-        assert definition is not None
+        assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
         axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
         if isinstance(body, Reduce):
@@ -138,9 +160,18 @@ def create_prim_func(
     workspaces: list[Buffer] = []
     kept = {id(t) for t in outputs}
     blocks: set[str] = set()
-    for tensor in stages(outputs):
-        if tensor.definition is None:
-            continue
+    order = stages(outputs)
+    for tensor in order:
+        match tensor.definition:
+            case None:
+                continue
+            case ExternDef() as definition:
+                made = [t for t in order if t.definition is definition]
+                if tensor is made[0]:
+                    body.append(lowering.extern(definition, made))
+                if id(tensor) not in kept:
+                    workspaces.append(lowering.buffer(tensor))
+                continue
         if tensor.name in blocks:
             raise InternalError(f"two stages are named {tensor.name}")
         blocks.add(tensor.name)

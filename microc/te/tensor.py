@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -57,14 +57,35 @@ class ComputeDef:
     notes: tuple[tuple[str, int | str], ...] = ()
 
 
+Build = Callable[[tuple[ir.Buffer, ...], tuple[ir.Buffer, ...]], ir.Stmt]
+"""Writes the loops of an :class:`ExternDef` over the buffers of its operands and of its results."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ExternDef:
+    """Tensors that loops make together, for what no expression of one element says: sorting, recurrences, butterflies.
+
+    ``results``: (name, shape, dtype) of every tensor that ``build`` fills; it may read what it has written.
+    """
+
+    name: str
+    operands: tuple[Tensor, ...]
+    results: tuple[tuple[str, tuple[int, ...], str], ...]
+    build: Build
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Tensor:
-    """A placeholder (``definition`` None) or a computed tensor. Compares by identity."""
+    """A placeholder (``definition`` None) or a computed tensor. Compares by identity.
+
+    ``position``: which result of an :class:`ExternDef` it is.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    definition: ComputeDef | None = None
+    definition: ComputeDef | ExternDef | None = None
+    position: int = 0
 
     @property
     def size(self) -> int:
@@ -100,6 +121,14 @@ def compute(
     variables = tuple(Var(axis) for axis in names)
     body = f(*variables)
     return Tensor(name, tuple(shape), body.dtype, ComputeDef(variables, body, notes))
+
+
+def extern(
+    name: str, operands: Sequence[Tensor], results: Sequence[tuple[str, tuple[int, ...], str]], build: Build
+) -> tuple[Tensor, ...]:
+    """Tensors made by ``build``'s loops, one for every (name, shape, dtype) of ``results``."""
+    definition = ExternDef(name, tuple(operands), tuple(results), build)
+    return tuple(Tensor(*result, definition, position) for position, result in enumerate(results))
 
 
 def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:

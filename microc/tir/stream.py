@@ -53,14 +53,14 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name."""
 
     buffer: ir.Buffer
     start: ir.Expr | None
 
 
-Target = Callable[[ir.Var], _Place]
+Target = Callable[[ir.Var], Place]
 """Where a block goes, by its first row."""
 _Key = tuple[str, int]
 """The n-th workspace of a dtype."""
@@ -71,7 +71,7 @@ class _Stream:
     def __init__(self, name: str, layers: tuple[Layer, ...], source_rows: int, words: bool) -> None:
         self.name, self.layers, self.source_rows = name, layers, source_rows
         self.copying = "vectorized" if words else "serial"
-        self.taken = {name for layer in layers for name in _names(layer.func)}
+        self.taken = {name for layer in layers for name in names_of(layer.func)}
         self.origins: dict[ir.Buffer, tuple[int, ir.Buffer]] = {}
         first, last = layers[0], layers[-1]
         self.source = self.parameter("data", 0, first.data, source_rows * first.shape.window.width)
@@ -81,7 +81,7 @@ class _Stream:
         )
         self.scratch = self.shared_workspaces()
         for layer, places in zip(layers, self.places, strict=True):
-            places |= {own: _Place(self.scratch[key], _ZERO) for key, own in _workspaces(layer)}
+            places |= {own: Place(self.scratch[key], _ZERO) for key, own in _workspaces(layer)}
         self.windows = {k: self.window(k) for k in range(len(layers)) if k or first.shape.window.padded}
 
     def build(self) -> Stream:
@@ -114,18 +114,18 @@ class _Stream:
         self.origins[buffer] = (layer, serves)
         return buffer
 
-    def operands(self, position: int) -> dict[ir.Buffer, _Place]:
+    def operands(self, position: int) -> dict[ir.Buffer, Place]:
         """Constants, and tensors read by row (their start is set for each block)."""
         layer = self.layers[position]
-        found: dict[ir.Buffer, _Place] = {}
+        found: dict[ir.Buffer, Place] = {}
         for param in layer.by_row:
             size = _row_size(layer, param) * layer.shape.rows
-            found[param] = _Place(self.parameter(param.name, position, param, size), _ZERO)
+            found[param] = Place(self.parameter(param.name, position, param, size), _ZERO)
         for param in layer.func.params:
             if param.scope == "const":
                 own = replace(param, name=self.fresh(param.name))
                 self.origins[own] = (position, param)
-                found[param] = _Place(own, None)
+                found[param] = Place(own, None)
         return found
 
     def shared_workspaces(self) -> dict[_Key, ir.Buffer]:
@@ -144,8 +144,8 @@ class _Stream:
 
     # ------------------------------------------------------------ statements
 
-    def out_rows(self, row: ir.Var) -> _Place:
-        return _Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
+    def out_rows(self, row: ir.Var) -> Place:
+        return Place(self.result, row * _row_size(self.layers[-1], self.layers[-1].result))
 
     def next_block(self, position: int, row: ir.Expr, into: Target, reader: Shape | None) -> ir.Stmt:
         """Move the window of a layer on to ``row`` and compute the block there, for the window of ``reader``."""
@@ -153,14 +153,14 @@ class _Stream:
         index = ir.Var(self.fresh("row"))
         if position in self.windows:
             window: ir.Stmt | None = self.advance(position, index)
-            data = _Place(self.windows[position], _ZERO)
+            data = Place(self.windows[position], _ZERO)
         else:
-            window, data = None, _Place(self.source, index * (shape.window.stride * shape.window.width))
+            window, data = None, Place(self.source, index * (shape.window.stride * shape.window.width))
         places = self.places[position] | {layer.data: data, layer.result: into(index)}
-        places |= {b: _Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
+        places |= {b: Place(places[b].buffer, index * _row_size(layer, b)) for b in layer.by_row}
         outside = 0 if shape.inside else shape.block - 1
         inside = ir.Bin("and", index >= -outside, index <= shape.rows - shape.block + outside)
-        made = ir.If(inside, _placed(layer.func.body, places))
+        made = ir.If(inside, placed(layer.func.body, places))
         border = self.border(into(index), index, shape.rows, shape.block, reader)
         return ir.Let(index, row, ir.seq(window, made, border))
 
@@ -171,13 +171,13 @@ class _Stream:
         shift = self.move(buffer, _ZERO, buffer, ir.const(shape.step * width, "int32"), kept * width)
         block = self.layers[position - 1].shape.block if position else 1
         turn = ir.Var(self.fresh("turn"))
-        place = _Place(buffer, (turn * block + kept) * width)
+        place = Place(buffer, (turn * block + kept) * width)
         new = row * shape.window.stride + shape.lead + turn * block
         source = self.source_row(new, place, shape) if not position else None
         made = source or self.next_block(position - 1, new, lambda _: place, shape)
         return ir.seq(shift if kept else None, ir.For(turn, ir.const(shape.step // block, "int32"), made))
 
-    def source_row(self, row: ir.Expr, into: _Place, reader: Shape) -> ir.Stmt:
+    def source_row(self, row: ir.Expr, into: Place, reader: Shape) -> ir.Stmt:
         """A copy of a row of the source."""
         index, width = ir.Var(self.fresh("row")), reader.window.width
         assert into.start is not None
@@ -185,7 +185,7 @@ class _Stream:
         made = ir.If(_within(index, self.source_rows), copy)
         return ir.Let(index, row, ir.seq(made, self.border(into, index, self.source_rows, 1, reader)))
 
-    def border(self, into: _Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
+    def border(self, into: Place, row: ir.Var, rows: int, block: int, reader: Shape | None) -> ir.Stmt | None:
         """Padding in those rows of a block that lie outside the image."""
         if reader is None or not reader.window.padded:
             return None
@@ -212,7 +212,7 @@ class _Stream:
         return self.fill(self.windows[position], _ZERO, self.windows[position].size, self.layers[position].shape.window)
 
 
-def _names(func: ir.PrimFunc) -> set[str]:
+def names_of(func: ir.PrimFunc) -> set[str]:
     """Every name that a function uses."""
     found = {p.name for p in func.params}
     for stmt in walk_stmt(func.body):
@@ -245,10 +245,10 @@ def _within(row: ir.Expr, rows: int) -> ir.Expr:
     return ir.Bin("and", row >= 0, row < rows)
 
 
-def _placed(body: ir.Stmt, places: Mapping[ir.Buffer, _Place]) -> ir.Stmt:
+def placed(body: ir.Stmt, places: Mapping[ir.Buffer, Place]) -> ir.Stmt:
     """A layer's statements on the buffers of the stream."""
 
-    def at(place: _Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+    def at(place: Place, buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         if place.start is None:
             return indices
         flat = place.start

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from microc.errors import UsageError
-from microc.graph.ir import Graph, TensorType
+from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
 
@@ -70,20 +70,24 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Gr
     mandatory = {p.name for p in passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
-    verify(graph, _infer, "the frontend")
+    graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
+    verify(graph, registry.infer, "the frontend")
     for what in passes:
         if not context.runs(what):
             continue
         for instrument in context.instruments:
             instrument.before(what.name, graph)
         graph = what.function(graph, context)
-        verify(graph, _infer, f"pass {what.name}")
+        verify(graph, registry.infer, f"pass {what.name}")
         for instrument in context.instruments:
             instrument.after(what.name, graph)
     return graph
 
 
-def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Output types by the operator's own inference."""
-    definition = registry.get(op)
-    return definition.infer({**definition.defaults, **attrs}, types)
+def _with_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> Node:
+    """A node whose graphs have been through all passes; nobody watches them there."""
+    names = registry.get(node.op).regions
+    if not names:
+        return node
+    inside = {name: run_passes(node.attr(name), passes, replace(context, instruments=())) for name in names}
+    return replace(node, attrs={**node.attrs, **inside})

@@ -108,6 +108,8 @@ class _Groups:
         group = f"k{number}"
         outputs = [name for name in node.outputs if name]
         self.made[group] = outputs
+        if definition.regions:
+            return group
         if len(outputs) == 1:
             self.maker[outputs[0]] = group
         if not definition.elementwise:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from microc.errors import OutputError
+from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
-from microc.graph.text import save
+from microc.graph.text import to_text
 
 
 class TimingInstrument:
@@ -26,7 +28,7 @@ class TimingInstrument:
 class DumpInstrument:
     """Writes the graph into ``folder``: ``00-read`` before the first pass, then ``01-<pass>`` ... after each.
 
-    Every dump is a ``.txt`` and a ``.npz`` that :func:`microc.graph.text.load` reads. Raises OutputError where it cannot write.
+    Every dump is a ``.txt`` to read and a ``.mcg`` to load (:mod:`microc.graph.file`). Raises OutputError where it cannot write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,5 +43,11 @@ class DumpInstrument:
         self._dump(name, graph)
 
     def _dump(self, name: str, graph: Graph) -> None:
-        save(graph, self.folder / f"{self._count:02}-{name}")
+        stem = f"{self._count:02}-{name}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / f"{stem}.txt").write_text(to_text(graph), encoding="ascii")
+            (self.folder / f"{stem}{SUFFIX}").write_bytes(to_bytes(graph))
+        except OSError as error:
+            raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(self.folder)) from error
         self._count += 1

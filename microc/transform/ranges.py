@@ -151,14 +151,18 @@ def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 
 
 def _of_constants(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:
-    """The results for channels in which every operand is constant; of the others nothing is known."""
-    pairs = [
-        np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2] for low, high in zip(lows, highs, strict=True)
-    ]
-    constant = np.all([low == high for low, high in pairs], axis=0)
+    """The results for channels in which every operand is constant; of the others nothing is known. Tables are read whole."""
+    whole = registry.get(node.op).whole
+    pairs = {
+        k: np.broadcast_arrays(low, high, np.empty(kind.shape[-1:]))[:2]
+        for k, (low, high) in enumerate(zip(lows, highs, strict=True))
+        if k not in whole
+    }
+    constant = np.all([low == high for low, high in pairs.values()], axis=0)
     least, most = (np.full(kind.shape[-1], bound, np.int64) for bound in dtypes.int_range(kind.dtype))
     if constant.any():
-        least[constant] = most[constant] = _applied(node, [low[constant] for low, _ in pairs])
+        operands = [pairs[k][0][constant] if k in pairs else low for k, low in enumerate(lows)]
+        least[constant] = most[constant] = _applied(node, operands)
     return Range(least, most)
 
 

@@ -1,4 +1,4 @@
-"""Intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on a Cortex-M4."""
+"""Intrinsics on three machines: their meaning interpreted, their portable C here, their instructions on emulated cores."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def operands(name: str) -> tuple[Array, ...]:
         found.append(array)
     if name == "high_mul":  # a sum within 30 bits, a mantissa
         found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
-    if name == "smmlar":  # the product's upper half takes 31 bits
+    if name == "product_2_30":  # a sum within 20 bits
+        found = [found[0] >> 11, np.abs(found[1] // 2 * 2 + 1)]
+    if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)
 
@@ -124,17 +126,19 @@ def _firmware() -> str:
 @pytest.mark.cross
 @pytest.mark.emulator
 @needs("arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm")
-def test_instructions(tmp_path: Path) -> None:
-    board = load_board("mps2-an386")
+@pytest.mark.parametrize(("name", "flags"), [("mps2-an386", ()), ("mps2-an385", ("-mcpu=cortex-m0",))])
+def test_instructions(name: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    """On a Cortex-M4, and those of Armv6-M on a Cortex-M3."""
+    board = load_board(name)
     source = tmp_path / "intrinsics.c"
     source.write_text(_firmware())
-    elf = build_firmware(board, tmp_path, program=[source])
+    elf = build_firmware(board, tmp_path, *flags, program=[source])
     with Emulator(board, elf) as emulator, Line(emulator.url) as line:
         line.send(b"R")
-        for name in NAMES:
-            want = meant(name)
+        for intrinsic in NAMES:
+            want = meant(intrinsic)
             got = np.frombuffer(line.receive(want.nbytes), want.dtype)
-            np.testing.assert_array_equal(got, want, err_msg=name)
+            np.testing.assert_array_equal(got, want, err_msg=intrinsic)
 
 
 @pytest.mark.parametrize("name", TENSOR)

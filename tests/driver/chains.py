@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from microc.driver.chains import find_runs
-from microc.driver.lower import build_module, groups_of
+from microc.driver.kernel import groups_of
+from microc.driver.lower import build_module
 from microc.driver.stream import Chain, Group, Streams
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType

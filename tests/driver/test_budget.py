@@ -6,8 +6,9 @@ import pytest
 
 import microc
 from microc.driver.budget import flash_bytes, goals
+from microc.driver.model import read_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model, optimise, read_model
+from microc.driver.pipeline import compile_model, optimise
 from microc.errors import FitError, UsageError
 from microc.module import Module
 from microc.target import GOALS, SIZE, SPEED, target_for

@@ -7,6 +7,7 @@ import numpy as np
 from microc import te
 from microc.driver.merge import merge_kernels
 from microc.module import Call, Kernel, Module, Value
+from microc.schedule.meaning import meanings
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -40,6 +41,25 @@ def test_one_body_and_a_table_for_each() -> None:
         x, out = np.arange(4, dtype=np.int32), np.zeros(4, np.int32)
         run(kernel.func, [x, out, table])
         np.testing.assert_array_equal(out, x * factor + offset)
+
+
+def test_literals_of_calls_are_merged() -> None:
+    """What vectors are scaled by stands in calls, not in stores."""
+
+    def filled(name: str, value: int) -> Kernel:
+        x, out = ir.Buffer("x", (4,), "int8"), ir.Buffer("out", (4,), "int8")
+        target = ir.AddressOf(out, (ir.const(0, "int32"),), 4, True)
+        call = ir.Call("fill_i8", (target, ir.const(value, "int32"), ir.const(4, "int32")), "int32")
+        return Kernel(ir.PrimFunc(name, (x, out), ir.Evaluate(call)))
+
+    module = merge_kernels(chain(filled("a", 3), filled("b", 5)))
+    (kernel,) = module.kernels
+    for call, value in zip(module.calls, (3, 5), strict=True):
+        table = module.values[call.args[-1]].data
+        assert table is not None
+        x, out = np.zeros(4, np.int8), np.zeros(4, np.int8)
+        run(kernel.func, [x, out, table], meanings())
+        np.testing.assert_array_equal(out, value)
 
 
 def test_literals_that_agree_stay_literals() -> None:

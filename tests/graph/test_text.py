@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from microc.errors import ModelError, OutputError
+from microc.errors import ModelError
+from microc.graph.file import from_bytes, to_bytes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
-from microc.graph.text import from_text, load, save, to_text
+from microc.graph.text import from_text, to_text
 from tests.graph.graphs import diamond, graphs
 
 
@@ -78,43 +78,6 @@ def test_a_broken_graph_still_prints() -> None:
     assert "%c = add(%b, @s)" in to_text(graph)
 
 
-def test_files(tmp_path: Path) -> None:
-    graph = diamond()
-    save(graph, tmp_path / "folder" / "01-pass.name")
-    again = load(tmp_path / "folder" / "01-pass.name")
-    assert to_text(again) == to_text(graph)
-    for name, array in (*graph.consts.items(), *graph.state.items()):
-        found = {**again.consts, **again.state}[name]
-        assert found.dtype == array.dtype and np.array_equal(found, array)
-
-
-def test_files_are_reproducible(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        save(diamond(), tmp_path / name)
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
-def test_damaged_files(tmp_path: Path) -> None:
-    with pytest.raises(OutputError):
-        load(tmp_path / "nothing")
-    save(diamond(), tmp_path / "net")
-    data = (tmp_path / "net.npz").read_bytes()
-    for damage in (b"", data[: len(data) // 2], b"not a zip"):
-        (tmp_path / "net.npz").write_bytes(damage)
-        with pytest.raises(ModelError):
-            load(tmp_path / "net")
-    (tmp_path / "net.npz").write_bytes(data)
-    (tmp_path / "net.txt").write_bytes(b"graph \xff\n")
-    with pytest.raises(ModelError):
-        load(tmp_path / "net")
-
-
-def test_an_unwritable_place(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError):
-        save(diamond(), tmp_path / "file" / "net")
-
-
 DAMAGE = {
     "": ("line 1", "no graph"),
     "input %x: int8[1]": ("line 1", "'graph' expected"),
@@ -168,3 +131,40 @@ def test_random_damage_never_surprises() -> None:
             from_text(text[:at] + piece + text[at + dice.randrange(3) :], graph.consts, graph.state)
         except ModelError as error:
             assert error.where.startswith("line ")
+
+
+def nested() -> Graph:
+    """A graph in a graph in a graph, each with a constant of its own."""
+    kind = TensorType((2,), "int32")
+
+    def level(depth: int, node: Node) -> Graph:
+        types = dict.fromkeys(("x", "w", "y"), kind)
+        return Graph(f"g{depth}", ("x",), ("y",), (node,), types, {"w": np.array([depth, 7], np.int32)})
+
+    inner = level(2, Node("add", ("x", "w"), ("y",)))
+    middle = level(1, Node("loop", ("x", "w"), ("y",), {"body": inner, "count": 3}))
+    return level(0, Node("branch", ("x", "w"), ("y",), {"then": middle, "otherwise": inner}))
+
+
+def test_graphs_of_control_flow_come_back() -> None:
+    graph = nested()
+    again = from_bytes(to_bytes(graph), "nested.mcg")
+    assert to_text(again) == to_text(graph)
+    inner = again.nodes[0].attr("then").nodes[0].attr("body")
+    assert inner.consts["w"].tolist() == [2, 7] and again.consts["w"].tolist() == [0, 7]
+    named = dict.fromkeys(("w", "$0.w", "$1.w", "$2.w"), graph.consts["w"])
+    assert to_text(from_text(to_text(graph), named, {})) == to_text(graph)
+    with pytest.raises(ModelError, match="no region 5"):
+        from_text(to_text(graph).replace("then=$1", "then=$5"), named, {})
+
+
+def test_graphs_that_unfold_without_end_are_refused() -> None:
+    """Forty graphs, each twice in the one before: a page of text, and 2**40 graphs."""
+    kinds = "input %x: int8[1]\n%y: int8[1] = branch(%x) {"
+    text = "graph net\n" + kinds + "a=$0}\n"
+    for number in range(40):
+        text += f"region {number}\ngraph g\n{kinds}" + (
+            f"a=${number + 1}, b=${number + 1}}}\n" if number < 39 else "}\n"
+        )
+    with pytest.raises(ModelError, match="too many graphs"):
+        from_text(text, {}, {})

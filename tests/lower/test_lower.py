@@ -210,6 +210,14 @@ def test_unroll_needs_a_number() -> None:
         unroll_loops(loop)
 
 
+def test_iterations_share_what_each_allocates() -> None:
+    i, cell = ir.Var("i"), ir.Buffer("cell", (1,), "int32", "register")
+    body = ir.Alloc(cell, ir.Store(cell, (ir.const(0, "int32"),), i))
+    unrolled = unroll_loops(ir.For(i, ir.const(2, "int32"), body, "unrolled"))
+    stores = [ir.Store(cell, (ir.const(0, "int32"),), ir.const(k, "int32")) for k in range(2)]
+    assert unrolled == ir.Alloc(cell, ir.seq(*stores))
+
+
 def test_share_names_what_is_used_twice() -> None:
     x, w, out = ir.Buffer("x", (2,), "int8"), ir.Buffer("w", (2,), "int8"), ir.Buffer("out", (4,), "int32")
 

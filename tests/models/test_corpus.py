@@ -25,10 +25,16 @@ EXACT = models(
     "tflm_keyword_scrambled_int8*",
     "seanet_conv__*",
     "seanet_add__*",
+    "seanet_transpose_conv__*",
+    "gen_unet_int8*",
+    "tflm_mnist_lstm_int8*",
+    "tflm_audio_preprocessor_int8*",
     "tfs_mobilenet_v1_025_224_uint8*",
 )
 FLOAT = models(
     "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
+    "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_*",
+    "tfs_movie_review*", "gen_lstm2_float*",
     "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
 )  # fmt: skip
 QDQ = models("ortq_dscnn_qdq*", "ortq_mlp_ae*", "ortq_mobilenetv2_qdq_s8_perch*", "ortq_resnet18lite_qdq*")

@@ -16,6 +16,7 @@ from microc.tir import interp, ir
 
 INTRINSICS: Mapping[str, Any] = {
     "smmulr": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32,
+    "smmla": lambda args: int(args[2]) + ((int(args[0]) * int(args[1])) >> 32),
     "smmlar": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
 }
 

@@ -12,6 +12,8 @@ from microc.dtypes import Array
 from microc.frontend import tflite
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
+from microc.transform import legalize
+from microc.transform.context import PassContext, run_passes
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.harness import run_graph
 
@@ -20,16 +22,9 @@ def run(graph: Graph, inputs: Sequence[Array], state: dict[str, Array] | None = 
     """The graph's outputs, every node legalized as often as it wants. ``state`` is read, and updated in place."""
     values: dict[str, Any] = {**graph.consts, **graph.state, **(state or {})}
     values.update(zip(graph.inputs, inputs, strict=True))
-    types = dict(graph.types)
-    for node in graph.nodes:
-        legalize = registry.get(node.op).legalize
-        found = legalize(node, graph) if legalize is not None else None
-        nodes: tuple[Node, ...] = (node,)
-        if found is not None:
-            nodes, new_types, consts = found
-            types.update(new_types)
-            values.update(consts)
-        values = run_graph(nodes, types, values)
+    whole = run_passes(graph, (legalize.PASS,), PassContext())
+    values.update({name: data for name, data in whole.consts.items() if name not in values})
+    values = run_graph(whole.nodes, whole.types, values)
     if state is not None:
         state.update({name: values[value] for name, value in graph.updates.items()})
     return [values[name] for name in graph.outputs]

@@ -1,4 +1,4 @@
-"""Two pixels in one multiplication: the proof of the bounds, and convolutions for Cortex-M0 as machine code."""
+"""Two pixels in one multiplication: the proof of the bounds, and convolutions for cores without SIMD as machine code."""
 
 from __future__ import annotations
 
@@ -59,14 +59,19 @@ def test_larger_blocks_for_smaller_weights() -> None:
     assert lowest.terms == 2 or lowest.moved.size
 
 
-def test_convolutions_of_cortex_m0_equal_the_reference(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("cpu", "rules"), [("cortex-m0", {"matrix pairs", "depthwise bytes"}), ("cortex-m3", {"matrix pairs"})]
+)
+def test_convolutions_equal_the_reference(
+    cpu: str, rules: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """All cases of the family, those with an odd number of pixels and with borders included."""
     definitions = [*importlib.import_module("microc.ops.conv").OPERATORS]
     cases = {
-        name: compiled_case(definition, case, "cortex-m0", f"{c_name(name)}_{number}")
+        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
         for number, (name, definition, case) in enumerate(named_cases(definitions))
     }
-    assert any(case.schedule.has("part") for case in cases.values())
+    assert rules <= {case.schedule.rule for case in cases.values()}
     library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
     for name, case in cases.items():
         for got, want in zip(case.run(library), case.wanted(), strict=True):

@@ -9,8 +9,25 @@ import pytest
 
 from microc import dtypes, te
 from microc.dtypes import Array
-from microc.fixed import NUMPY, doubling_high_mul, multiply_double_rounding
-from microc.ops.scaling import HALF, Output, Scale, double_rounded, float_below, rounded_right, to_integer
+from microc.fixed import (
+    NUMPY,
+    doubling_high_mul,
+    multiply_double_rounding,
+    multiply_reduced,
+    multiply_single_rounding,
+    reduce_multiplier,
+)
+from microc.ops.scaling import (
+    HALF,
+    Output,
+    Scale,
+    double_rounded,
+    float_below,
+    rounded_right,
+    single_rounded,
+    to_integer,
+    wide_rounded,
+)
 from microc.tir import interp, ir
 from microc.tir.rewrite import walk_all_exprs
 from tests.ops.harness import INTRINSICS
@@ -57,6 +74,12 @@ def test_negative_values_clamp_to_the_zero_point_whatever_their_rounding() -> No
         assert ((r - 1 + (1 << (exponent - 1))) >> exponent).max() <= 0
 
 
+OUTPUTS = (
+    Output(-5, -128, 127, "int8"),
+    Output(-128, -128, 100, "int8"),
+    Output(127, 0, 255, "uint8"),
+    Output(0, -32768, 32767, "int16"),
+)
 SHIFTS = (5, 1, 0, -1, -2, -7, -15, -24, -30, -31)
 BOUNDS = (255, 1 << 20, HALF - 1, HALF, (1 << 31) - 1)
 
@@ -66,18 +89,32 @@ BOUNDS = (255, 1 << 20, HALF - 1, HALF, (1 << 31) - 1)
 )
 def test_double_rounding_is_exact(shift: int, bound: int) -> None:
     x = edges(-bound, bound)
-    outputs = (
-        Output(-5, -128, 127, "int8"),
-        Output(-128, -128, 100, "int8"),
-        Output(127, 0, 255, "uint8"),
-        Output(0, -32768, 32767, "int16"),
-    )
-    for mantissa, out in itertools.product(MANTISSAS, outputs):
+    for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
         tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
         func = kernel(double_rounded(tensor[i], -bound, bound, Scale.of(mantissa, shift), out), tensor, i)
         scaled = multiply_double_rounding(x, mantissa, shift, NUMPY) + out.zero_point
         wanted = np.clip(scaled, out.minimum, out.maximum)
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
+
+
+@pytest.mark.parametrize("form", ["single", "wide"])
+@pytest.mark.parametrize("shift", [0, -1, -2, -7, -24, -31])
+@pytest.mark.parametrize("bound", [255, HALF, (1 << 31) - 1])
+def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
+    x, terse = edges(-bound, bound), []
+    for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
+        tensor, i = te.placeholder(x.shape, "int32", "x"), ir.Var("i")
+        if form == "single":
+            func = kernel(single_rounded(tensor[i], bound, Scale.of(mantissa, shift), out), tensor, i)
+            scaled = multiply_single_rounding(x, mantissa, shift, NUMPY)
+        else:
+            reduced = reduce_multiplier(mantissa)
+            func = kernel(wide_rounded(tensor[i], bound, Scale.of(reduced, shift), out), tensor, i)
+            scaled = multiply_reduced(x, reduced, shift, NUMPY)
+        wanted = np.clip(scaled + out.zero_point, out.minimum, out.maximum)
+        np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
+        terse.append(all(e.dtype != "int64" for e in walk_all_exprs(func.body)))
+    assert all(terse) or not -8 < shift < -1  # elsewhere 64 bits may be needed
 
 
 def test_bounded_operands_take_no_64_bit_arithmetic() -> None:

@@ -70,7 +70,11 @@ class Layer:
         types["acc"] = get("conv2d").infer(attrs, [types[name] for name in names])[0]
         types["y"] = TensorType(types["acc"].shape, "int8")
         scaling: dict[str, Attr] = {"multiplier": None, "shift": None, "shift_range": (-12, -4), "input_zero_point": 0}
-        scaling |= {"rounding": "double", "bound": (1 << 22) + 20000, "zero_point": -128 if self.relu else 3}
+        scaling |= {
+            "rounding": "double",
+            "bound": ((1 << 22) << (8 if self.dtype == "int16" else 0)) + 20000,
+            "zero_point": -128 if self.relu else 3,
+        }
         scaling |= {"minimum": -128, "maximum": 127, "out_dtype": "int8"}
         nodes = (Node("conv2d", names, ("acc",), attrs), Node("requantize", ("acc", "m", "s"), ("y",), scaling))
         consts = {name: consts[name] for name in (*names[1:], "m", "s")}
@@ -125,6 +129,8 @@ LAYERS: dict[str, Layer] = {
     "several outputs": Layer((6, 6, 3), (3, 3), SAME, times=2),
     "batch": Layer((6, 6, 3), (3, 3), SAME, batch=2),
     "unsigned": Layer((6, 6, 3), (3, 3), SAME, dtype="uint8"),
+    "16 bits": Layer((6, 8, 3), (3, 3), SAME, dtype="int16"),
+    "16 bits, stride 2": Layer((9, 11, 3), (3, 3), SAME, strides=(2, 2), dtype="int16", relu=False),
     "no bias": Layer((6, 6, 3), (3, 3), SAME, bias=False),
 }
 

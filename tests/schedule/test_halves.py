@@ -7,6 +7,7 @@ import numpy as np
 from microc.fixed import NUMPY, doubling_high_mul
 from microc.schedule.meaning import meanings
 from microc.schedule.schedule import Schedule
+from microc.schedule.selection import THIRDS
 from microc.tir import ir
 
 EDGES = (0, 1, 2, 3, 32767, 32768, 32769, 65535, 65536, (1 << 30) - 1)
@@ -25,6 +26,39 @@ def test_high_mul_is_exact() -> None:
             assert high_mul([x, m]) == int(doubling_high_mul(x, m, NUMPY)), (x, m)
 
 
+def test_thirds_are_exact_up_to_their_bound() -> None:
+    """Rounded by one more bit they are the doubling high multiply."""
+    dice = np.random.default_rng(3)
+    xs = (
+        sorted({s * e for e in (0, 1, 1023, 1024, THIRDS - 1, THIRDS) for s in (1, -1)})
+        + dice.integers(-THIRDS, THIRDS, 200).tolist()
+    )
+    ms = sorted({*MANTISSAS, 1023, 1024, (1 << 20) - 1, 1 << 20, *dice.integers(1 << 30, 1 << 31, 40).tolist()})
+    product = meanings()["product_2_30"]
+    for x in xs:
+        for m in ms:
+            assert product([x, m]) == (x * m) >> 30, (x, m)
+
+
+def test_shifts_behind_thirds_are_joined() -> None:
+    """Only in a block whose note bounds the sum; what is added between two shifts moves in front of them."""
+    x, out, i, v = ir.Buffer("x", (4,), "int32"), ir.Buffer("out", (4,), "int32"), ir.Var("i"), ir.Var("v")
+    m = ir.const(1 << 30, "int32")
+
+    def func(value: ir.Expr, bound: int) -> ir.PrimFunc:
+        iters = (ir.IterVar(v, 4, "space", i),)
+        block = ir.Block("out", iters, ir.Store(out, (v,), value), annotations=(("bound", bound),))
+        return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], block))
+
+    scaled, third = ir.call("smmulr", x[v] << 1, m), ir.call("product_2_30", x[v], m)
+    selected = Schedule(func(scaled >> 3, THIRDS)).select_high_mul().func
+    assert selected == func((third + 1) >> 4, THIRDS)
+    selected = Schedule(func((scaled + 5) >> 3, THIRDS)).select_high_mul().func
+    assert selected == func((third + 11) >> 4, THIRDS)
+    wide = Schedule(func(scaled >> 3, THIRDS + 1)).select_high_mul().func
+    assert wide == func(ir.call("high_mul", x[v], m) >> 3, THIRDS + 1)
+
+
 def test_selection_needs_the_shift() -> None:
     """Only the doubled operand says that there is room."""
     x, out, i = ir.Buffer("x", (4,), "int32"), ir.Buffer("out", (4,), "int32"), ir.Var("i")
@@ -37,3 +71,14 @@ def test_selection_needs_the_shift() -> None:
     assert Schedule(doubled).select_high_mul().func == func(ir.call("high_mul", x[i], m) + 7)
     plain = func(ir.call("smmulr", x[i], m))
     assert Schedule(plain).select_high_mul().func == plain
+
+
+def test_clamps_to_bytes_are_chosen() -> None:
+    x, out, i = ir.Buffer("x", (4,), "int32"), ir.Buffer("out", (4,), "int8"), ir.Var("i")
+
+    def func(value: ir.Expr) -> ir.PrimFunc:
+        return ir.PrimFunc("clamp", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), ir.cast("int8", value))))
+
+    assert Schedule(func(ir.clamp(x[i], -128, 127))).select_clamp().func == func(ir.call("clamp8", x[i]))
+    narrow = func(ir.clamp(x[i], -128, 126))
+    assert Schedule(narrow).select_clamp().func == narrow

@@ -70,14 +70,6 @@ REFUSED = {
         .decompose_reduction("acc", "k_0")
         .tensorize_pairs("weight", "o_1", "k_0", "int8")
     ),
-    "a guarded tail": lambda s: (
-        Schedule(matmul(5, 8, 6, notes=NOTES))
-        .split("o", (None, 2, 2))
-        .split("k", (None, 4))
-        .reorder("p", "o_0", "k_0", "o_1", "o_2", "k_1")
-        .decompose_reduction("acc", "k_0")
-        .tensorize_pairs("weight", "o_2", "k_0", "int8")
-    ),
 }
 
 
@@ -85,3 +77,10 @@ REFUSED = {
 def test_refusals(name: str) -> None:
     with pytest.raises(ScheduleError):
         REFUSED[name](Schedule(matmul(5, 8, 6)))
+
+
+def test_pairs_have_no_guarded_tail() -> None:
+    schedule = Schedule(matmul(5, 8, 6, notes=NOTES)).split("o", (None, 2, 2)).split("k", (None, 4))
+    schedule = schedule.reorder("p", "o_0", "k_0", "o_1", "o_2", "k_1").decompose_reduction("acc", "k_0")
+    with pytest.raises(ScheduleError, match="guarded tail"):
+        schedule.tensorize_pairs("weight", "o_2", "k_0", "int8")

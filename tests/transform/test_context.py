@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from microc.errors import InternalError, OutputError, UsageError
+from microc.graph.file import from_bytes
 from microc.graph.ir import Graph, Node, TensorType
-from microc.graph.text import load, to_text
+from microc.graph.text import to_text
 from microc.transform.context import Pass, PassContext, run_passes
 from microc.transform.instruments import DumpInstrument, TimingInstrument
 
@@ -87,9 +88,9 @@ def test_timing_adds_up_by_pass() -> None:
 def test_dump_writes_every_stage(tmp_path: Path) -> None:
     result = run_passes(GRAPH, PASSES, PassContext(instruments=(DumpInstrument(tmp_path),)))
     stems = ["00-read", "01-base", "02-tidy", "03-fast", "04-tidy"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{s}{e}" for s in stems for e in (".npz", ".txt")]
-    assert load(tmp_path / "00-read") == GRAPH
-    assert to_text(load(tmp_path / "04-tidy")) == to_text(result)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{s}{e}" for s in stems for e in (".mcg", ".txt")]
+    assert from_bytes((tmp_path / "00-read.mcg").read_bytes(), "00-read.mcg") == GRAPH
+    assert (tmp_path / "04-tidy.txt").read_text() == to_text(result)
 
 
 def test_dump_into_a_file_is_refused(tmp_path: Path) -> None:

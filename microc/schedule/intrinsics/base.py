@@ -18,6 +18,16 @@ LANE = Var("lane")
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """A loop inside an intrinsic: the parameter that says how many elements there are, how many an iteration takes, and what an
+    iteration costs."""
+
+    parameter: str
+    elements: int
+    operations: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Intrin:
     """A scalar or vector intrinsic.
 
@@ -26,6 +36,8 @@ class Intrin:
     ``feature`` is what a target must have for that: schedules ask for it. Without a guard there is no body but the meaning.
     ``operations``: what it costs then, by kind of
     operation (``schedule/cores.py``); one ``alu`` for each ``__asm__`` and an access for each ``memcpy`` unless given.
+
+    ``turns`` is the loop inside, whose length is an argument.
 
     With ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as
     the variable of its name and the element's dtype, and a value is that of the lane.
@@ -39,6 +51,7 @@ class Intrin:
     body: str
     operations: tuple[tuple[str, int], ...] = ()
     lanes: int = 0
+    turns: Turns | None = None
 
     @property
     def result(self) -> str:

@@ -97,6 +97,14 @@ DSP = (
         assembly("smmulr %0, %1, %2", '"r"(a), "r"(b)'),
     ),
     Intrin(
+        "smmla",
+        (_A, _B, _C),
+        _C + ((_A.astype("int64") * _B.astype("int64")) >> 32).astype("int32"),
+        "dsp",
+        _DSP,
+        assembly("smmla %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
+    ),
+    Intrin(
         "smmlar",
         (_A, _B, _C),
         _C + ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),

@@ -7,6 +7,12 @@ With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 a
 and a floor may be taken at every division by a power of two, for what is added outside is an integer. For |x| < 2**30 each
 product and each sum fits 32 signed bits: l u < 2**30, l v < 2**31, |h v + 2**16| <= 2**31 - 1, and the half of that plus l u
 plus 2**14 stays below 2**31.
+
+For |x| <= 2**20 there are fewer: m in thirds, m = 2**20 a + 2**10 b + c with a < 2**11 and b, c < 2**10, gives
+
+    floor(x m / 2**20)  =  x a + floor((x b + floor(x c / 2**10)) / 2**10),
+
+where |x c| < 2**30, |x b| + 2**20 <= 2**30, and the sum is x m / 2**20 rounded down, within 32 signed bits.
 """
 
 from __future__ import annotations
@@ -27,5 +33,14 @@ HALVES = (
         "",
         "",
     ),
+    Intrin(
+        "product_2_30",
+        (_X, _M),
+        (_X * (_M >> 20) + ((_X * (_M >> 10 & 1023) + ((_X * (_M & 1023)) >> 10)) >> 10)) >> 10,
+        "thumb1",
+        "",
+        "",
+    ),
 )
-"""``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0. It has no body but its meaning."""
+"""``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0. ``product_2_30(x, m)``:
+floor(x m / 2**30) for |x| <= 2**20. They have no body but their meaning."""

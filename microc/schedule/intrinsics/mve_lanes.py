@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc.schedule.intrinsics.base import LANE, Intrin
+from microc.schedule.intrinsics.base import LANE, Intrin, Turns
 from microc.schedule.intrinsics.mve_products import ANY, MVE, SHORT
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
@@ -133,10 +133,12 @@ def _runs() -> Iterator[Intrin]:
         filling = loop.format(size, "", width).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
         meaning = ir.For(k, _n, ir.Store(p, (k,), q[k]))
-        yield Intrin(f"copy_{short}", (p, q, _n), meaning, "mve", MVE, body)
+        turns = Turns("n", step, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
+        yield Intrin(f"copy_{short}", (p, q, _n), meaning, "mve", MVE, body, (("alu", 4),), turns=turns)
         body = f'__asm__ volatile("{filling}" : [p] "+r"(p) : [value] "r"(value), [n] "r"(n) : "lr", "memory", "q0");'
         meaning = ir.For(k, _n, ir.Store(p, (k,), ir.cast(dtype, value)))
-        yield Intrin(f"fill_{short}", (p, value, _n), meaning, "mve", MVE, body)
+        turns = Turns("n", step, (("vector_store", 1), ("branch", 1)))
+        yield Intrin(f"fill_{short}", (p, value, _n), meaning, "mve", MVE, body, (("alu", 4),), turns=turns)
 
 
 MVE_LANES = (*_arithmetic(), *_memory(), *_runs())

@@ -1,4 +1,5 @@
-"""SSAT and USAT of Armv7-M and later: a shift and a clamp in one instruction."""
+"""Clamping to bytes: SSAT and USAT of Armv7-M and later, which shift too; on Armv6-M a comparison with the byte itself, which
+most values pass."""
 
 from __future__ import annotations
 
@@ -18,6 +19,15 @@ def _saturate(name: str, text: str, low: int, high: int) -> tuple[Intrin, ...]:
 
 
 SATURATION = (
+    Intrin(
+        "clamp8",
+        (_A,),
+        ir.clamp(_A, -128, 127),
+        "thumb1",
+        "defined(__ARM_ARCH_6M__)",
+        "return (int8_t)a == a ? a : (a >> 31) ^ 127;",
+        (("alu", 4),),
+    ),
     *_saturate("ssat8", "ssat %0, #8", -128, 127),
     *_saturate("usat8", "usat %0, #8", 0, 255),
     *_saturate("ssat16", "ssat %0, #16", -32768, 32767),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from microc.schedule.choose import choose
 from microc.schedule.rules.depthwise import schedule_depthwise
+from microc.schedule.rules.depthwise_bytes import schedule_depthwise_bytes, suits_bytes
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
 from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
@@ -18,6 +19,7 @@ from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
+from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Goal, Target
@@ -36,9 +38,10 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
-    schedule = schedule.select_rounding()
+    if not target.has("mve"):  # whose lanes know the form that the rounding has from the start
+        schedule = schedule.select_rounding()
     if target.has("thumb1"):
-        schedule = schedule.select_high_mul()
+        schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
     return schedule.select_saturation() if target.has("sat") else schedule
@@ -50,6 +53,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):
         return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
+    if is_quad(start):
+        return (schedule_matrix_quads(start, target).named("matrix quads"),)
     if op in ("conv2d", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)
@@ -67,7 +72,9 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
             return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)
         if suits_float_planes(start, target):
             return (schedule_depthwise_float(start, target).named("depthwise float"),)
+        if suits_bytes(start, target):
+            return (schedule_depthwise_bytes(start, target).named("depthwise bytes"),)
         return (schedule_depthwise(start, target).named("depthwise"),)
-    plain = schedule_generic(start, target).named("generic")
+    looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    return (plain, unrolled) if unrolled.func != plain.func else (plain,)
+    return (looped, unrolled) if unrolled.func != looped.func else (looped,)

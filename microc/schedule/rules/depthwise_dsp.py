@@ -1,6 +1,6 @@
-"""Depthwise convolutions of bytes on cores with DSP instructions: one channel at a time.
+"""Depthwise convolutions of bytes, or of 16-bit numbers by bytes, on cores with DSP instructions: one channel at a time.
 
-A channel's image is widened into a plane of 16-bit numbers with its border; there neighbours lie side by side, and rows of taps
+A channel's image is copied into a plane of 16-bit numbers with its border; there neighbours lie side by side, and rows of taps
 are multiplied by SMLAD, two or four outputs at once. The weights, the bias and the scale stay in registers or are loop invariant.
 A channel is read before it is written: the output can lie over the input.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from microc import dtypes
 from microc.schedule.intrinsics import TENSOR
 from microc.schedule.intrinsics.correlation import correlation
 from microc.schedule.placement import stored_buffer
@@ -22,7 +23,7 @@ from microc.tir.affine import linear
 from microc.tir.rewrite import walk_expr
 
 MOST_TERMS = 128
-"""Sums of more products of 16-bit numbers by bytes could overflow on undefined ones."""
+"""Sums of more products, by bytes of data in each, could overflow on undefined 16-bit numbers times doubled bytes."""
 LEAST_USE = 1.5
 """A plane pays where its elements are multiplied that often on average."""
 REGISTERS = 9
@@ -129,10 +130,11 @@ def suits_planes(schedule: Schedule, target: Target) -> bool:
     if not target.has("dsp"):
         return False
     form = depthwise_form(schedule)
-    if form is None or prod(form.taps) > MOST_TERMS or form.total.dtype != "int32":
+    if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
         return False
     bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
-    return bytewise and plane_pays(form) and choose_walk(form) is not None
+    narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
+    return narrow and plane_pays(form) and choose_walk(form) is not None
 
 
 def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
@@ -182,7 +184,9 @@ def _widened(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Sch
     image = (1, 2) if walk.run == 2 else (2, 1)
     buffer = stored_buffer(find_block(schedule.func.body, plane)).name
     whole = ((None,),) * 4
-    schedule = schedule.transform_layout(buffer, whole, (0, 3, *image)).set_dtype(buffer, "int16")
+    schedule = schedule.transform_layout(buffer, whole, (0, 3, *image))
+    if form.data.dtype != "int16":
+        schedule = schedule.set_dtype(buffer, "int16")
     schedule = schedule.storage_align(buffer, 3, 2)
     taps = tuple(axis - 1 for axis in image)
     schedule = schedule.transform_layout(form.weight.name, whole[:3], (2, *taps))

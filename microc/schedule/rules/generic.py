@@ -10,6 +10,7 @@ from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
+from microc.te import EXTERN
 from microc.tir import ir
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
@@ -33,15 +34,20 @@ def instances(block: ir.Block) -> int:
     return prod(i.extent for i in block.iters)
 
 
+def is_extern(block: ir.Block) -> bool:
+    """Whether an operator wrote the block's loops."""
+    return any(name == EXTERN for name, _ in block.annotations)
+
+
 def inline_elementwise(schedule: Schedule) -> Schedule:
     """Inline every stage without reduction that only one later stage reads, except gathers into ``padded`` and ``patch``, and
     except where its elements would be computed several times."""
     for block in blocks_of(schedule):
-        if block.init is not None or block.name in ("padded", "patch"):
+        if block.init is not None or block.name in ("padded", "patch") or is_extern(block):
             continue
         buffer = stored_buffer(block)
         readers = [b for b in blocks_of(schedule) if buffer in buffers_read(b)]
-        if buffer in schedule.func.params or len(readers) != 1 or readers[0].init is not None:
+        if buffer in schedule.func.params or len(readers) != 1 or readers[0].init is not None or is_extern(readers[0]):
             continue
         if instances(block) < instances(readers[0]):
             continue

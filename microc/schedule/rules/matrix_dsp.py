@@ -1,7 +1,7 @@
-"""Matrix products of bytes on cores with DSP instructions: four products in two SMLAD.
+"""Matrix products of bytes, or of 16-bit numbers by bytes, on cores with DSP instructions: four products in two SMLAD.
 
-Activations are widened to 16 bits once, when a tile of pixels is copied into ``patch`` rows; weights lie crossed, so that
-SXTB16 gives pairs in order. A tile of 3 by 2 keeps six sums, four weights and two activations in registers: 0.94 instructions
+Bytes are widened to 16 bits once, when a tile of pixels is copied into ``patch`` rows; weights lie crossed, so that SXTB16 gives
+pairs in order. A tile of 3 by 2 keeps six sums, four weights and two activations in registers: 0.94 instructions
 per product with K unrolled by 16, 0.85 where two columns share their words (:mod:`microc.schedule.pairing`). A tile is read
 before it is written: a pointwise layer can work in place.
 """
@@ -56,11 +56,11 @@ def operands(schedule: Schedule) -> Operands | None:
 
 
 def suits_dsp(schedule: Schedule, target: Target) -> bool:
-    """Bytes times constant bytes into 32 bits, whole words of them."""
+    """Numbers of 8 or 16 bits times constant bytes into 32 bits, whole words of bytes."""
     if not target.has("dsp"):
         return False
     found = operands(schedule)
-    if found is None or found.data.dtype not in ("int8", "uint8") or found.total.dtype != "int32":
+    if found is None or found.data.dtype not in ("int8", "uint8", "int16") or found.total.dtype != "int32":
         return False
     depth = loop_extent(schedule.func, schedule.loops_of("acc")[-1])
     return found.weight.scope == "const" and found.weight.dtype == "int8" and depth % STEP == 0
@@ -73,7 +73,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
     assert found is not None
     p, o, k = schedule.loops_of("acc")
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
-    if rows == 1 and not schedule.has("patch"):
+    if rows == 1 and found.data.dtype != "int16" and not schedule.has("patch"):
         return _one_row(schedule, found, columns, depth)
     patch = "patch"
     if not schedule.has("patch"):
@@ -81,7 +81,9 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
         patch = f"{found.data.name}_workspace"
     pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
     schedule = _tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
-    schedule = schedule.compute_at(patch, f"{p}_0").set_dtype(patch, "int16")
+    schedule = schedule.compute_at(patch, f"{p}_0")
+    if found.data.dtype != "int16":
+        schedule = schedule.set_dtype(patch, "int16")
     schedule = copy_words(schedule, patch, target)
     if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price:
         schedule = schedule.set_dtype(found.weight.name, "int16").tensorize(f"{k}_2", "dot4_int16_int16")

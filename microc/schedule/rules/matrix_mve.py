@@ -17,8 +17,8 @@ TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
 ROW = 4
 """Channels of a product when there is a single pixel."""
-STRETCH = 32
-"""Channels whose sums wait on the stack."""
+STRETCH, LONG = 32, 128
+"""Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
 
 
 def suits_mve(schedule: Schedule, target: Target) -> bool:
@@ -42,20 +42,23 @@ def schedule_matrix_mve(schedule: Schedule) -> Schedule:
     tall = min(rows, TALL if found.data.dtype == found.weight.dtype == "int8" else WIDE)
     wide = min(columns, WIDE if tall > 1 else ROW)
     schedule, patch = _patch(schedule, found, rows)
-    stretch = _stretch(columns, wide)
+    stretch, wide = _stretch(columns, wide, STRETCH if tall > 1 else LONG)
     schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1", k)
-    schedule = schedule.decompose_reduction("acc", f"{p}_1")
+    apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
+    if apart:
+        schedule = schedule.decompose_reduction("acc", f"{p}_1")
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "local")
     schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
+    if not apart:
+        schedule = schedule.decompose_reduction("acc", f"{p}_1")
     for loop in (f"{p}_1", f"{o}_1_1", k):
         schedule = schedule.annotate(loop, "product", 1)
     if patch:
         schedule = copy_lanes(schedule.compute_at(patch, f"{p}_0"), patch)
-    for block in ("acc_init", "out"):
-        row, column = schedule.loops_of(block)[-2:]
+    for row, column in (schedule.loops_of(block)[-2:] for block in (("acc_init", "out") if apart else ("out",))):
         schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
-    return schedule
+    return schedule if apart else schedule.annotate(schedule.loops_of("acc_init")[-1], "product", 1)
 
 
 def _patch(schedule: Schedule, found: Operands, rows: int) -> tuple[Schedule, str]:
@@ -67,11 +70,15 @@ def _patch(schedule: Schedule, found: Operands, rows: int) -> tuple[Schedule, st
     return schedule.cache_read("acc", found.data.name, "workspace"), f"{found.data.name}_workspace"
 
 
-def _stretch(columns: int, wide: int) -> int:
-    """Channels at once: as many as divide all of them, if that is not a small part."""
-    if columns <= STRETCH:
-        return columns
-    return next((n for n in range(STRETCH, STRETCH // 2 - 1, -1) if columns % n == 0 and n % wide == 0), STRETCH)
+def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
+    """Channels at once, and those of a product: as many as divide all of them, best into whole products. Where only few would,
+    the last stretch is shorter and products have one channel: those of several would be cut off in the middle of a loop."""
+    if columns <= most:
+        return columns, wide
+    divisors = [n for n in range(most, most // 4, -1) if columns % n == 0]
+    if not divisors:
+        return most, 1
+    return next((n for n in divisors if n % wide == 0), divisors[0]), wide
 
 
 def vectorize_lanes(schedule: Schedule, loop: str) -> Schedule:

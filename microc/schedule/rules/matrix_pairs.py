@@ -15,6 +15,8 @@ from microc.tir.rewrite import buffers_read
 
 COLUMNS = 2
 """Channels that share a block of pixel pairs."""
+MANY = 8
+"""From so many blocks on, two are done in one iteration."""
 COPY_STEP = 16
 """Bytes of a patch that are copied in one iteration."""
 
@@ -29,11 +31,14 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     schedule = inline_elementwise(schedule)
     end = "out" if schedule.has("out") else "value"
     p, o = schedule.loops_of(end)
+    alone = loop_extent(schedule.func, p) % 2
     wide = COLUMNS if loop_extent(schedule.func, o) % COLUMNS == 0 else 1
     schedule = schedule.split(p, (None, 2)).split(o, (None, wide))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at("acc", f"{o}_0")
     _, field, channel, j = schedule.loops_of("acc")[-4:]
-    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j).compute_at("part", j)
+    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j)
+    schedule, j = _several(schedule, j)
+    schedule = schedule.compute_at("part", j)
     columns, term = schedule.loops_of("part")[-2:]
     schedule = schedule.reorder(term, columns).decompose_reduction("part", term)
     terms = loop_extent(schedule.func, term)
@@ -43,6 +48,8 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
     entries = schedule.compute_at("pairs", f"{p}_0").loops_of("pairs")[-1]
     schedule = schedule.compute_at("pairs", f"{p}_0").split(entries, (None, terms + 1))
+    if alone:  # the last pixel has no partner: two tests cost less than all of it again
+        schedule = schedule.annotate(f"{p}_0", "peel", 0)
     if schedule.has("patch"):
         schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
         schedule = _copied(schedule, "patch")
@@ -50,6 +57,14 @@ def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     for loop in (*unrolled, term, columns, channel, field, schedule.loops_of("pairs")[-1]):
         schedule = schedule.unroll(loop)
     return schedule
+
+
+def _several(schedule: Schedule, j: str) -> tuple[Schedule, str]:
+    """Two blocks in an iteration, where there are many: less for counting and pointers. Also the loop of one block."""
+    blocks = loop_extent(schedule.func, j)
+    if blocks < MANY or blocks % 2:
+        return schedule, j
+    return schedule.split(j, (None, 2)).unroll(f"{j}_1"), f"{j}_1"
 
 
 def _copied(schedule: Schedule, block: str) -> Schedule:

@@ -61,10 +61,12 @@ def negated(expr: ir.Expr) -> ir.Expr:
 def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
     """x, n and z of ``((x + 2**(n - 1)) >> n) + z``, the middle term rounding half up, 1 <= n <= 31.
 
-    Either n is a number and the rounding term, perhaps with z * 2**n in it, is added before the shift; or the shift is done in
-    two steps, n - 1 and then 1, with 1 + 2 z added in between.
+    Either the rounding term, perhaps with z * 2**n in it, is added before the shift, by a multiplication that adds where n is no
+    number; or the shift is done in two steps, n - 1 and then 1, with 1 + 2 z added in between.
     """
     match expr:
+        case ir.Bin("shr", ir.Call("smmlar", (x, m, added)), distance):
+            return _added(ir.call("smmulr", x, m), added, simplify(distance))
         case ir.Bin("shr", ir.Bin("add", ir.Bin("shr", x, distance), ir.Const(int() as added)), ir.Const(value=1)) if (
             added % 2 == 1
         ):
@@ -74,3 +76,21 @@ def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
             return (x, ir.const(n, "int32"), rest) if remainder == 0 and x.dtype == "int32" else None
         case _:
             return None
+
+
+def _added(product: ir.Expr, added: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
+    """The parts of ``(product + added) >> distance``, where what is added is (1 + 2 z) * 2**(distance - 1), or that and more."""
+    terms, offset = linear(added)
+    if isinstance(distance, ir.Const):
+        rest, remainder = divmod(offset - (1 << (int(distance.value) - 1)), 1 << int(distance.value))
+        steps, others = 1 + 2 * rest if remainder == 0 else 0, list(terms.items())
+    else:
+        half = ir.const(1, "int32") << simplify(distance - 1)
+        steps, others = terms.get(half, 0), [(t, factor) for t, factor in terms.items() if t != half]
+        if offset:
+            return None
+    if steps % 2 == 0:
+        return None
+    for term, factor in others:
+        product = product + (term if factor == 1 else term * factor)
+    return product, distance, (steps - 1) // 2

@@ -1,12 +1,12 @@
 """Loops annotated ``lanes``: four iterations at once in the lanes of vectors, on cores that have such registers.
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Iterations are independent (``vectorized``). Where n is no multiple
-of four, the last vector covers the last four iterations, some of them for the second time, if the body reads or writes nothing
-but private memory; else it is a partial one, whose memory accesses are predicated. int32 expressions that vary along ``i`` become
-calls of the intrinsics named ``<op>_i32x4``; loads widen and stores narrow, of neighbours or in steps; register buffers inside
-the loop become registers of vectors. Literals and constants that all iterations share are read before the loop. A run of bytes
-that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a loop over single
-elements.
+of four, one more vector after the loop covers the last four iterations, some of them for the second time, if the body reads or
+writes nothing but private memory; else it is a partial one, whose memory accesses are predicated. int32 expressions that vary
+along ``i`` become calls of the intrinsics named ``<op>_i32x4``; loads widen, stores narrow, of neighbours or in steps; register
+buffers inside the loop become registers of vectors. Literals and constants that all iterations share are read before the loop. A
+run of bytes that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a loop
+over single elements.
 
 Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``smmulr``, and the
 rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added behind it.
@@ -143,18 +143,16 @@ def _vectors(loop: ir.For, extent: int) -> ir.Stmt:
     """All iterations as vectors."""
     count, rest = divmod(extent, LANES)
     if count and rest and _repeatable(loop.body):
-        start = ir.Var(f"{loop.var.name}_from")
-        lanes = _Lanes(loop.var, start, LANES)
-        clamped = ir.minimum(loop.var * LANES, extent - LANES)
-        named = ir.Let(start, clamped, lanes.statement(loop.body))
-        return lanes.hoisted(ir.For(loop.var, ir.const(count + 1, "int32"), named))
+        lanes = _Lanes(loop.var, loop.var * LANES, LANES)
+        whole = ir.For(loop.var, ir.const(count, "int32"), lanes.statement(loop.body))
+        return lanes.hoisted(ir.seq(whole, lanes.moved(extent - LANES).statement(loop.body)))
     parts: list[ir.Stmt] = []
     if count:
         lanes = _Lanes(loop.var, loop.var * LANES, LANES)
         body = lanes.statement(loop.body)
         parts.append(lanes.hoisted(ir.For(loop.var, ir.const(count, "int32"), body)))
     if rest:
-        lanes = _Lanes(loop.var, ir.const(count * LANES, "int32"), rest)
+        lanes = _Lanes(loop.var, ir.const(count * LANES, "int32"), rest, "_end")
         parts.append(lanes.hoisted(lanes.statement(loop.body)))
     return ir.seq(*parts)
 
@@ -166,10 +164,15 @@ class _Lanes:
     var: ir.Var
     start: ir.Expr
     count: int
+    label: str = ""
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
     constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
     inside: set[ir.Expr] = field(default_factory=set)
+
+    def moved(self, start: int) -> _Lanes:
+        """The same for the iterations from ``start`` on, with constants in common."""
+        return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
 
     # ------------------------------------------------------------ statements
 
@@ -183,7 +186,7 @@ class _Lanes:
                 self.inside.add(var)
                 return ir.For(var, extent, self.statement(body), kind, annotations)
             case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype == "int32":
-                self.registers[buffer] = replace(buffer, dtype=VECTOR)
+                self.registers[buffer] = replace(buffer, name=f"{buffer.name}{self.label}", dtype=VECTOR)
                 return ir.Alloc(self.registers[buffer], self.statement(body))
             case ir.Let(var, value, body) if not self.varies(value):
                 self.inside.add(var)
@@ -269,7 +272,7 @@ class _Lanes:
             return None
         value, distance, added = found
         rounded = self.shift(value, negated(distance), rounds=True)
-        return _call("add_n", rounded, ir.const(added, "int32")) if added else rounded
+        return _call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
         if (numbers or name in _NUMBERS) and not self.varies(b):
@@ -322,8 +325,7 @@ class _Lanes:
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
         """The name of a vector or number that is set before the loop."""
-        rest = "" if self.count == LANES else "_rest"
-        return self.constants.setdefault(value, ir.Var(f"{self.var.name}_{stem}{rest}", value.dtype))
+        return self.constants.setdefault(value, ir.Var(f"{self.var.name}_{stem}{self.label}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
         """A number for all lanes; constants in memory are read before the loop."""

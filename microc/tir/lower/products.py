@@ -2,7 +2,8 @@
 
 ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of one
 iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without the strides
-that a single row or column does not need.
+that a single row or column does not need. A single row takes ``start`` before ``sums``: where the numbers lie that its sums start
+with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_stmt, substitute
 
 KEY = "product"
-"""The annotation; an annotated nest of loops that is no such product is a defect of the schedule."""
+"""The annotation; a nest of annotated loops that adds up something else is a defect of the schedule."""
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 
 
@@ -26,9 +27,7 @@ def lower_products(stmt: ir.Stmt) -> ir.Stmt:
     """``stmt`` with every annotated nest as a call."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        if not isinstance(s, ir.For) or _marked(s):
-            return s
-        return replace(s, body=_replaced(s.body))
+        return replace(s, body=_replaced(s.body)) if isinstance(s, ir.For) and not _marked(s) else s
 
     return _replaced(map_stmt(stmt, on_stmt))
 
@@ -40,10 +39,16 @@ def _marked(loop: ir.For) -> bool:
 def _replaced(stmt: ir.Stmt) -> ir.Stmt:
     """A statement outside of products, its direct parts that are products replaced."""
     match stmt:
-        case ir.For() if _marked(stmt):
-            return _product(stmt)
         case ir.Seq(body):
-            return ir.seq(*(_replaced(child) for child in body))
+            done: list[ir.Stmt] = []
+            for child in body:
+                if isinstance(child, ir.For) and _is_product(child):
+                    done[-1:] = _product(child, done[-1:])
+                else:
+                    done.append(_replaced(child))
+            return ir.seq(*done)
+        case ir.For() if _is_product(stmt):
+            return ir.seq(*_product(stmt, []))
         case ir.Alloc(buffer, body):
             return ir.Alloc(buffer, _replaced(body))
         case ir.Let(var, value, body):
@@ -54,16 +59,28 @@ def _replaced(stmt: ir.Stmt) -> ir.Stmt:
             return stmt
 
 
+def _nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
+    """Annotated loops, outermost first, and what they repeat."""
+    loops: list[ir.For] = []
+    while isinstance(stmt, ir.For) and _marked(stmt):
+        loops.append(stmt)
+        stmt = stmt.body
+    return loops, stmt
+
+
+def _is_product(nest: ir.For) -> bool:
+    """Whether annotated loops add, not only store what sums start with."""
+    loops, inner = _nest(nest)
+    return bool(loops) and isinstance(inner, ir.Store) and isinstance(inner.value, ir.Bin)
+
+
 def _fail(loop: ir.For, why: str) -> NoReturn:
     raise InternalError(f"the loops from {loop.var.name} inwards are no product of matrices: {why}")
 
 
-def _product(nest: ir.For) -> ir.Stmt:
-    loops: list[ir.For] = []
-    inner: ir.Stmt = nest
-    while isinstance(inner, ir.For) and _marked(inner):
-        loops.append(inner)
-        inner = inner.body
+def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
+    """The call, behind the statement before the product unless that is part of it."""
+    loops, inner = _nest(nest)
     match inner:
         case ir.Store(
             sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), ir.Cast(_, ir.Load() as b)))
@@ -93,19 +110,47 @@ def _product(nest: ir.For) -> ir.Stmt:
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, depth)}
     length = ir.int_value(depth.extent) or 0
 
-    def address(buffer: ir.Buffer, where: tuple[ir.Expr, ...], extent: int, *, writes: bool = False) -> ir.AddressOf:
-        return ir.AddressOf(buffer, tuple(simplify(substitute(i, first)) for i in where), extent, writes)
-
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
     numbers += [strides["sums"]] if rows > 1 else []
+    target = _address(sums, place, first, (rows - 1) * strides["sums"] + columns, writes=True)
+    starts: tuple[ir.AddressOf, ...] = ()
+    if rows == 1:
+        found = _start(before, sums, target.indices, columns)
+        before = before if found is None else []
+        starts = (found or replace(target, writes=False),)
     args = (
-        address(a.buffer, a.indices, (rows - 1) * strides["a"] + length),
-        address(b.buffer, b.indices, (columns - 1) * strides["b"] + length),
-        address(sums, place, (rows - 1) * strides["sums"] + columns, writes=True),
+        _address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length),
+        _address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + length),
+        *starts,
+        target,
         *(ir.const(n, "int32") for n in numbers),
     )
     name = f"dot_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{rows}x{columns}"
-    return ir.Evaluate(ir.Call(name, args, "int32"))
+    return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
+
+
+def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int) -> ir.AddressOf | None:
+    """Where a statement reads the numbers that it stores as a row of sums."""
+    loops, store = _nest(before[0]) if before else ([], None)
+    match store:
+        case ir.Store(buffer, indices, ir.Load(source, where)) if buffer == sums and source.dtype == "int32":
+            pass
+        case _:
+            return None
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
+    wide = [loop for loop in loops if ir.int_value(loop.extent) != 1]
+    counts = [ir.int_value(loop.extent) for loop in wide]
+    steps = [(flat_step(sums, indices, x.var), flat_step(source, where, x.var)) for x in wide]
+    same = tuple(simplify(substitute(i, first)) for i in indices) == place
+    if not same or (counts, steps) != (([columns], [(1, 1)]) if columns > 1 else ([], [])):
+        return None
+    return _address(source, where, first, columns)
+
+
+def _address(
+    buffer: ir.Buffer, where: tuple[ir.Expr, ...], at: dict[ir.Var, ir.Expr], extent: int, *, writes: bool = False
+) -> ir.AddressOf:
+    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in where), extent, writes)
 
 
 def _step(nest: ir.For, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> int:

@@ -1,4 +1,5 @@
-"""Loops marked ``unrolled`` become their iterations; loops of one iteration vanish."""
+"""Loops marked ``unrolled`` become their iterations; loops of one iteration vanish. What an iteration allocates for itself is
+allocated once, around all of them."""
 
 from __future__ import annotations
 
@@ -18,6 +19,13 @@ def unroll_loops(stmt: ir.Stmt) -> ir.Stmt:
             return s
         if extent is None:
             raise InternalError(f"loop {s.var.name} has no constant extent and cannot be unrolled")
-        return ir.seq(*(substitute_stmt(s.body, {s.var: ir.const(k, "int32")}) for k in range(extent)))
+        body, own = s.body, []
+        while isinstance(body, ir.Alloc):
+            own.append(body.buffer)
+            body = body.body
+        copies = ir.seq(*(substitute_stmt(body, {s.var: ir.const(k, "int32")}) for k in range(extent)))
+        for buffer in reversed(own):
+            copies = ir.Alloc(buffer, copies)
+        return copies
 
     return map_stmt(stmt, on_stmt)

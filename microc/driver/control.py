@@ -1,0 +1,280 @@
+"""Control flow becomes one function: loops and conditions around the kernels of the graphs inside.
+
+Each graph's groups are scheduled and lowered as any others; their statements are then placed, in order, on flat buffers: what is
+computed inside lives in workspaces, what a loop carries in the loop's own results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from microc.driver.kernel import groups_of, schedule_group
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import Graph, Node
+from microc.ops import registry
+from microc.ops.lowering import LoweredGroup, Param
+from microc.schedule.choose import Choice
+from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.affine import simplify_stmt
+from microc.tir.stream import Place, names_of, placed
+
+_ZERO = ir.const(0, "int32")
+Places = dict[str, Place]
+"""Where the values of a graph lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredControl:
+    """The function; ``params`` are what its parameters are bound to, all but results and workspaces."""
+
+    func: ir.PrimFunc
+    params: tuple[Param, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One group of a graph: a kernel, a view (``source`` from element ``start`` on), or control flow with its graphs' steps."""
+
+    nodes: tuple[Node, ...]
+    kernel: tuple[LoweredGroup, Choice] | None = None
+    start: int | None = None
+    inside: Mapping[str, tuple[_Step, ...]] | None = None
+
+
+def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
+    """The function of a node that has graphs inside."""
+    step = _lowered(graph, (node,), target, goal)
+    taken = {name for func in _functions(step) for name in names_of(func)}
+    return _Control(graph, node, step, taken).build()
+
+
+def _lowered(graph: Graph, nodes: tuple[Node, ...], target: Target, goal: Goal) -> _Step:
+    """A group with its kernel, or with the steps of the graphs inside."""
+    first = nodes[0]
+    definition = registry.get(first.op)
+    if definition.regions:
+        inside = {
+            name: tuple(_lowered(first.attr(name), group, target, goal) for group in groups_of(first.attr(name)))
+            for name in definition.regions
+        }
+        return _Step(nodes, inside=inside)
+    if definition.view:
+        return _Step(nodes, start=0)
+    if definition.alias is not None and len(nodes) == 1:
+        kinds, made = ([graph.types[name] for name in names] for names in (first.inputs, first.outputs))
+        alias = definition.alias(first.attrs, kinds, made)
+        if alias is not None and alias.source is not None:
+            return _Step(nodes, start=alias.source)
+    return _Step(nodes, kernel=schedule_group(graph, nodes, target, goal, "kernel"))
+
+
+def _functions(step: _Step) -> list[ir.PrimFunc]:
+    if step.inside is not None:
+        return [func for steps in step.inside.values() for each in steps for func in _functions(each)]
+    return [] if step.kernel is None else [step.kernel[1].func]
+
+
+class _Control:
+    """The function being built."""
+
+    def __init__(self, graph: Graph, node: Node, step: _Step, taken: set[str]) -> None:
+        self.graph, self.node, self.step, self.taken = graph, node, step, taken
+        self.params: list[tuple[ir.Buffer, Param]] = []
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
+        self.workspaces: list[ir.Buffer] = []
+        self.scratch: dict[tuple[str, int], int] = {}
+
+    def build(self) -> LoweredControl:
+        graph, node = self.graph, self.node
+        places: Places = {}
+        for name in dict.fromkeys(name for name in node.inputs if name):
+            if name in graph.consts:
+                places[name] = Place(self.constant("value", graph.consts[name].reshape(-1)), _ZERO)
+            else:
+                kind = graph.types[name]
+                buffer = ir.Buffer(self.fresh("data"), (kind.size,), kind.dtype)
+                self.params.append((buffer, Param("data", name)))
+                places[name] = Place(buffer, _ZERO)
+        results = []
+        for name in node.outputs:
+            kind = graph.types[name]
+            results.append(ir.Buffer(self.fresh("result"), (kind.size,), kind.dtype))
+        body = self.control(self.step, places, [Place(buffer, _ZERO) for buffer in results], "turn")
+        params = sorted(self.params, key=lambda item: item[1].array is not None)
+        shared = {
+            ir.Buffer(name, (1,), dtype, "workspace"): ir.Buffer(self.fresh("scratch"), (size,), dtype, "workspace")
+            for (dtype, number), size in self.scratch.items()
+            for name in [_shared_name(dtype, number)]
+        }
+        body = placed(body, {key: Place(buffer, _ZERO) for key, buffer in shared.items()})
+        buffers = (*(buffer for buffer, _ in params), *results, *self.workspaces, *shared.values())
+        return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), tuple(param for _, param in params))
+
+    # ------------------------------------------------------------ buffers
+
+    def fresh(self, stem: str) -> str:
+        name, number = stem, 1
+        while name in self.taken:
+            name, number = f"{stem}{number}", number + 1
+        self.taken.add(name)
+        return name
+
+    def workspace(self, stem: str, size: int, dtype: str) -> Place:
+        self.workspaces.append(ir.Buffer(self.fresh(stem), (size,), dtype, "workspace"))
+        return Place(self.workspaces[-1], _ZERO)
+
+    def constant(self, role: str, array: Array) -> ir.Buffer:
+        """The parameter for a constant; equal ones are one."""
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if key not in self.constants:
+            buffer = ir.Buffer(self.fresh(role), array.shape, array.dtype.name, "const")
+            self.constants[key] = buffer
+            self.params.append((buffer, Param(role, "", np.ascontiguousarray(array))))
+        return self.constants[key]
+
+    def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
+        k = ir.Var(self.fresh("k"))
+        assert into.start is not None and source.start is not None
+        store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
+        return ir.For(k, ir.const(size, "int32"), store)
+
+    # ------------------------------------------------------------ statements
+
+    def control(self, step: _Step, places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
+        node = step.nodes[0]
+        assert step.inside is not None
+        if node.op == "loop":
+            return self.loop(node, step.inside["body"], places, results, stem)
+        condition = places[node.inputs[0]]
+        assert condition.start is not None
+        sides = []
+        for name in ("then", "otherwise"):
+            graph: Graph = node.attr(name)
+            bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
+            made, found = self.steps(graph, step.inside[name], bound, {})
+            copies = [
+                self.copy(result, found[value], graph.types[value].size)
+                for result, value in zip(results, graph.outputs, strict=True)
+            ]
+            sides.append(ir.seq(*made, *copies))
+        return ir.If(condition.buffer[condition.start], sides[0], sides[1])
+
+    def loop(self, node: Node, steps: Sequence[_Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
+        """What is carried lies in the results from the start; a turn's values replace it when all of them are there."""
+        graph: Graph = node.attr("body")
+        carried, count = int(node.attr("carried")), int(node.attr("count"))
+        first = [
+            self.copy(result, places[name], graph.types[own].size)
+            for result, name, own in zip(results[:carried], node.inputs, graph.inputs[1:], strict=False)
+        ]
+        turn = ir.Var(self.fresh(stem))
+        number = self.workspace("number", 1, "int32")
+        bound = {graph.inputs[0]: number} | dict(zip(graph.inputs[1:], results[:carried], strict=False))
+        bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
+        rows: Places = {}
+        for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
+            rows[name] = Place(result.buffer, _start(result) + turn * graph.types[name].size)
+        made, found = self.steps(graph, steps, bound, rows)
+        made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
+        for name in graph.outputs[carried:]:
+            if found[name] != rows[name]:
+                made.append(self.copy(rows[name], found[name], graph.types[name].size))
+        made += self.next_carried(graph, results[:carried], found)
+        body = ir.seq(*made)
+        if node.attr("guarded"):
+            body = ir.If(results[0].buffer[_start(results[0])], body)
+            first += [
+                self.zeros(result, graph.types[name].size * count, graph.types[name].dtype)
+                for name, result in zip(graph.outputs[carried:], results[carried:], strict=True)
+            ]
+        return ir.seq(*first, ir.For(turn, ir.const(count, "int32"), body))
+
+    def zeros(self, into: Place, size: int, dtype: str) -> ir.Stmt:
+        k = ir.Var(self.fresh("k"))
+        return ir.For(k, ir.const(size, "int32"), ir.Store(into.buffer, (_start(into) + k,), ir.const(0, dtype)))
+
+    def next_carried(self, graph: Graph, results: Sequence[Place], found: Places) -> list[ir.Stmt]:
+        """Copies of the carried values of the next turn; those that are carried now, elsewhere, are saved first."""
+        own = {result.buffer for result in results}
+        saving, moving = [], []
+        for result, name in zip(results, graph.outputs, strict=False):
+            source, kind = found[name], graph.types[name]
+            if source == result:
+                continue
+            if source.buffer in own:
+                saved = self.workspace("saved", kind.size, kind.dtype)
+                saving.append(self.copy(saved, source, kind.size))
+                source = saved
+            moving.append(self.copy(result, source, kind.size))
+        return saving + moving
+
+    def steps(
+        self, graph: Graph, steps: Sequence[_Step], bound: Mapping[str, Place], wanted: Mapping[str, Place]
+    ) -> tuple[list[ir.Stmt], Places]:
+        """The statements of a graph, and where its values lie; ``wanted`` says where some should if they can."""
+        places: Places = dict(bound)
+        for name in graph.outputs:
+            if name in graph.consts:
+                self.value(graph, name, places)
+        made: list[ir.Stmt] = []
+        for step in steps:
+            node = step.nodes[0]
+            if step.start is not None:
+                source = self.value(graph, node.inputs[0], places)
+                places[node.outputs[0]] = Place(source.buffer, _start(source) + step.start)
+                continue
+            outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
+            for name in outputs:
+                kind = graph.types[name]
+                places[name] = wanted.get(name) or self.workspace("value", kind.size, kind.dtype)
+            if step.kernel is not None:
+                made.append(self.kernel(graph, *step.kernel, places))
+            else:
+                for name in node.inputs:
+                    self.value(graph, name, places)
+                made.append(self.control(step, places, [places[name] for name in outputs], "turn"))
+        return made, places
+
+    def value(self, graph: Graph, name: str, places: Places) -> Place:
+        """Where an operand lies; constants come in when they are first asked for."""
+        if name not in places:
+            if name not in graph.consts:
+                raise InternalError(f"{name!r} is read before it is made", where=str(self.node.loc))
+            places[name] = Place(self.constant("value", graph.consts[name].reshape(-1)), _ZERO)
+        return places[name]
+
+    def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
+        """A kernel's statements. Its workspaces are shared by all kernels, which run one after the other."""
+        func, at = choice.func, dict[ir.Buffer, Place]()
+        for position, param in enumerate(group.params):
+            own = func.params[position]
+            if param.array is None:
+                at[own] = self.value(graph, param.value, places)
+            else:
+                packed = choice.schedule.packed(group.func.params[position], param.array)
+                at[own] = Place(self.constant(param.role, packed), None)
+        first = len(group.params)
+        for own, name in zip(func.params[first:], group.outputs, strict=False):
+            at[own] = places[name]
+        counts: dict[str, int] = {}
+        for own in func.params[first + len(group.outputs) :]:
+            number = counts.get(own.dtype, 0)
+            counts[own.dtype] = number + 1
+            self.scratch[own.dtype, number] = max(self.scratch.get((own.dtype, number), 0), own.size)
+            at[own] = Place(ir.Buffer(_shared_name(own.dtype, number), (1,), own.dtype, "workspace"), _ZERO)
+        return placed(func.body, at)
+
+
+def _shared_name(dtype: str, number: int) -> str:
+    """What the n-th shared workspace of a dtype is called until its size is known."""
+    return f"shared {dtype} {number}"
+
+
+def _start(place: Place) -> ir.Expr:
+    assert place.start is not None
+    return place.start

@@ -1,0 +1,64 @@
+"""Models as graphs: read from a file of any format, and saved with their parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from microc.codegen.files import replacing
+from microc.driver.options import Options, make_options
+from microc.errors import OutputError
+from microc.frontend.detect import load as load_file
+from microc.graph.cut import cut
+from microc.graph.file import SUFFIX, to_bytes
+from microc.graph.ir import Graph
+from microc.transform.boundary import Boundary, adapt
+
+
+def identifier(text: str) -> str:
+    """``text`` as a C identifier in lower case."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()
+    return name if name and not name[0].isdigit() else f"m_{name}" if name else "model"
+
+
+def read_model(source: Path | Graph, options: Options) -> Graph:
+    """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
+    if isinstance(source, Graph):
+        graph, stem = source, source.name
+    elif source.is_file():
+        graph, stem = load_file(source, options.input_shapes), source.stem
+    else:
+        hint = "give the path of a .tflite, .onnx or .mcg file"
+        raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
+    if options.inputs or options.outputs:
+        graph = cut(graph, options.inputs, options.outputs)
+    ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
+    return replace(adapt(graph, ends), name=identifier(options.name or stem))
+
+
+def source_name(source: Path | Graph) -> str:
+    """What reports call a model: its file's name."""
+    return source.name + SUFFIX if isinstance(source, Graph) else source.name
+
+
+def load(path: str | Path, *, input_shapes: Mapping[str, tuple[int, ...]] | None = None, **options: Any) -> Graph:
+    """The graph of a model file of any format, as it was read: no pass has run.
+
+    ``input_shapes`` binds symbolic dimensions; ``options`` are those fields of :class:`~microc.driver.options.Options` that
+    speak of reading. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
+    """
+    return read_model(Path(path), make_options(input_shapes=input_shapes or {}, **options))
+
+
+def save(graph: Graph, path: str | Path) -> Path:
+    """Write a graph and its parameters to one file (``.mcg``), which :func:`load` and ``microc compile`` read; its path.
+
+    Equal graphs give equal files. Raises OutputError where the file cannot be written.
+    """
+    target = Path(path)
+    with replacing(target) as temporary:
+        temporary.write_bytes(to_bytes(graph))
+    return target

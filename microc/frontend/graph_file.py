@@ -1,0 +1,85 @@
+"""The reader of graph files (``.mcg``): what ``microc import`` wrote, checked as any file from outside is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from microc import dtypes
+from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
+from microc.graph.file import from_bytes
+from microc.graph.ir import Graph, TensorType
+from microc.graph.text import regions
+from microc.graph.verify import verify
+from microc.ops import registry
+
+MAX_BYTES = (1 << 31) - 1
+"""Largest tensor: the generated C indexes with 32 bits."""
+_SENSELESS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, InternalError)
+"""What inference stumbles over when attributes are missing or of the wrong kind: a reader would have refused them."""
+
+
+def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+    """The network in ``data``, whose shapes are fixed: ``input_shapes`` may only repeat them.
+
+    Raises ModelError where the file is damaged or the graph contradicts itself, UnsupportedError where it has operators that
+    this microc does not know, UsageError where ``input_shapes`` asks for something else.
+    """
+    graph = from_bytes(data, file_name)
+    whole = (graph, *regions(graph))
+    unknown = sorted({node.op for each in whole for node in each.nodes} - set(registry.registry()))
+    if unknown:
+        raise UnsupportedError(
+            "the graph uses operators that are not supported: " + ", ".join(unknown),
+            where=file_name,
+            hint="it was written by another version of microc, or with a plugin",
+        )
+    for each in whole:
+        _check_graph(each, file_name)
+    _check_shapes(graph, file_name, input_shapes)
+    return _complete(graph)
+
+
+def _check_graph(graph: Graph, file_name: str) -> None:
+    for name, kind in graph.types.items():
+        if dtypes.info(kind.dtype).lanes != 1 or kind.nbytes > MAX_BYTES:
+            raise ModelError(f"{name!r} has an impossible type, {kind.dtype}{list(kind.shape)}", where=file_name)
+    try:
+        verify(graph, _infer)
+    except InternalError as error:
+        raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
+
+
+def _complete(graph: Graph) -> Graph:
+    """The graph with the attributes that the file leaves out (since then operators may have got more) at their defaults."""
+    nodes = []
+    for node in graph.nodes:
+        given = {name: _complete(value) if isinstance(value, Graph) else value for name, value in node.attrs.items()}
+        nodes.append(replace(node, attrs={**registry.get(node.op).defaults, **given}))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Output types; attributes that make no sense are the file's fault."""
+    try:
+        return registry.infer(op, attrs, types)
+    except _SENSELESS as error:
+        raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
+
+
+def _check_shapes(graph: Graph, file_name: str, given: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in given.items():
+        for found in graph.inputs if name == "*" else (name,):
+            if found not in graph.inputs:
+                raise UsageError(
+                    f"the model has no input {found!r}",
+                    where=file_name,
+                    hint=f"its inputs are {', '.join(graph.inputs)}",
+                )
+            if graph.types[found].shape != tuple(shape):
+                raise UsageError(
+                    f"input {found!r} has shape {graph.types[found].shape}, not {tuple(shape)}",
+                    where=file_name,
+                    hint="a graph file has the shapes that it was imported with: import the model again",
+                )

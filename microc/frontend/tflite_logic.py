@@ -1,0 +1,169 @@
+"""Spellings of TFLite's comparisons, logic, choice and search: EQUAL, LOGICAL_AND, SELECT_V2, ARG_MAX, TOPK_V2 ..."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, Spelling, check_alike
+from microc.graph.ir import Attr
+
+_BOOL = ("bool",)
+_COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
+
+
+def comparison(op: str) -> Spelling:
+    """Two operands of one dtype; quantised ones are compared as reals."""
+
+    def spell(application: Application) -> None:
+        first, second = (application.source(position).type for position in (0, 1))
+        if first.dtype != second.dtype or first.dtype not in _COMPARED:
+            application.refuse(f"{first.dtype} and {second.dtype} operands")
+        if any(kind.quant is not None and kind.quant.axis is not None for kind in (first, second)):
+            application.refuse("operands quantised per channel")
+        operands = (application.value(0), application.value(1))
+        application.result(op, operands, {"rounding": "double"})
+
+    return Spelling(spell, _BOOL)
+
+
+def logical(op: str, count: int) -> Spelling:
+    def spell(application: Application) -> None:
+        application.result(op, [application.operand(position, "bool") for position in range(count)], {})
+
+    return Spelling(spell, _BOOL)
+
+
+def select(application: Application) -> None:
+    """SELECT and SELECT_V2; a vector that chooses whole rows (SELECT) gets axes behind its own."""
+    condition = application.operand(0, "bool")
+    a, b = application.moved(1), application.moved(2)
+    check_alike(application, [1, 2])
+    rank, shape = len(application.type(a).shape), application.type(condition).shape
+    if application.operator.code == "SELECT" and len(shape) == 1 and rank > 1:
+        condition = application.reshaped(condition, (*shape, *(1,) * (rank - 1)))
+    application.result("where", (condition, a, b), {})
+
+
+def arg(op: str) -> Spelling:
+    """ARG_MAX and ARG_MIN along a constant axis; the stored numbers are compared."""
+
+    def spell(application: Application) -> None:
+        data = application.value(0)
+        if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
+            application.refuse(f"{application.type(data).dtype} input")
+        (axis,) = application.integers(1)[:1] or (0,)
+        axis = application.axis(axis, len(application.type(data).shape))
+        attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}
+        application.result(op, (data,), attrs)
+
+    return Spelling(spell, PLAIN)
+
+
+def topk(application: Application) -> None:
+    """TOPK_V2: the constant number of largest elements along the last axis, and their indices."""
+    data = application.moved(0)
+    check_alike(application, [0])
+    (count,) = application.integers(1)[:1] or (0,)
+    attrs: dict[str, Attr] = {"axis": len(application.type(data).shape) - 1, "k": count, "largest": True}
+    application.results("topk", (data,), {**attrs, "out_dtype": application.target(1).type.dtype})
+
+
+def one_hot(application: Application) -> None:
+    """ONE_HOT: indices, constant depth, the value on, the value off."""
+    fields = application.operator.options.fields("OneHotOptions", required=True)
+    indices, (depth,) = application.value(0), application.integers(1)[:1] or (0,)
+    on, off = application.moved(2), application.moved(3)
+    axis = application.axis(fields.integer("Axis"), len(application.type(indices).shape) + 1)
+    application.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
+
+
+def all_or_any(op: str) -> Spelling:
+    """REDUCE_ALL and REDUCE_ANY: the least and the largest of bytes."""
+
+    def spell(application: Application) -> None:
+        keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
+        data = application.operand(0, "bool")
+        rank = len(application.type(data).shape)
+        axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
+        if not axes:
+            application.refuse("a reduction over no axes")
+        bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
+        attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": keepdims, "rounding": ""}
+        application.result("cast", (application.emit(op, (bytes_,), attrs),), {"dtype": "bool"})
+
+    return Spelling(spell, _BOOL)
+
+
+def cumsum(application: Application) -> None:
+    """CUMSUM along a constant axis."""
+    fields = application.operator.options.fields("CumsumOptions")
+    data = application.operand(0)
+    (axis,) = application.integers(1)[:1] or (0,)
+    attrs: dict[str, Attr] = {"axis": application.axis(axis, len(application.type(data).shape)), "rounding": "double"}
+    for name in ("exclusive", "reverse"):
+        attrs[name] = bool(fields.integer(name.capitalize()))
+    application.result("cumsum", (data,), attrs)
+
+
+def fill(application: Application) -> None:
+    """FILL: a constant shape full of a value."""
+    shape, value = application.integers(0), application.moved(1)
+    check_alike(application, [1])
+    if any(extent < 0 for extent in shape) or application.type(value).size != 1:
+        application.broken(f"shape {shape} filled with {application.type(value).shape} values")
+    known = application.builder.consts.get(value)
+    if known is not None and int(np.prod(shape)) <= 1 << 16:
+        _constant(application, np.full(shape, known.reshape(-1)[0], known.dtype))
+    else:
+        application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
+
+
+def zeros_like(application: Application) -> None:
+    """ZEROS_LIKE: stored zeros in the shape of the operand."""
+    kind = application.type(application.value(0))
+    _constant(application, np.zeros(kind.shape, application.target().type.dtype))
+
+
+def broadcast_args(application: Application) -> None:
+    """BROADCAST_ARGS: the shape to which two constant shapes broadcast."""
+    shapes = (application.integers(0), application.integers(1))
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        application.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
+    _constant(application, np.array(shape, application.target().type.dtype))
+
+
+def _constant(application: Application, data: Array) -> None:
+    """The output, known when compiling."""
+    target = application.target()
+    application.builder.constant(target.name, data, target.type.quant)
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "ARG_MAX": arg("argmax"),
+    "ARG_MIN": arg("argmin"),
+    "BROADCAST_ARGS": Spelling(broadcast_args, PLAIN),
+    "CUMSUM": Spelling(cumsum, (*FLOAT, "int8", *PLAIN)),
+    "EQUAL": comparison("equal"),
+    "FILL": Spelling(fill, MOVABLE),
+    "GREATER": comparison("greater"),
+    "GREATER_EQUAL": comparison("greater_equal"),
+    "LESS": comparison("less"),
+    "LESS_EQUAL": comparison("less_equal"),
+    "LOGICAL_AND": logical("logical_and", 2),
+    "LOGICAL_NOT": logical("logical_not", 1),
+    "LOGICAL_OR": logical("logical_or", 2),
+    "NOT_EQUAL": comparison("not_equal"),
+    "ONE_HOT": Spelling(one_hot, MOVABLE),
+    "REDUCE_ALL": all_or_any("min"),
+    "REDUCE_ANY": all_or_any("max"),
+    "SELECT": Spelling(select, MOVABLE),
+    "SELECT_V2": Spelling(select, MOVABLE),
+    "TOPK_V2": Spelling(topk, (*FLOAT, *QUANTISED, *PLAIN)),
+    "ZEROS_LIKE": Spelling(zeros_like, MOVABLE),
+}

@@ -1,0 +1,223 @@
+"""PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
+
+The program is decomposed to core ATen first, but for layers that we have whole; what depends on constants only is computed by
+PyTorch when compiling. Weights behind ``dequantize`` stay stored integers. Data is channels first, as PyTorch has it.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from microc.dtypes import Array, is_valid
+from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
+from microc.frontend import torch_nn, torch_ops
+from microc.frontend.torch_application import Application, Spelling
+from microc.frontend.writer import GraphWriter
+from microc.graph.ir import Graph
+
+SPELLINGS: Mapping[str, Spelling] = {**torch_ops.SPELLINGS, **torch_nn.SPELLINGS}
+"""By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
+
+WHOLE = (
+    "linear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "layer_norm",
+    "scaled_dot_product_attention",
+    "avg_pool1d",
+    "hardswish",
+    "gelu",
+)
+"""Operators that decomposition leaves alone."""
+
+_MOST_CONSTANT = 1 << 24
+"""Elements of a tensor that is computed when compiling."""
+
+
+def is_torch(data: bytes) -> bool:
+    """Whether a zip archive's bytes hold an exported program."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return False
+    return any(name.endswith(("/models/model.json", "serialized_exported_program.json")) for name in names)
+
+
+def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of a ``.pt2`` file; raises what :func:`read_program` raises, ToolError without PyTorch."""
+    torch = _torch(file_name)
+    if input_shapes:
+        raise UsageError(
+            "an exported program has one shape",
+            where=file_name,
+            hint="export it with example inputs of the shape wanted",
+        )
+    try:
+        program = torch.export.load(io.BytesIO(data))
+    except Exception as error:
+        raise ModelError(f"PyTorch cannot load the program: {error}", where=file_name) from error
+    return read_program(program, file_name)
+
+
+def read_program(program: Any, file_name: str = "torch") -> Graph:
+    """The network of an ``ExportedProgram``.
+
+    Inputs and outputs keep the program's order; their names are PyTorch's. Raises UnsupportedError, which lists all operators
+    that microc does not do, and ModelError for a program that changes its buffers or whose shapes are not known.
+    """
+    torch = _torch(file_name)
+    table = torch.export.default_decompositions()
+    for name in WHOLE:
+        table.pop(getattr(torch.ops.aten, name).default, None)
+    program = program.run_decompositions(table)
+    return _Translation(torch, program, file_name).graph()
+
+
+def _torch(file_name: str) -> Any:
+    try:
+        import torch
+        import torch.ao.quantization.fx._decomposed  # the operators that quantised programs use
+    except ImportError as error:
+        raise ToolError(
+            "PyTorch programs are read with PyTorch, which is not installed",
+            where=file_name,
+            hint="pip install microc[torch]",
+        ) from error
+    return torch
+
+
+class _Translation:
+    """The graph's nodes in order. ``known`` holds what each stands for: a value's name, a tensor, a number, several of these."""
+
+    def __init__(self, torch: Any, program: Any, file: str) -> None:
+        self.torch, self.program, self.file = torch, program, file
+        self.write = GraphWriter(file)
+        self.known: dict[Any, Any] = {}
+        self.lost: set[Any] = set()
+
+    def graph(self) -> Graph:
+        signature = self.program.graph_signature
+        changed = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
+        if changed:
+            raise UnsupportedError(
+                f"the program changes {changed[0]!r}",
+                where=self.file,
+                hint="export it in eval mode, state as input and output",
+            )
+        refusals: list[UnsupportedError] = []
+        specs = iter(signature.input_specs)
+        outputs: Sequence[Any] = ()
+        for index, node in enumerate(self.program.graph.nodes):
+            self.write.at(index, node.name)
+            try:
+                if node.op == "placeholder":
+                    self.known[node] = self.placeholder(node, next(specs))
+                elif node.op == "call_function":
+                    self.known[node] = self.call(node)
+                elif node.op == "output":
+                    outputs = node.args[0]
+                else:
+                    self.refuse(f"a node of kind {node.op}")
+            except UnsupportedError as error:
+                self.lost.add(node)
+                refusals.append(error)
+        if refusals:
+            raise _listed(self.file, refusals)
+        named = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
+        return self.write.graph(self.file, named)
+
+    def refuse(self, what: str) -> NoReturn:
+        raise UnsupportedError(what, where=self.write.where)
+
+    def placeholder(self, node: Any, spec: Any) -> Any:
+        """An input's name, or the tensor that the program holds for it."""
+        if spec.kind.name == "USER_INPUT":
+            value = node.meta.get("val")
+            if not hasattr(value, "shape"):
+                self.refuse(f"an input that is {type(value).__name__}, no tensor")
+            shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
+            if -1 in shape:
+                raise ModelError(
+                    "an input's shape is not known", where=self.write.where, hint="export without dynamic shapes"
+                )
+            return self.write.input(node.name, shape, self.dtype(value))
+        held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+        if held is None:
+            self.refuse(f"{spec.target!r} is not in the program")
+        return held.detach()
+
+    def dtype(self, tensor: Any) -> str:
+        name = str(tensor.dtype).removeprefix("torch.")
+        if not is_valid(name):
+            self.refuse(f"tensors of {name}")
+        return name
+
+    def array(self, tensor: Any) -> Array:
+        self.dtype(tensor)
+        found: Array = tensor.detach().cpu().contiguous().numpy()
+        return found
+
+    def value(self, known: Any) -> str:
+        """The graph's name of what a node stands for."""
+        if isinstance(known, str):
+            return known
+        if isinstance(known, self.torch.Tensor):
+            return self.write.new_constant("constant", self.array(known))
+        return self.refuse(f"{type(known).__name__} where a tensor is wanted")
+
+    def call(self, node: Any) -> Any:
+        """What a node gives: computed now, or written."""
+        if any(operand in self.lost for operand in node.all_input_nodes):
+            self.lost.add(node)
+            return None
+        arguments = _mapped(node.args, self.known), _mapped(dict(node.kwargs), self.known)
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem":
+            return arguments[0][0][arguments[0][1]]
+        name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
+        application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
+        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
+            return self.computed(node, *arguments)
+        spelling = SPELLINGS.get(name)
+        if spelling is None:
+            self.refuse(f"the operator {target} is unknown to microc")
+        return spelling(application)
+
+    def computed(self, node: Any, args: Any, kwargs: Any) -> Any:
+        """A node whose operands are all known, by PyTorch."""
+        made = node.meta.get("val")
+        if hasattr(made, "numel") and made.numel() > _MOST_CONSTANT:
+            self.refuse(f"a constant of {made.numel()} elements")
+        with self.torch.no_grad():
+            return node.target(*args, **kwargs)
+
+
+def _mapped(x: Any, known: Mapping[Any, Any]) -> Any:
+    """Arguments with nodes replaced by what they stand for."""
+    if isinstance(x, (list, tuple)):
+        return [_mapped(item, known) for item in x]
+    if isinstance(x, dict):
+        return {key: _mapped(item, known) for key, item in x.items()}
+    return known[x] if type(x).__name__ == "Node" else x
+
+
+def _has_value(x: Any) -> bool:
+    """Whether a value of the graph is among the arguments: those are names."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_has_value, x))
+    if isinstance(x, dict):
+        return any(map(_has_value, x.values()))
+    return isinstance(x, str)
+
+
+def _listed(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+    """One error that says what all say, each operator once."""
+    if len(refusals) == 1:
+        return refusals[0]
+    lines = list(dict.fromkeys(f"{error.where}: {error.what}" for error in refusals))
+    return UnsupportedError(f"{len(refusals)} operators are not supported:\n  " + "\n  ".join(lines[:40]), where=file)

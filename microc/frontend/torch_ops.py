@@ -1,0 +1,405 @@
+"""Spellings of ATen's elementwise operators, reductions and operators that move elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.frontend.torch_application import Application, Spelling
+from microc.graph.ir import Attr
+
+
+def unary(op: str, **attrs: Attr) -> Spelling:
+    return lambda a: a.emit(op, (a.operand("self"),), attrs)
+
+
+def binary(op: str, *, swapped: bool = False) -> Spelling:
+    """An operator on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+
+    def spell(a: Application) -> str:
+        x, y = _pair(a, a.argument("self"), a.argument("other"))
+        alpha = a.argument("alpha", 1)
+        if alpha not in (1, None):
+            y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
+        return a.emit(op, (y, x) if swapped else (x, y))
+
+    return spell
+
+
+def _pair(a: Application, x: Any, y: Any) -> tuple[str, str]:
+    """Both operands in the dtype that PyTorch computes in."""
+    tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
+    found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
+    reals = [dtype for dtype in found if dtypes.is_float(dtype)]
+    number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
+    dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
+    return a.cast(a.value(x, "" if isinstance(x, str) else dtype), dtype), a.cast(
+        a.value(y, "" if isinstance(y, str) else dtype), dtype
+    )
+
+
+def power(a: Application) -> str:
+    """pow: a square as a product."""
+    exponent = a.argument("exponent")
+    x = a.argument("self")
+    if exponent == 2 and isinstance(x, str):
+        return a.emit("mul", (x, x))
+    if exponent == 0.5 and isinstance(x, str):
+        return a.emit("sqrt", (x,))
+    return a.emit("pow", _pair(a, x, exponent))
+
+
+def clamp(a: Application) -> str:
+    """clamp, hardtanh, clamp_min and clamp_max with numbers as bounds."""
+    x = a.operand("self")
+    names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
+    low, high = (a.argument(name) for name in names)
+    if any(isinstance(bound, str) or hasattr(bound, "shape") for bound in (low, high)):
+        a.refuse("bounds that are tensors")
+    if low == 0 and high is None:
+        return a.emit("relu", (x,))
+    most = float(np.finfo(np.float32).max)
+    return a.emit(
+        "clip",
+        (x,),
+        {"minimum": -most if low is None else float(low), "maximum": most if high is None else float(high)},
+    )
+
+
+def composed_relu(a: Application) -> str:
+    return a.emit("relu", (a.operand("self"),))
+
+
+def leaky(a: Application) -> str:
+    return a.emit("leaky_relu", (a.operand("self"),), {"alpha": float(a.argument("negative_slope"))})
+
+
+def elu(a: Application) -> str:
+    if float(a.argument("scale", 1)) != 1 or float(a.argument("input_scale", 1)) != 1:
+        scaled = a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
+        return a.emit("mul", (scaled, a.value(float(a.argument("scale")))))
+    return a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
+
+
+def gelu(a: Application) -> str:
+    """x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh."""
+    x = a.operand("self")
+    if a.argument("approximate", "none") == "tanh":
+        cube = a.emit("mul", (a.emit("mul", (a.emit("mul", (x, x)), x)), a.value(0.044715)))
+        bent = a.emit("tanh", (a.emit("mul", (a.emit("add", (x, cube)), a.value(math.sqrt(2 / math.pi)))),))
+    else:
+        bent = a.emit("erf", (a.emit("mul", (x, a.value(math.sqrt(0.5)))),))
+    return a.emit("mul", (a.emit("mul", (x, a.value(0.5))), a.emit("add", (bent, a.value(1.0)))))
+
+
+def hard_sigmoid(a: Application) -> str:
+    line = a.emit("add", (a.emit("mul", (a.operand("self"), a.value(1 / 6))), a.value(0.5)))
+    return a.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
+
+
+def exponential_less_one(a: Application) -> str:
+    return a.emit("sub", (a.emit("exp", (a.operand("self"),)), a.value(1.0)))
+
+
+def logarithm_of_one_more(a: Application) -> str:
+    return a.emit("log", (a.emit("add", (a.operand("self"), a.value(1.0))),))
+
+
+def reciprocal(a: Application) -> str:
+    return a.emit("div", (a.value(1.0), a.operand("self")))
+
+
+def softmax(a: Application) -> str:
+    return a.emit("softmax", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+
+
+def log_softmax(a: Application) -> str:
+    """x less its largest, less the logarithm of the sum of powers."""
+    x = a.operand("self")
+    over: Mapping[str, Attr] = {"axes": (int(a.argument("dim")) % len(a.result_shape()),), "keepdims": True}
+    centred = a.emit("sub", (x, a.emit("max", (x,), over)))
+    total = a.emit("sum", (a.emit("exp", (centred,)),), over)
+    return a.emit("sub", (centred, a.emit("log", (total,))))
+
+
+def reduction(op: str) -> Spelling:
+    """A reduction over ``dim``, or over everything."""
+
+    def spell(a: Application) -> str:
+        x = a.operand("self")
+        rank, dims = len(a.shape(x)), a.argument("dim")
+        dims = [dims] if isinstance(dims, int) else dims
+        axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+        return a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
+
+    return spell
+
+
+def variance(a: Application) -> str:
+    """The mean square of what is left of the mean, over n - correction."""
+    x, rank, dims = a.operand("self"), len(a.shape(a.operand("self"))), a.argument("dim")
+    axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+    correction = a.argument("correction", 1)
+    count = math.prod(a.shape(x)[axis] for axis in axes)
+    centred = a.emit("sub", (x, a.emit("mean", (x,), {"axes": axes, "keepdims": True})))
+    kept = bool(a.argument("keepdim", False))
+    total = a.emit("sum", (a.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": kept})
+    return a.emit("mul", (total, a.value(1 / max(count - (1 if correction is None else correction), 1e-30))))
+
+
+def norm(a: Application) -> str:
+    """linalg_vector_norm of order 1, 2 or infinity."""
+    x, order = a.operand("self"), float(a.argument("ord", 2))
+    rank, dims = len(a.shape(x)), a.argument("dim")
+    axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}
+    if order == 2:
+        return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
+    if order not in (1, math.inf):
+        a.refuse(f"a norm of order {order}")
+    return a.emit("sum" if order == 1 else "max", (a.emit("abs", (x,)),), over)
+
+
+def place_of(op: str) -> Spelling:
+    def spell(a: Application) -> str:
+        x, dim = a.operand("self"), a.argument("dim")
+        if dim is None:
+            x, dim = a.reshaped(x, (math.prod(a.shape(x)),)), 0
+        made = a.emit(op, (x,), {"axis": int(dim), "keepdims": False, "out_dtype": "int64"})
+        return a.reshaped(made, a.result_shape())
+
+    return spell
+
+
+# ---------------------------------------------------------------- moving elements
+
+
+def view(a: Application) -> str:
+    return a.reshaped(a.operand("self"), a.result_shape())
+
+
+def same(a: Application) -> str:
+    """A copy, a change of strides, dropout: the same elements."""
+    return a.operand("self") if a.argument("self") is not None else a.operand("input")
+
+
+def permute(a: Application) -> str:
+    x = a.operand("self")
+    rank = len(a.shape(x))
+    if a.name == "permute":
+        axes = [d % rank for d in a.argument("dims")]
+    else:
+        axes = list(range(rank))
+        one, other = (0, rank - 1) if a.name == "t" else (a.argument("dim0") % rank, a.argument("dim1") % rank)
+        axes[one], axes[other] = axes[other], axes[one]
+    return x if axes == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
+
+
+def expand(a: Application) -> str:
+    """Ones repeated: elements are gathered from the same place."""
+    x, wanted = a.operand("self"), a.result_shape()
+    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
+    for axis, extent in enumerate(wanted):
+        if a.shape(x)[axis] != extent:
+            places = a.write.new_constant("repeat", np.zeros(extent, np.int32))
+            x = a.emit("gather", (x, places), {"axis": axis})
+    return x
+
+
+def repeat(a: Application) -> str:
+    x, wanted = a.operand("self"), a.result_shape()
+    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
+    for axis, extent in enumerate(wanted):
+        have = a.shape(x)[axis]
+        if have != extent:
+            x = a.emit("concat", (x,) * (extent // have), {"axis": axis})
+    return x
+
+
+def concat(a: Application) -> str:
+    parts = [a.value(part) for part in a.argument("tensors")]
+    parts = [part for part in parts if 0 not in a.shape(part)]
+    if len(parts) == 1:
+        return parts[0]
+    return a.emit("concat", parts, {"axis": int(a.argument("dim", 0))})
+
+
+def stack(a: Application) -> str:
+    axis, wanted = int(a.argument("dim", 0)), a.result_shape()
+    axis %= len(wanted)
+    one = (*wanted[:axis], 1, *wanted[axis + 1 :])
+    return a.emit("concat", [a.reshaped(a.value(part), one) for part in a.argument("tensors")], {"axis": axis})
+
+
+def sliced(a: Application, x: str, axis: int, begin: int, end: int, step: int = 1) -> str:
+    """Elements begin, begin + step ... below end along an axis."""
+    shape = a.shape(x)
+    if (begin, end, step) == (0, shape[axis], 1):
+        return x
+    starts, ends, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    starts[axis], ends[axis], strides[axis] = begin, end, step
+    return a.emit("slice", (x,), {"begin": tuple(starts), "end": tuple(ends), "strides": tuple(strides)})
+
+
+def slice_(a: Application) -> str:
+    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
+    begin, end, step = slice(a.argument("start"), a.argument("end"), a.argument("step", 1)).indices(a.shape(x)[axis])
+    return sliced(a, x, axis, begin, end, step)
+
+
+def select(a: Application) -> str:
+    x, axis = a.operand("self"), int(a.argument("dim")) % len(a.shape(a.operand("self")))
+    place = int(a.argument("index")) % a.shape(x)[axis]
+    return a.reshaped(sliced(a, x, axis, place, place + 1), a.result_shape())
+
+
+def split(a: Application) -> tuple[str, ...]:
+    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
+    extents = [a.result_shape(k)[axis] for k in range(len(a.node.meta["val"]))]
+    starts = [sum(extents[:k]) for k in range(len(extents))]
+    return tuple(sliced(a, x, axis, start, start + extent) for start, extent in zip(starts, extents, strict=True))
+
+
+def unbind(a: Application) -> tuple[str, ...]:
+    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
+    return tuple(a.reshaped(sliced(a, x, axis, k, k + 1), a.result_shape(k)) for k in range(a.shape(x)[axis]))
+
+
+def pad(a: Application) -> str:
+    """constant_pad_nd: pairs from the last axis on; negative ones cut."""
+    x, amounts = a.operand("self"), a.argument("pad")
+    rank = len(a.shape(x))
+    pairs: list[Sequence[int]] = [(0, 0)] * rank
+    for k in range(len(amounts) // 2):
+        pairs[rank - 1 - k] = amounts[2 * k : 2 * k + 2]
+    for axis, (before, after) in enumerate(pairs):
+        x = sliced(a, x, axis, max(-before, 0), a.shape(x)[axis] - max(-after, 0))
+    padding = tuple((max(int(b), 0), max(int(e), 0)) for b, e in pairs)
+    if not any(map(any, padding)):
+        return x
+    return a.emit("pad", (x,), {"padding": padding, "value": float(a.argument("value", 0) or 0)})
+
+
+def embedding(a: Application) -> str:
+    return a.emit("gather", (a.operand("weight"), a.operand("indices")), {"axis": 0})
+
+
+def index_select(a: Application) -> str:
+    return a.emit("gather", (a.operand("self"), a.operand("index")), {"axis": int(a.argument("dim"))})
+
+
+def index(a: Application) -> str:
+    """index by one tensor along one axis, the others whole."""
+    x, places = a.operand("self"), a.argument("indices")
+    given = [axis for axis, place in enumerate(places) if place is not None]
+    if len(given) != 1:
+        a.refuse("indices along several axes")
+    return a.emit("gather", (x, a.value(places[given[0]])), {"axis": given[0]})
+
+
+def to_dtype(a: Application) -> str:
+    return a.cast(a.operand("self"), a.result_dtype())
+
+
+def where(a: Application) -> str:
+    x, y = _pair(a, a.argument("self"), a.argument("other"))
+    return a.emit("where", (a.operand("condition"), x, y))
+
+
+def filled(a: Application) -> str:
+    """full_like and its kin: a constant of the operand's shape."""
+    number = {"zeros_like": 0, "ones_like": 1}.get(a.name, a.argument("fill_value"))
+    return a.write.new_constant("full", np.full(a.result_shape(), number, dtypes.to_numpy(a.result_dtype())))
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "_log_softmax": log_softmax,
+    "_softmax": softmax,
+    "_to_copy": to_dtype,
+    "_unsafe_view": view,
+    "abs": unary("abs"),
+    "add": binary("add"),
+    "alias": same,
+    "amax": reduction("max"),
+    "amin": reduction("min"),
+    "argmax": place_of("argmax"),
+    "argmin": place_of("argmin"),
+    "cat": concat,
+    "ceil": unary("ceil"),
+    "clamp": clamp,
+    "clamp_max": clamp,
+    "clamp_min": clamp,
+    "clone": same,
+    "constant_pad_nd": pad,
+    "contiguous": same,
+    "detach": same,
+    "div": binary("div"),
+    "dropout": same,
+    "elu": elu,
+    "embedding": embedding,
+    "eq": binary("equal"),
+    "erf": unary("erf"),
+    "exp": unary("exp"),
+    "expand": expand,
+    "expm1": exponential_less_one,
+    "flatten": view,
+    "floor": unary("floor"),
+    "full_like": filled,
+    "ge": binary("greater_equal"),
+    "gelu": gelu,
+    "gt": binary("greater"),
+    "hardsigmoid": hard_sigmoid,
+    "hardswish": unary("hard_swish"),
+    "hardtanh": clamp,
+    "index": index,
+    "index_select": index_select,
+    "le": binary("less_equal"),
+    "leaky_relu": leaky,
+    "lift_fresh_copy": same,
+    "linalg_vector_norm": norm,
+    "log": unary("log"),
+    "log1p": logarithm_of_one_more,
+    "logical_and": binary("logical_and"),
+    "logical_not": unary("logical_not"),
+    "logical_or": binary("logical_or"),
+    "lt": binary("less"),
+    "maximum": binary("maximum"),
+    "mean": reduction("mean"),
+    "minimum": binary("minimum"),
+    "mul": binary("mul"),
+    "ne": binary("not_equal"),
+    "neg": unary("neg"),
+    "ones_like": filled,
+    "permute": permute,
+    "pow": power,
+    "prod": reduction("prod"),
+    "reciprocal": reciprocal,
+    "relu": composed_relu,
+    "repeat": repeat,
+    "round": unary("round"),
+    "rsqrt": unary("rsqrt"),
+    "rsub": binary("sub", swapped=True),
+    "select": select,
+    "sigmoid": unary("sigmoid"),
+    "slice": slice_,
+    "softplus": unary("softplus"),
+    "split_with_sizes": split,
+    "sqrt": unary("sqrt"),
+    "squeeze": view,
+    "stack": stack,
+    "sub": binary("sub"),
+    "sum": reduction("sum"),
+    "t": permute,
+    "tanh": unary("tanh"),
+    "transpose": permute,
+    "unbind": unbind,
+    "unsqueeze": view,
+    "var": variance,
+    "view": view,
+    "where": where,
+    "zeros_like": filled,
+}

@@ -1,0 +1,106 @@
+"""A graph written node by node, for formats whose layers are spelled in order of execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.ops import registry
+
+_NO_ATTRS: Mapping[str, Attr] = {}
+
+
+class Emitter(Protocol):
+    """What appends our operators to a graph under construction."""
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
+        """The value that an application makes."""
+
+    def new_constant(self, stem: str, data: Array) -> str:
+        """A value known when compiling, under a new name made from ``stem``."""
+
+    def type(self, value: str) -> TensorType:
+        """What is known of a value."""
+
+
+class GraphWriter:
+    """Nodes, types and constants so far. ``loc`` is what the next nodes come from; their values are named after it."""
+
+    def __init__(self, file: str) -> None:
+        self.loc = Loc(file)
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.consts: dict[str, Array] = {}
+
+    @property
+    def where(self) -> str:
+        return str(self.loc)
+
+    def at(self, index: int, name: str) -> None:
+        """The nodes that follow come from element ``index`` of the model, which is called ``name``."""
+        self.loc = Loc(self.loc.file, index, name)
+
+    def type(self, value: str) -> TensorType:
+        return self.types[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.types[value].shape
+
+    def input(self, name: str, shape: Sequence[int], dtype: str = "float32", quant: Quant | None = None) -> str:
+        """An input of the network."""
+        name = fresh_name(self.types, name)
+        self.types[name] = TensorType(tuple(shape), dtype, quant)
+        self._inputs.append(name)
+        return name
+
+    def new_constant(self, stem: str, data: Array) -> str:
+        name = fresh_name(self.types, stem)
+        self.types[name] = TensorType(data.shape, data.dtype.name)
+        self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
+        return name
+
+    def scalar(self, number: float) -> str:
+        """A float32 constant of one element."""
+        return self.new_constant("number", np.array(number, np.float32))
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
+        """The value that an application makes; ModelError, with its place, where the operands make no sense."""
+        definition = registry.get(op)
+        attrs = {**definition.defaults, **attrs}
+        try:
+            (kind,) = definition.infer(attrs, [self.types[name] for name in inputs if name])
+        except ModelError as error:
+            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        name = fresh_name(self.types, self.loc.name or op)
+        self.types[name] = kind
+        self._nodes.append(Node(op, tuple(inputs), (name,), attrs, self.loc))
+        return name
+
+    def set_quant(self, value: str, quant: Quant | None, dtype: str = "") -> str:
+        """Say what the integers of ``value`` stand for, and their dtype where a quantised operator leaves the choice."""
+        kind = self.types[value]
+        self.types[value] = replace(kind, quant=quant, dtype=dtype or kind.dtype)
+        return value
+
+    def reshape(self, value: str, shape: Sequence[int]) -> str:
+        """``value`` under another shape, or itself if it has that shape."""
+        shape = tuple(int(extent) for extent in shape)
+        return value if self.shape(value) == shape else self.emit("reshape", (value,), {"shape": shape})
+
+    def graph(self, name: str, outputs: Mapping[str, str]) -> Graph:
+        """The finished graph; ``outputs``: what each is called, and the value that it is."""
+        known: dict[str, str] = {}
+        for label, value in outputs.items():
+            known[label] = fresh_name({*self.types, *known.values()}, label)
+            self.types[known[label]] = self.types[value]
+            attrs: Mapping[str, Attr] = {"shape": self.shape(value)}
+            self._nodes.append(Node("reshape", (value,), (known[label],), attrs, Loc(self.loc.file, -1, label)))
+        inputs = tuple(self._inputs)
+        return Graph(name, inputs, tuple(known.values()), (), self.types, self.consts).with_nodes(self._nodes)

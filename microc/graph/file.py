@@ -1,0 +1,124 @@
+"""A graph and its parameters as the bytes of one file, and back.
+
+The file is a zip archive of these members, in this order, stored as they are:
+
+- ``microc-graph``: the version of the format, ``1``;
+- ``graph.txt``: the text of :mod:`microc.graph.text`;
+- ``const0.npy``, ``const1.npy`` ... and ``state0.npy`` ...: the data of constants and state, in the text's order, little-endian.
+
+``numpy.load`` opens such a file too. Equal graphs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+from numpy.lib import format as npy
+
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph
+from microc.graph.text import from_text, regions, to_text
+
+SUFFIX = ".mcg"
+VERSION = 1
+_MARK, _TEXT = "microc-graph", "graph.txt"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_LOCAL_HEADER = 30
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][biuf][1-8])', 'fortran_order': False, 'shape': \(([0-9, ]*)\), \} *\n",
+    re.DOTALL,
+)
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, TypeError, EOFError, OverflowError)
+"""What zipfile and numpy raise for archives that are damaged, encrypted or of a kind that they do not know."""
+
+
+def is_graph_file(data: bytes) -> bool:
+    """Whether ``data`` begins as :func:`to_bytes` begins."""
+    mark = _MARK.encode()
+    return data.startswith(b"PK\x03\x04") and data[_LOCAL_HEADER : _LOCAL_HEADER + len(mark)] == mark
+
+
+def to_bytes(graph: Graph) -> bytes:
+    """The file that holds ``graph``."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in _members(graph):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            archive.writestr(info, content)
+    return file.getvalue()
+
+
+def _members(graph: Graph) -> Iterator[tuple[str, bytes]]:
+    yield _MARK, f"{VERSION}\n".encode()
+    yield _TEXT, to_text(graph).encode("ascii")
+    constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
+    for stem, arrays in (("const", constants), ("state", list(graph.state.values()))):
+        for number, array in enumerate(arrays):
+            member = io.BytesIO()
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            npy.write_array(member, np.asarray(little, order="C"), version=(1, 0), allow_pickle=False)
+            yield f"{stem}{number}.npy", member.getvalue()
+
+
+def from_bytes(data: bytes, name: str) -> Graph:
+    """The graph in ``data``; ``name`` is the file's, for messages.
+
+    Nothing takes more memory than a few times ``len(data)``, and nothing is unpickled or evaluated. Whether operators and
+    attributes make sense is not looked at. Raises ModelError where the file is damaged or of a newer version.
+    """
+    try:
+        members = _contents(data)
+        _check_version(members.pop(_MARK, b""), name)
+        text = members.pop(_TEXT, b"").decode("ascii")
+        arrays = {member.removesuffix(".npy"): _array(content) for member, content in members.items()}
+    except _DAMAGE as error:
+        raise ModelError(
+            f"the graph file is damaged: {error}", where=name, hint="write it again: microc import"
+        ) from error
+    try:
+        return from_text(text, arrays, arrays, numbered=True)
+    except ModelError as error:
+        raise ModelError(error.what, where=f"{name} graph.txt {error.where}") from error
+
+
+def _contents(data: bytes) -> dict[str, bytes]:
+    """All members by name; members that are packed, share bytes or are listed twice are no files of ours."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        infos = archive.infolist()
+        stored = all(i.compress_type == zipfile.ZIP_STORED and i.compress_size == i.file_size for i in infos)
+        if not stored or sum(info.file_size for info in infos) > len(data):
+            raise ValueError("its members are not stored as they are, one behind the other")
+        if len({info.filename for info in infos}) != len(infos):
+            raise ValueError("a member is listed twice")
+        return {info.filename: archive.read(info) for info in infos}
+
+
+def _check_version(mark: bytes, name: str) -> None:
+    text = mark.decode("ascii").strip()
+    if not text.isdecimal() or len(text) > 9:
+        raise ValueError("it names no version")
+    if int(text) != VERSION:
+        raise ModelError(
+            f"the graph file has version {int(text)} of the format, this microc reads version {VERSION}",
+            where=name,
+            hint="import the model again with this microc",
+        )
+
+
+def _array(content: bytes) -> Array:
+    """An array of a .npy member, whose header must be spelled as numpy spells it and describe exactly the bytes behind it."""
+    header = _HEADER.match(content)
+    if header is None:
+        raise ValueError("an array is stored in a form that microc does not write")
+    dtype, start = np.dtype(header[1].decode()), header.end()
+    shape = tuple(int(extent) for extent in header[2].replace(b",", b" ").split())
+    if prod(shape) * dtype.itemsize != len(content) - start:
+        raise ValueError(f"an array of {dtype}{list(shape)} has {len(content) - start} bytes")
+    return np.ndarray(shape, dtype, content, start).copy()

@@ -1,0 +1,174 @@
+"""Control flow: operators whose attributes hold graphs. The driver makes each one function, the graphs' kernels inside.
+
+``loop(carried ..., fixed ...) -> carried ..., stacked ...`` runs graph ``body`` ``count`` times. The body's inputs are the
+number of the turn (int32, scalar), the ``carried`` values, and the fixed ones; its outputs the next carried values, then one
+element of every stacked value, of which the turns' make up the first axis. ``guarded``: the first carried value is a bool scalar,
+and from the turn on where it is false nothing happens any more (elements never made are zero).
+
+``branch(condition, fixed ...)`` runs graph ``then`` or graph ``otherwise``, whose inputs are the fixed values.
+
+Sources: ONNX Loop, Scan, If; TFLite WHILE, IF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph import interp
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.registry import Case, OpDef
+
+
+def _plain(kind: TensorType) -> tuple[tuple[int, ...], str]:
+    return kind.shape, kind.dtype
+
+
+def _check(graph: Graph, what: str, wanted: Sequence[TensorType]) -> None:
+    """The inputs of a graph have the types of what it is given."""
+    given = [graph.types[name] for name in graph.inputs]
+    if [_plain(kind) for kind in given] != [_plain(kind) for kind in wanted] or graph.state:
+        raise ModelError(f"{what} of graph {graph.name} takes other values than it is given")
+
+
+def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs of a graph, by the references of its operators."""
+
+    def apply(node: Node, operands: Sequence[Array]) -> Sequence[Array]:
+        definition = registry.get(node.op)
+        return definition.reference({**definition.defaults, **node.attrs}, operands)
+
+    values = interp.run(graph, dict(zip(graph.inputs, arrays, strict=True)), apply)
+    return [values[name] for name in graph.outputs]
+
+
+def _total_macs(graph: Graph) -> int:
+    total = 0
+    for node in graph.nodes:
+        count = registry.get(node.op).macs
+        if count is not None:
+            ins, outs = ([graph.types[v] for v in names if v] for names in (node.inputs, node.outputs))
+            total += count(node.attrs, ins, outs)
+    return total
+
+
+# ---------------------------------------------------------------- loop
+
+
+def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    body, carried = attrs["body"], attrs["carried"]
+    if not 0 <= carried <= len(types) or attrs["count"] < 0 or len(body.outputs) < carried:
+        raise ModelError(f"a loop of {attrs['count']} turns that carries {carried} of {len(types)} values")
+    _check(body, "a turn", [TensorType((), "int32"), *types])
+    made = [body.types[name] for name in body.outputs]
+    if [_plain(kind) for kind in made[:carried]] != [_plain(kind) for kind in types[:carried]]:
+        raise ModelError("a loop whose turns change the types of what they carry")
+    if attrs["guarded"] and (not carried or _plain(types[0]) != ((), "bool")):
+        raise ModelError("a guarded loop without a guard")
+    stacked = [TensorType((attrs["count"], *kind.shape), kind.dtype) for kind in made[carried:]]
+    return (*(TensorType(kind.shape, kind.dtype) for kind in made[:carried]), *stacked)
+
+
+def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    body, carried = attrs["body"], attrs["carried"]
+    values, fixed = list(arrays[:carried]), arrays[carried:]
+    kinds = [body.types[name] for name in body.outputs[carried:]]
+    stacked = [np.zeros((attrs["count"], *kind.shape), dtypes.to_numpy(kind.dtype)) for kind in kinds]
+    for turn in range(attrs["count"]):
+        if attrs["guarded"] and not values[0]:
+            break
+        made = run(body, [np.array(turn, np.int32), *values, *fixed])
+        values = made[:carried]
+        for rows, row in zip(stacked, made[carried:], strict=True):
+            rows[turn] = row
+    return (*values, *stacked)
+
+
+def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return int(attrs["count"]) * _total_macs(attrs["body"])
+
+
+def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
+    """A loop's body for the tests: carries the sum of a fixed value, stacks it, and stops when it has been told to."""
+    flag, turn, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
+    add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": "double"})
+    copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
+    types = {"turn": turn, "sum": value, "x": value, "next": value, "row": value}
+    inputs: tuple[str, ...] = ("turn", "sum", "x")
+    outputs: tuple[str, ...] = ("next", "row")
+    if guarded:
+        copies.append(Node("reshape", ("stop",), ("go",), {"shape": ()}))
+        types |= {"flag": flag, "stop": flag, "go": flag}
+        inputs, outputs = ("turn", "flag", "sum", "x", "stop"), ("go", "next", "row")
+    return Graph("body", inputs, outputs, (add, *copies), types)
+
+
+def _cases_loop() -> Iterable[Case]:
+    value, flag = TensorType((2, 3), "float32"), TensorType((), "bool")
+    attrs: dict[str, Any] = {"body": running_sum((2, 3), False), "count": 4, "carried": 1, "guarded": False}
+    yield Case(attrs, (value, value), tolerance=1e-6)
+    guarded: dict[str, Any] = {"body": running_sum((2, 3), True), "count": 3, "carried": 2, "guarded": True}
+    yield Case(guarded, (flag, value, value, flag), tolerance=1e-6, name="guarded")
+
+
+# ---------------------------------------------------------------- branch
+
+
+def _infer_branch(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if types[0].size != 1 or types[0].dtype != "bool":
+        raise ModelError(f"a condition of {types[0].dtype} {types[0].shape}", hint="a condition is one bool")
+    made = []
+    for graph in (attrs["then"], attrs["otherwise"]):
+        _check(graph, "a branch", types[1:])
+        made.append([graph.types[name] for name in graph.outputs])
+    if [_plain(kind) for kind in made[0]] != [_plain(kind) for kind in made[1]]:
+        raise ModelError("branches that make values of different types")
+    return tuple(TensorType(kind.shape, kind.dtype) for kind in made[0])
+
+
+def _reference_branch(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    chosen = attrs["then"] if arrays[0].reshape(-1)[0] else attrs["otherwise"]
+    return tuple(run(chosen, arrays[1:]))
+
+
+def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return max(_total_macs(attrs["then"]), _total_macs(attrs["otherwise"]))
+
+
+def one_node(op: str, kind: TensorType) -> Graph:
+    """A branch for the tests: one operator on one value."""
+    return Graph(op, ("x",), ("y",), (Node(op, ("x",), ("y",), {"rounding": "double"}),), {"x": kind, "y": kind})
+
+
+def _cases_branch() -> Iterable[Case]:
+    kind, flag = TensorType((2, 3), "float32"), TensorType((1,), "bool")
+    attrs: dict[str, Any] = {"then": one_node("relu", kind), "otherwise": one_node("neg", kind)}
+    for condition in (True, False):
+        yield Case(attrs, (flag, kind), arrays=(np.array([condition]), None), name=str(condition).lower())
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "loop",
+        infer=_infer_loop,
+        reference=_reference_loop,
+        cases=_cases_loop,
+        defaults={"guarded": False},
+        macs=_macs_loop,
+        regions=("body",),
+    ),
+    OpDef(
+        "branch",
+        infer=_infer_branch,
+        reference=_reference_branch,
+        cases=_cases_branch,
+        macs=_macs_branch,
+        regions=("then", "otherwise"),
+    ),
+)

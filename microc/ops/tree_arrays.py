@@ -1,0 +1,227 @@
+"""Decision trees as the flat arrays that ``tree_ensemble`` walks.
+
+The inner nodes of a tree lie in the order of a walk that visits a node, its left subtree, its right subtree; its leaves lie
+from left to right. For every inner node only the number of leaves on its left, s, is stored: a walk keeps the places of its
+node and of its first leaf, and the number of leaves below. Left: the node's place moves by 1, s leaves are below. Right: both
+places move by s, for a subtree of s leaves has s - 1 inner nodes; the other leaves are below. One leaf below ends the walk.
+
+Trees follow each other in all arrays, so that a tree's size is the distance to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, isnan
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr
+
+LESS, EQUAL, GREATER, UNORDERED = 1, 2, 4, 8
+"""How a feature may compare with a threshold. A node's mode is the sum of the ways that lead to the left."""
+
+AT_MOST = LESS | EQUAL
+ALWAYS = LESS | EQUAL | GREATER | UNORDERED
+_LARGEST = {"uint8": 255, "uint16": 65535, "int32": (1 << 31) - 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A binary tree by arrays over its nodes, the root first.
+
+    ``left``, ``right``: places of the children, -1 in a leaf. ``feature``, ``threshold`` (float64) and ``mode`` decide in an
+    inner node. ``values`` (nodes, width): what a leaf adds to the results from ``target`` on.
+    """
+
+    left: Array
+    right: Array
+    feature: Array
+    threshold: Array
+    mode: Array
+    values: Array
+    target: int = 0
+
+    def with_mode(self, mode: Array) -> Tree:
+        return replace(self, mode=mode)
+
+    def with_values(self, values: Array) -> Tree:
+        return replace(self, values=values)
+
+    def with_threshold(self, threshold: Array) -> Tree:
+        return replace(self, threshold=threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeArrays:
+    """Constant operands of ``tree_ensemble``, and the depth of the deepest tree.
+
+    ``feature``, ``threshold``, ``left_leaves``, ``mode``: one per inner node; ``leaf``: the row of ``values`` of each leaf
+    (None: its own); ``leaves`` and ``target``: one per tree (``target`` None: all zero). ``mode`` is an int where all agree.
+    """
+
+    feature: Array
+    threshold: Array
+    left_leaves: Array
+    leaves: Array
+    values: Array
+    mode: Array | int
+    target: Array | None
+    leaf: Array | None
+    depth: int
+
+    def attrs(self) -> dict[str, Attr]:
+        """The attributes that follow from the arrays."""
+        modes = {} if isinstance(self.mode, np.ndarray) else {"mode": self.mode}
+        return {"depth": self.depth, "tables": tuple(self._tables()), **modes}
+
+    def operands(self) -> tuple[Array, ...]:
+        """The constant operands, in order."""
+        fixed = (self.feature, self.threshold, self.left_leaves, self.leaves, self.values)
+        return (*fixed, *self._tables().values())
+
+    def _tables(self) -> dict[str, Array]:
+        """The tables that are needed, in the operator's order."""
+        found = {"target": self.target, "leaf": self.leaf, "mode": self.mode}
+        return {name: table for name, table in found.items() if isinstance(table, np.ndarray)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node once what is below it is known: ``leaves`` and levels (``depth``) below, ``first`` of them on the left."""
+
+    place: int
+    leaves: int = 1
+    depth: int = 0
+    first: int = 0
+    feature: int = 0
+    threshold: float | int = 0
+    mode: int = AT_MOST
+    left: _Node | None = None
+    right: _Node | None = None
+
+
+def flatten(trees: Sequence[Tree], dtype: str, where: str = "") -> TreeArrays:
+    """The arrays of an ensemble for features of ``dtype`` (of floats or integers).
+
+    Thresholds become numbers of ``dtype`` that part its numbers as the float64 thresholds do, so that nothing is rounded.
+    Splits that ``dtype`` decides, and splits between equal leaves, go. ModelError for arrays that are no tree.
+    """
+    inner: list[_Node] = []
+    rows: list[Array] = []
+    roots = []
+    for tree in trees:
+        root = _simplified(tree, dtype, where)
+        roots.append(root)
+        for node in _walk(root):
+            if node.left is None:
+                rows.append(tree.values[node.place])
+            else:
+                inner.append(node)
+    values, leaf = _distinct(np.stack(rows))
+    modes = np.array([node.mode for node in inner] or [AT_MOST], np.uint8)
+    targets = [tree.target for tree in trees]
+    return TreeArrays(
+        feature=smallest([node.feature for node in inner]),
+        threshold=np.array([node.threshold for node in inner] or [0], dtypes.to_numpy(dtype)),
+        left_leaves=smallest([node.first for node in inner]),
+        leaves=smallest([root.leaves for root in roots]),
+        values=values,
+        mode=int(modes[0]) if (modes == modes[0]).all() else modes,
+        target=smallest(targets) if any(targets) else None,
+        leaf=leaf,
+        depth=max(root.depth for root in roots),
+    )
+
+
+def smallest(numbers: Sequence[int]) -> Array:
+    """Numbers that are not negative in the smallest dtype; one zero where there are none."""
+    found = np.array(numbers or [0], np.int64)
+    return found.astype(next(name for name, most in _LARGEST.items() if found.max() <= most))
+
+
+def _walk(root: _Node) -> Iterator[_Node]:
+    """A node, its left subtree, its right subtree."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += [child for child in (node.right, node.left) if child is not None]
+
+
+def _simplified(tree: Tree, dtype: str, where: str) -> _Node:
+    """The root after simplification, children first."""
+    known: dict[int, _Node] = {}
+    for place in reversed(_order(tree, where)):
+        known[place] = _Node(place) if tree.left[place] < 0 else _split(tree, place, known, dtype, where)
+    return known[0]
+
+
+def _order(tree: Tree, where: str) -> list[int]:
+    """All places that the root leads to, parents first."""
+    order, stack, count = [], [0], len(tree.left)
+    while stack:
+        place = stack.pop()
+        order.append(place)
+        if len(order) > count:
+            raise ModelError("a tree's nodes form a cycle", where=where)
+        if tree.left[place] >= 0:
+            children = (int(tree.right[place]), int(tree.left[place]))
+            if any(not 0 < child < count for child in children):
+                raise ModelError(f"node {place} of a tree has children {children[::-1]}, of {count} nodes", where=where)
+            stack += children
+    return order
+
+
+def _split(tree: Tree, place: int, known: Mapping[int, _Node], dtype: str, where: str) -> _Node:
+    """An inner node, or the child that it always leads to."""
+    left, right = known[int(tree.left[place])], known[int(tree.right[place])]
+    threshold, mode = float(tree.threshold[place]), int(tree.mode[place])
+    if isnan(threshold):
+        raise ModelError(f"node {place} of a tree compares with NaN", where=where)
+    if mode & GREATER:  # the same with exchanged children
+        left, right, mode = right, left, mode ^ ALWAYS
+    bound, mode = _rounded(threshold, mode, dtype)
+    if mode in (0, ALWAYS):
+        return left if mode else right
+    if left.left is None and right.left is None:
+        values = tree.values
+        if values[left.place].tobytes() == values[right.place].tobytes():
+            return left
+    leaves, depth = left.leaves + right.leaves, 1 + max(left.depth, right.depth)
+    return _Node(place, leaves, depth, left.leaves, int(tree.feature[place]), bound, mode, left, right)
+
+
+def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]:
+    """A number of ``dtype`` and a mode that part the numbers of ``dtype`` as ``threshold`` and ``mode`` do.
+
+    ``mode`` leads nothing greater to the left, nor does the mode returned; it is 0 or :data:`ALWAYS` where nothing is parted.
+    """
+    if dtypes.is_float(dtype):
+        nearest = dtypes.to_numpy(dtype).type(threshold)
+        if mode & LESS and (mode & EQUAL or threshold > -inf):
+            beyond = nearest > threshold or (nearest == threshold and not mode & EQUAL)
+            return float(np.nextafter(nearest, nearest.dtype.type(-inf)) if beyond else nearest), mode | EQUAL
+        exact = mode & EQUAL and float(nearest) == threshold
+        return float(nearest), mode if exact else mode & UNORDERED
+    low, high = dtypes.int_range(dtype)
+    near = min(max(threshold, low - 1), high + 1)
+    if mode & LESS:
+        bound = floor(near) if mode & EQUAL else ceil(near) - 1
+        return bound, ALWAYS if bound >= high else AT_MOST if bound >= low else 0
+    found = mode & EQUAL and near == floor(near) and low <= near <= high
+    return floor(near), EQUAL if found else 0
+
+
+def _distinct(rows: Array) -> tuple[Array, Array | None]:
+    """Leaves' values, and the row of every leaf among them; None where storing every leaf's own takes no more bytes."""
+    seen: dict[bytes, int] = {}
+    places = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    kept = np.unique(places, return_index=True)[1]
+    leaf = smallest(places)
+    if rows[kept].nbytes + leaf.nbytes >= rows.nbytes:
+        return rows, None
+    return rows[kept], leaf

@@ -1,0 +1,210 @@
+"""Inputs and outputs as the application wants them: dtype and layout converted by operators at the network's ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from microc import dtypes
+from microc.errors import UsageError
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
+from microc.transform.axes import permuted_type
+from microc.transform.layout import CHANNELS_FIRST, CHANNELS_LAST
+
+LAYOUTS = ("NCHW", "NHWC")
+EVERY = "*"
+_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64", "bool")
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What inputs and outputs shall be, by name; ``*`` speaks of all others to which it can apply.
+
+    dtypes: for ``*`` the real numbers (floats and quantised tensors). layouts: ``NCHW`` or ``NHWC``; for ``*`` the tensors of
+    four axes.
+    """
+
+    input_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    output_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    input_layouts: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    output_layouts: Mapping[str, str] = field(default_factory=lambda: _NONE)
+
+
+def adapt(graph: Graph, boundary: Boundary) -> Graph:
+    """The graph with operators before its inputs and behind its outputs that make them what ``boundary`` says.
+
+    A quantised tensor can be a float (quantize in front, dequantize behind), or have the other signedness (its zero point
+    moves along); a float that is quantised at once, or was just dequantised, can be that integer: the operator goes. Numbers
+    without quantisation are cast within floats or within integers. Names stay.
+
+    Raises UsageError for names that are no inputs or outputs, and for what cannot be converted.
+    """
+    for what, names, *wishes in (
+        ("input", graph.inputs, boundary.input_dtypes, boundary.input_layouts),
+        ("output", graph.outputs, boundary.output_dtypes, boundary.output_layouts),
+    ):
+        for name in sorted({name for wish in wishes for name in wish} - {EVERY, *names}):
+            raise UsageError(
+                f"the network has no {what} {name!r}", where=graph.name, hint=f"its {what}s are {', '.join(names)}"
+            )
+    for name in graph.inputs:
+        graph = _End(graph, name, "input").adapted(boundary.input_dtypes, boundary.input_layouts)
+    for name in graph.outputs:
+        graph = _End(graph, name, "output").adapted(boundary.output_dtypes, boundary.output_layouts)
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """One input or output of a graph."""
+
+    graph: Graph
+    name: str
+    what: str
+
+    @property
+    def kind(self) -> TensorType:
+        return self.graph.types[self.name]
+
+    def refusal(self, reason: str, hint: str = "") -> UsageError:
+        return UsageError(f"{self.what} {self.name!r} {reason}", where=self.graph.name, hint=hint)
+
+    def adapted(self, wanted_dtypes: Mapping[str, str], wanted_layouts: Mapping[str, str]) -> Graph:
+        end, kind = self, self.kind
+        layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
+        real = kind.quant is not None or dtypes.is_float(kind.dtype)
+        dtype = wanted_dtypes.get(self.name) or (wanted_dtypes.get(EVERY) if real else None)
+        if dtype is not None and dtype not in _DTYPES:
+            raise self.refusal(f"cannot be {dtype!r}", "dtypes: " + ", ".join(_DTYPES))
+        if dtype is not None and dtypes.is_integer(dtype) and dtypes.is_float(kind.dtype):
+            end = replace(end, graph=end.stored())
+        if layout is not None:
+            end = replace(end, graph=end.in_layout(layout))
+        return end.graph if dtype is None else end.in_dtype(dtype)
+
+    # ------------------------------------------------------------ layout
+
+    def in_layout(self, wanted: str) -> Graph:
+        """The end in a layout; that of the network is what its convolutions and pools say."""
+        if wanted not in LAYOUTS:
+            raise self.refusal(f"cannot have the layout {wanted!r}", "layouts: " + ", ".join(LAYOUTS))
+        rank = len(self.kind.shape)
+        if rank not in CHANNELS_LAST:
+            raise self.refusal(f"has {rank} axes and no layout", "only tensors of three or four axes have one")
+        own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
+        if len(own) != 1:
+            raise self.refusal(
+                "has no layout that could be told: the network has no convolutions or pools of one layout"
+            )
+        if own == {wanted}:
+            return self.graph
+        first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
+        to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
+        axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
+        return self.behind("transpose", axes, permuted_type(self.kind, to_wanted))
+
+    # ------------------------------------------------------------ dtype
+
+    def in_dtype(self, wanted: str) -> Graph:
+        kind, quant = self.kind, self.kind.quant
+        if wanted == kind.dtype:
+            return self.graph
+        if quant is not None and quant.axis is None and wanted == "float32":
+            outer = TensorType(kind.shape, wanted, layout=kind.layout)
+            if self.what == "output":
+                return self.behind("dequantize", _parameters(quant), outer)
+            return self.behind("quantize", self.quantize(kind, "away"), outer)
+        if quant is not None and quant.axis is None and _is_twin(wanted, kind.dtype):
+            moved = quant.zero_point[0] + dtypes.int_range(wanted)[0] - dtypes.int_range(kind.dtype)[0]
+            outer = replace(kind, dtype=wanted, quant=Quant(quant.scale, (moved,)))
+            return self.behind("quantize", self.quantize(kind if self.what == "input" else outer, "double"), outer)
+        alike = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
+        if quant is not None or not alike:
+            other = "quantised " if quant is not None else ""
+            hint = f"a {other}{kind.dtype} can be " + (
+                "float32 or change its sign" if quant else "cast to its like only"
+            )
+            raise self.refusal(f"is {other}{kind.dtype} and cannot be {wanted}", hint)
+        inner = kind.dtype if self.what == "input" else wanted
+        return self.behind("cast", {"dtype": inner}, replace(kind, dtype=wanted))
+
+    def quantize(self, target: TensorType, rounding: str) -> dict[str, Attr]:
+        """Attributes of the ``quantize`` that makes ``target``; networks that round to even do so here too."""
+        assert target.quant is not None
+        even = any(node.attrs.get("rounding") == "even" for node in self.graph.nodes)
+        return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": "even" if even else rounding}
+
+    def stored(self) -> Graph:
+        """The graph with the integers at this end that the float is quantised to at once, or dequantised from."""
+        graph, name = self.graph, self.name
+        op, inside = ("quantize", graph.consumers()) if self.what == "input" else ("dequantize", graph.producer())
+        found = inside.get(name, ())
+        nodes = found if isinstance(found, tuple) else (found,)
+        attrs = {(n.op, tuple(n.attrs.items())) for n in nodes}
+        values = [n.outputs[0] if self.what == "input" else n.inputs[0] for n in nodes]
+        fixed = {*graph.inputs, *graph.outputs, *graph.consts, *graph.state, *graph.updates.values()} - {name}
+        read = self.what == "input" and (name in graph.outputs or name in graph.updates.values())
+        if len(attrs) != 1 or nodes[0].op != op or len(nodes[0].attr("scale")) != 1 or read or fixed & set(values):
+            raise self.refusal(
+                f"is {self.kind.dtype}, and no scale is known for integers",
+                f"only a float that meets a {op} operator at once can be what is behind it",
+            )
+        kind = graph.types[values[0]]
+        quant = Quant(nodes[0].attr("scale"), nodes[0].attr("zero_point"))
+        real = fresh_name(graph.types, f"{name}.real")
+        names = {name: real, **dict.fromkeys(values, name)}
+        goes = self.what == "input" or name not in graph.consumers()
+        kept = tuple(n for n in graph.nodes if not goes or n not in nodes)
+        renamed = _renamed(replace(graph, nodes=kept), names)
+        types = {**renamed.types, name: replace(kind, quant=quant)}
+        ends = replace(renamed, inputs=graph.inputs, outputs=graph.outputs, types=types)
+        return ends.with_nodes(ends.nodes)
+
+    # ------------------------------------------------------------ edit
+
+    def behind(self, op: str, attrs: Mapping[str, Attr], outer: TensorType) -> Graph:
+        """The graph with an operator at this end: the end is ``outer`` and keeps its name, the network's value gets another."""
+        graph, name = self.graph, self.name
+        inner = fresh_name(graph.types, f"{name}.inner")
+        renamed = _renamed(graph, {name: inner})
+        types = {**renamed.types, name: outer}
+        if self.what == "input":
+            nodes = (Node(op, (name,), (inner,), attrs), *renamed.nodes)
+            return replace(renamed, inputs=graph.inputs, types=types, nodes=nodes)
+        nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs))
+        return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
+
+
+def _parameters(quant: Quant) -> dict[str, Attr]:
+    return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
+
+
+def _is_twin(one: str, other: str) -> bool:
+    """Integers of one width, one of them signed."""
+    return dtypes.info(one).bits == dtypes.info(other).bits and {dtypes.info(one).kind, dtypes.info(other).kind} == {
+        "int",
+        "uint",
+    }
+
+
+def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """The graph with values under other names (two may become one)."""
+
+    def new(old: str) -> str:
+        return names.get(old, old)
+
+    nodes = (
+        replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in graph.nodes
+    )  # fmt: skip
+    return replace(
+        graph,
+        inputs=tuple(map(new, graph.inputs)),
+        outputs=tuple(map(new, graph.outputs)),
+        nodes=tuple(nodes),
+        types={new(name): kind for name, kind in graph.types.items()},
+        consts={new(name): data for name, data in graph.consts.items()},
+        state={new(name): data for name, data in graph.state.items()},
+        updates={new(name): new(value) for name, value in graph.updates.items()},
+    )

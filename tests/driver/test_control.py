@@ -1,0 +1,120 @@
+"""Control flow, compiled: loops, guarded loops and branches give what running their graphs gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from microc.codegen.project import shared_files
+from microc.driver.export import build_library
+from microc.driver.library import Library
+from microc.driver.lower import build_module
+from microc.driver.options import Options
+from microc.driver.pipeline import optimise
+from microc.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.control import one_node, run
+from microc.ops.registry import Case
+from microc.plan.plan import plan_module
+from microc.target import SPEED, target_for
+from tests.ops.harness import case_arrays
+
+
+def compiled(graph: Graph) -> Library:
+    module = plan_module(build_module(optimise(graph, Options()), target_for("host"), "test", SPEED))
+    return build_library(shared_files(replace(module, fingerprint="0" * 32), "test"))
+
+
+def single(op: str, case: Case) -> Graph:
+    """A network of one application."""
+    definition = registry.get(op)
+    attrs = {**definition.defaults, **case.attrs}
+    names = tuple(f"x{k}" for k in range(len(case.types)))
+    made = definition.infer(attrs, case.types)
+    outputs = tuple(f"y{k}" for k in range(len(made)))
+    types = dict(zip((*names, *outputs), (*case.types, *made), strict=True))
+    return Graph("net", names, outputs, (Node(op, names, outputs, attrs),), types)
+
+
+def results(graph: Graph, arrays: list[Array]) -> list[Array]:
+    made = compiled(graph)(*arrays)
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+@pytest.mark.parametrize("op", ["loop", "branch"])
+def test_cases(op: str) -> None:
+    for case in registry.get(op).cases():
+        graph, arrays = single(op, case), case_arrays(case)
+        for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def fibonacci() -> Graph:
+    """Carried values that change places: (a, b) becomes (b, a + b), and a is stacked."""
+    kind = TensorType((2,), "int32")
+    nodes = (
+        Node("add", ("a", "b"), ("sum",), {"activation": "", "rounding": "double"}),
+        Node("reshape", ("b",), ("second",), {"shape": (2,)}),
+        Node("reshape", ("a",), ("row",), {"shape": (1, 2)}),
+    )
+    types = {"i": TensorType((), "int32"), **dict.fromkeys(("a", "b", "sum", "second"), kind)}
+    types["row"] = TensorType((1, 2), "int32")
+    return Graph("body", ("i", "a", "b"), ("second", "sum", "row"), nodes, types)
+
+
+def test_carried_values_may_change_places() -> None:
+    kind = TensorType((2,), "int32")
+    case = Case({"body": fibonacci(), "count": 9, "carried": 2}, (kind, kind))
+    graph = single("loop", case)
+    a, b, rows = results(graph, [np.array([0, 2], np.int32), np.array([1, 1], np.int32)])
+    assert rows[:, 0, 0].tolist() == [0, 1, 1, 2, 3, 5, 8, 13, 21]
+    assert (a.tolist(), b.tolist()) == ([34, 76], [55, 123])
+
+
+def test_loops_and_branches_nest() -> None:
+    """Every turn runs a loop, and a branch that depends on the turn's number."""
+    kind, turn = TensorType((2,), "int32"), TensorType((), "int32")
+    branches = {
+        name: replace(one_node("neg" if name == "then" else "relu", kind), name=name) for name in ("then", "otherwise")
+    }
+    nodes = (
+        Node("loop", ("x", "x"), ("p", "q", "all"), {"body": fibonacci(), "count": 3, "carried": 2, "guarded": False}),
+        Node("cast", ("i",), ("odd",), {"dtype": "bool"}),
+        Node("branch", ("odd", "p"), ("next",), branches),
+        Node("reshape", ("all",), ("row",), {"shape": (6,)}),
+    )
+    types = {"i": turn, "odd": TensorType((), "bool"), **dict.fromkeys(("x", "p", "q", "next"), kind)}
+    types |= {"all": TensorType((3, 1, 2), "int32"), "row": TensorType((6,), "int32")}
+    body = Graph("outer", ("i", "x"), ("next", "row"), nodes, types)
+    case = Case({"body": body, "count": 4, "carried": 1}, (kind,))
+    graph, arrays = single("loop", case), [np.array([3, -5], np.int32)]
+    for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_layers_inside_a_loop_are_scheduled() -> None:
+    """A recurrent dense layer; its weights are one constant, whatever the number of turns."""
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(8, 8)).astype(np.float32) / 4
+    state = TensorType((1, 8), "float32")
+    nodes = (
+        Node("dense", ("h", "w"), ("linear",), registry.get("dense").defaults),
+        Node("tanh", ("linear",), ("z",), {"rounding": "double"}),
+        Node("reshape", ("z",), ("row",), {"shape": (1, 8)}),
+    )
+    types = {
+        "i": TensorType((), "int32"),
+        "w": TensorType((8, 8), "float32"),
+        **dict.fromkeys(("h", "linear", "z", "row"), state),
+    }
+    body = Graph("body", ("i", "h"), ("z", "row"), nodes, types, {"w": weight})
+    graph = single("loop", Case({"body": body, "count": 50, "carried": 1}, (state,)))
+    arrays = [rng.normal(size=(1, 8)).astype(np.float32)]
+    for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    module = build_module(optimise(graph, Options()), target_for("cortex-m4"), "test", SPEED)
+    assert len(module.calls) == 1 and module.const_bytes == 8 * 8 * 4
+    assert module.macs == 50 * 64

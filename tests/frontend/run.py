@@ -1,0 +1,24 @@
+"""Running a graph on this computer, as the driver compiles it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc import __version__
+from microc.codegen.project import shared_files
+from microc.driver.export import build_library
+from microc.driver.library import Library
+from microc.driver.model import identifier
+from microc.driver.options import Options
+from microc.driver.pipeline import build_within_budget, fingerprint, optimise
+from microc.graph.ir import Graph
+from microc.plan.plan import plan_module
+from microc.target import target_for
+
+
+def library(graph: Graph) -> Library:
+    options, target = Options(), target_for("host")
+    graph = optimise(replace(graph, name=identifier(graph.name)), options)
+    module, _ = build_within_budget(graph, target, "test", options, None, 0)
+    module = plan_module(module, io_in_arena=True)
+    return build_library(shared_files(replace(module, fingerprint=fingerprint(module, target)), __version__))

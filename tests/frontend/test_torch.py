@@ -1,0 +1,188 @@
+"""PyTorch programs, compiled, against PyTorch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.errors import UnsupportedError, UsageError
+from microc.frontend import torch_export as reader
+from tests.frontend.run import library
+
+torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")
+nn, functional = torch.nn, torch.nn.functional
+
+BOUND = 2e-5
+"""Sums of float32 in another order than PyTorch's, relative above one and absolute below."""
+
+
+class Function(nn.Module):  # type: ignore[misc, name-defined]
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *x: Any) -> Any:
+        return self.function(*x)
+
+
+def flat(results: Any) -> list[Any]:
+    return [x for part in results for x in flat(part)] if isinstance(results, (tuple, list)) else [results]
+
+
+def compare(module: Any, *inputs: Any, bound: float = BOUND) -> None:
+    """The compiled program gives what the module gives."""
+    module = module.eval()
+    with torch.no_grad():
+        wanted = flat(module(*inputs))
+        program = torch.export.export(module, inputs)
+    found = flat(library(reader.read_program(program))(*(x.numpy() for x in inputs)))
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted, strict=True):
+        assert got.shape == tuple(want.shape)
+        np.testing.assert_allclose(got, want.numpy(), rtol=bound, atol=bound)
+
+
+def settled(module: Any, *inputs: Any) -> Any:
+    """The module with all shapes known, and statistics of batches that are not those of new layers."""
+    with torch.no_grad():
+        module(*inputs)
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_mean.uniform_(-1, 1)
+                part.running_var.uniform_(0.5, 2)
+    return module
+
+
+def test_an_image_network() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8)
+    layers = (
+        nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), nn.Conv2d(8, 8, 3, 1, 1, groups=8),
+        nn.Hardswish(), nn.Conv2d(8, 16, 1), nn.ELU(), nn.AvgPool2d(2, 1, 1), nn.ConvTranspose2d(16, 4, 3, 2, 1, 1),
+        nn.LeakyReLU(), nn.MaxPool2d(3, 2, ceil_mode=True), nn.Upsample(scale_factor=2), nn.GroupNorm(2, 4), nn.Flatten(),
+        nn.Dropout(), nn.LazyLinear(10), nn.LogSoftmax(1),
+    )  # fmt: skip
+    compare(settled(nn.Sequential(*layers), x), x)
+
+
+def test_a_signal_network() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(1, 4, 16)
+    layers = (
+        nn.Conv1d(4, 6, 3, padding="same"),
+        nn.PReLU(),
+        nn.MaxPool1d(2),
+        nn.AvgPool1d(2),
+        nn.ConvTranspose1d(6, 2, 3, 2),
+    )
+    compare(
+        settled(nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.LazyLinear(3), nn.Softmax(-1)), x), x
+    )
+
+
+def test_a_transformer() -> None:
+    torch.manual_seed(2)
+    block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+    compare(nn.Sequential(nn.Embedding(20, 8), block, nn.Linear(8, 3)), torch.randint(0, 20, (1, 5)))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(kind: str) -> None:
+    torch.manual_seed(3)
+    layer = getattr(nn, kind)(4, 5, batch_first=True)
+    compare(layer, torch.randn(1, 3, 4))
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "activations": lambda x: functional.softplus(x) + functional.mish(x) + functional.gelu(x) + functional.selu(x),
+    "attention": lambda x: functional.scaled_dot_product_attention(x, x + 1, x - 1, is_causal=True),
+    "bilinear": lambda x: functional.interpolate(x[None], scale_factor=2, mode="bilinear"),
+    "bounds": lambda x: x.clamp(-0.5, 0.5) + x.clamp(min=0) + x.clamp(max=0.3),
+    "chosen": lambda x: torch.where(x > 0, x, x * 0.1).masked_fill(x < -1, 0.0),
+    "constants": lambda x: x * torch.arange(4) + torch.ones(3, 1).cumsum(0),
+    "indexed": lambda x: x[:, [0, 2]],
+    "joined": lambda x: (torch.stack([x, x + 1], 1), torch.cat([x, x], -1), x.chunk(2, -1)),
+    "largest": lambda x: (x.argmax(-1), x.amax(1)),
+    "norms": lambda x: functional.normalize(x, dim=-1) + functional.instance_norm(x),
+    "padded": lambda x: (functional.pad(x, (1, 2, 0, -1)), functional.pad(x, (1, 1), mode="reflect")),
+    "powers": lambda x: (x.abs() + 1) ** 1.5 + x**2 + 1 / (x.abs() + 1),
+    "products": lambda x: torch.einsum("bij,bkj->bik", x, x) @ x,
+    "repeated": lambda x: x.repeat(1, 2, 1).expand(2, 6, 4),
+    "sliced": lambda x: x[:, 1:, ::2] * 2 + 1,
+    "spread": lambda x: x.var(1) + x.std(1),
+    "turned": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2).permute(0, 2, 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    torch.manual_seed(4)
+    compare(Function(FUNCTIONS[name]), torch.randn(2, 3, 4))
+
+
+class Quantised(nn.Module):  # type: ignore[misc, name-defined]
+    """A convolution and a dense layer as PyTorch's quantisation by export writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in (("first", (6, 3, 3, 3)), ("second", (5, 6))):
+            self.register_buffer(name, torch.randint(-127, 127, shape, dtype=torch.int8))
+            self.register_buffer(f"{name}_scales", torch.rand(shape[0]) * 0.01 + 0.001)
+            self.register_buffer(f"{name}_zeros", torch.zeros(shape[0], dtype=torch.int64))
+            self.register_buffer(f"{name}_bias", torch.randn(shape[0]))
+
+    def weight(self, name: str) -> Any:
+        scales, zeros = getattr(self, f"{name}_scales"), getattr(self, f"{name}_zeros")
+        held = getattr(self, name)
+        return torch.ops.quantized_decomposed.dequantize_per_channel(held, scales, zeros, 0, -128, 127, torch.int8)
+
+    def forward(self, x: Any) -> Any:
+        ops = torch.ops.quantized_decomposed
+
+        def rounded(x: Any, scale: float, zero: int) -> Any:
+            stored = ops.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
+            return ops.dequantize_per_tensor(stored, scale, zero, -128, 127, torch.int8)
+
+        x = rounded(x, 0.03, 3)
+        x = rounded(functional.relu(functional.conv2d(x, self.weight("first"), self.first_bias, padding=1)), 0.05, -128)
+        x = rounded(functional.adaptive_avg_pool2d(x, 1), 0.04, -128)
+        return rounded(functional.linear(x.flatten(1), self.weight("second"), self.second_bias), 0.06, 5)
+
+
+def test_a_quantised_program_computes_integers() -> None:
+    import torch.ao.quantization.fx._decomposed
+
+    from microc.driver.options import Options
+    from microc.driver.pipeline import optimise
+
+    torch.manual_seed(5)
+    x = torch.randn(1, 3, 8, 8)
+    compare(Quantised(), x, bound=1e-6)
+    graph = optimise(reader.read_program(torch.export.export(Quantised(), (x,))), Options())
+    layers = [node for node in graph.nodes if node.op in ("conv2d", "dense")]
+    assert len(layers) == 2 and all(graph.types[node.inputs[1]].dtype == "int8" for node in layers)
+
+
+def test_a_file() -> None:
+    torch.manual_seed(6)
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(module, (x,)), file)
+    data = file.getvalue()
+    assert reader.is_torch(data)
+    found = library(reader.read(data, "linear.pt2", {}))(x.numpy())
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=BOUND, atol=BOUND)
+    with pytest.raises(UsageError, match="one shape"):
+        reader.read(data, "linear.pt2", {"x": (1, 4)})
+
+
+def test_what_is_unknown_is_listed() -> None:
+    program = torch.export.export(Function(lambda x: torch.lgamma(x) + torch.digamma(x)), (torch.ones(3),))
+    with pytest.raises(UnsupportedError, match=r"lgamma[\s\S]*digamma"):
+        reader.read_program(program)

@@ -1,0 +1,70 @@
+"""Four channels' weights in a word: the proof of the bounds, and dense layers for cores without SIMD as machine code."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc.ops.pairs import FIELD, HIGH, LOW
+from microc.ops.quads import CHANNELS, TERMS, _packing, pack_quads
+from tests.native import UNDEFINED, build
+from tests.ops.compiled import c_name, compiled_case
+from tests.ops.harness import assert_same, named_cases
+
+DICE = np.random.default_rng(7)
+WEIGHTS = {
+    "small": DICE.integers(-9, 10, (8, 48)),
+    "ordinary": np.clip(DICE.normal(0, 18, (16, 100)), -127, 127).astype(int),
+    "a large one": np.where(np.arange(160).reshape(4, 40) % 53 == 7, -128, DICE.integers(-20, 20, (4, 40))),
+    "lowest": np.full((4, 8), -128),
+}
+
+
+@pytest.mark.parametrize("terms", TERMS)
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_no_inputs_leave_the_fields(name: str, terms: int) -> None:
+    """For the inputs that make each block's sum largest and smallest; and nothing of the weights is lost."""
+    weights = WEIGHTS[name]
+    packing = _packing(weights, terms)
+    if packing is None:
+        pytest.skip("these weights need too many columns")
+    blocks = packing.weights.astype(int).reshape(len(weights), -1, terms)
+    for high, low in ((HIGH, LOW), (LOW, HIGH)):
+        sums = np.where(blocks > 0, blocks * high, blocks * low).sum(-1)
+        assert np.all((sums >= -FIELD) & (sums < FIELD))
+    depth = weights.shape[1]
+    total = packing.weights[:, :depth].astype(int)
+    for column, source in enumerate(packing.repeated):
+        total[:, source] += packing.weights[:, depth + column]
+    np.testing.assert_array_equal(total, weights)
+
+
+def test_words_hold_four_channels() -> None:
+    weights = WEIGHTS["small"]
+    packing = pack_quads(weights)
+    assert packing is not None and packing.terms == max(TERMS) and not packing.repeated.size
+    taken = packing.words.view(np.uint8).reshape(len(weights) // CHANNELS, -1, CHANNELS).astype(int) - 128
+    np.testing.assert_array_equal(taken.transpose(0, 2, 1).reshape(weights.shape), weights)
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m3"])
+def test_dense_layers_equal_the_reference(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """All cases of the family."""
+    definitions = [*importlib.import_module("microc.ops.dense").OPERATORS]
+    cases = {
+        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
+        for number, (name, definition, case) in enumerate(named_cases(definitions))
+    }
+    chosen = [name for name, case in cases.items() if case.schedule.rule == "matrix quads"]
+    assert len(chosen) > 2, cases
+    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
+    for name, case in cases.items():
+        for got, want in zip(case.run(library), case.wanted(), strict=True):
+            try:
+                assert_same(got, want, case.case.tolerance)
+            except AssertionError as difference:
+                raise AssertionError(f"{name}: {difference}") from difference
+    assert "runtime error" not in capfd.readouterr().err

@@ -1,0 +1,118 @@
+"""Schedules for cores with vectors (MVE): the same integers as the reference, and everything that repeats in lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.conv_geometry import DEFAULTS
+from microc.ops.lowering import LoweredGroup, lower_group
+from microc.ops.registry import get
+from microc.schedule.cost import estimate
+from microc.schedule.meaning import meanings
+from microc.schedule.rules import schedule_kernel
+from microc.target import target_for
+from microc.tir import ir
+from microc.tir.interp import run
+from microc.tir.lower import lower
+from microc.tir.lower.lane_patterns import rounding_shift
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
+from microc.tir.verify import verify
+from tests.schedule.test_depthwise import LAYERS, arguments, reference
+
+M55 = target_for("cortex-m55")
+SCALAR_SCALING = ("smmulr", "smmlar", "ssat8")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_depthwise_in_lanes_is_exact(name: str) -> None:
+    graph, group = LAYERS[name].group()
+    schedule = schedule_kernel(group.func, "conv2d", M55)
+    func = lower(schedule.func)
+    verify(func, trust_data=True)
+    calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
+    assert any(call.startswith("qrdmulh") for call in calls) and not calls & set(SCALAR_SCALING)
+    x = LAYERS[name].input()
+    arrays = arguments(group, schedule, func, x)
+    run(func, arrays, meanings())
+    result = arrays[len(group.params)]
+    np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
+
+
+def matrix(pixels: int, depth: int, channels: int, *, bias: bool) -> tuple[Graph, LoweredGroup]:
+    """A pointwise convolution and its requantisation."""
+    dice = np.random.default_rng(3)
+    consts: dict[str, Array] = {
+        "w": dice.integers(-127, 127, (channels, 1, 1, depth), endpoint=True).astype(np.int8),
+        "b": dice.integers(-20000, 20000, channels).astype(np.int32),
+        "m": dice.integers(1 << 30, (1 << 31) - 1, channels).astype(np.int32),
+        "s": dice.integers(-10, -6, channels).astype(np.int8),
+    }
+    names = ("x", "w", "b") if bias else ("x", "w")
+    consts = {name: array for name, array in consts.items() if bias or name != "b"}
+    types = {name: TensorType(array.shape, str(array.dtype)) for name, array in consts.items()}
+    types["x"] = TensorType((1, 1, pixels, depth), "int8")
+    attrs: dict[str, Attr] = {**DEFAULTS, "pad_value": 0, "out_dtype": "int32"}
+    types["acc"] = get("conv2d").infer(attrs, [types[name] for name in names])[0]
+    types["y"] = TensorType(types["acc"].shape, "int8")
+    scaling: dict[str, Attr] = {"multiplier": None, "shift": None, "shift_range": (-10, -6), "input_zero_point": 0}
+    scaling |= {"rounding": "double", "bound": (1 << 22) + 20000, "zero_point": 3}
+    scaling |= {"minimum": -128, "maximum": 127, "out_dtype": "int8"}
+    nodes = (Node("conv2d", names, ("acc",), attrs), Node("requantize", ("acc", "m", "s"), ("y",), scaling))
+    graph = Graph("g", ("x",), ("y",), nodes, types, consts)
+    return graph, lower_group(graph, nodes, M55, "kernel")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("pixels", "depth", "channels"),
+    [(7, 20, 67), (4, 16, 50), (3, 9, 97), (8, 40, 1), (1, 64, 130), (1, 33, 262), (1, 32, 67), (1, 16, 3), (1, 7, 1)],
+)
+def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool) -> None:
+    """Whatever channels remain: all of them by products."""
+    graph, group = matrix(pixels, depth, channels, bias=bias)
+    schedule = schedule_kernel(group.func, "conv2d", M55)
+    func = lower(schedule.func)
+    verify(func, trust_data=True)
+    calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
+    assert any(call.startswith("dot_") for call in calls)
+    stored = [s for s in walk_stmt(func.body) if isinstance(s, ir.Store) and s.buffer.scope == "local"]
+    assert not any(isinstance(s.value, ir.Bin) for s in stored)
+    x = np.random.default_rng(4).integers(-128, 127, (1, 1, pixels, depth), endpoint=True).astype(np.int8)
+    arrays = arguments(group, schedule, func, x.reshape(func.params[0].shape))
+    run(func, arrays, meanings())
+    result = arrays[len(group.params)]
+    np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
+
+
+def test_the_loop_inside_an_intrinsic_is_counted() -> None:
+    """A product of bytes takes two instructions for 16 steps, whatever the depth, and some that do not grow."""
+
+    def instructions(depth: int) -> float:
+        _, group = matrix(1, depth, 64, bias=True)
+        return estimate(lower(schedule_kernel(group.func, "conv2d", M55).func), M55).instructions
+
+    steps = 64 * (640 - 128) // 16
+    assert 2 * steps < instructions(640) - instructions(128) < 3 * steps
+
+
+def test_rounding_added_by_the_multiplication_is_recognised() -> None:
+    """With a zero point, with what else is added, by a distance that is data or a number; not what rounds otherwise."""
+    x, m, s = ir.Var("x"), ir.Var("m"), ir.Var("s")
+    one, product = ir.const(1, "int32"), ir.call("smmulr", x << 1, m)
+    half = one << (s - 1)
+
+    def rounded(added: ir.Expr, distance: ir.Expr | int) -> ir.Expr:
+        return ir.call("smmlar", x << 1, m, added) >> distance
+
+    assert rounding_shift(rounded(half, s)) == (product, s, 0)
+    assert rounding_shift(rounded(half * -255, s)) == (product, s, -128)
+    assert rounding_shift(rounded((x >> 31) + half * 7, s)) == (product + (x >> 31), s, 3)
+    number = rounding_shift(rounded((x >> 31) + (16 + 3 * 32), 5))
+    assert number == (product + (x >> 31), ir.const(5, "int32"), 3)
+    assert rounding_shift(rounded(half * 2, s)) is None
+    assert rounding_shift(rounded(half + 1, s)) is None
+    assert rounding_shift(rounded(one << s, s)) is None
+    assert rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
