@@ -25,6 +25,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "cc": "gcc libc6-dev",
         "make": "make",
         "qemu-system-arm": "qemu-system-arm",
+        "qemu-system-avr": "qemu-system-misc",
         "qemu-system-riscv32": "qemu-system-misc",
         "qemu-system-riscv64": "qemu-system-misc",
         "gdb-multiarch": "gdb-multiarch",

@@ -16,6 +16,10 @@ PROGRAMS = (
     ("make", "building projects", True),
     ("arm-none-eabi-gcc", "building for Arm boards", False),
     ("qemu-system-arm", "emulated boards", False),
+    ("riscv64-unknown-elf-gcc", "building for RISC-V boards", False),
+    ("qemu-system-riscv32", "emulated RISC-V boards", False),
+    ("avr-gcc", "building for AVR boards", False),
+    ("qemu-system-avr", "emulated AVR boards", False),
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )
@@ -52,7 +56,7 @@ def examine() -> tuple[Finding, ...]:
 def remedy(findings: tuple[Finding, ...]) -> str:
     """Commands that install everything that is missing; empty when nothing is."""
     packages = [f.name for f in findings if f.missing and f.purpose == "Python package"]
-    programs = [PACKAGES[f.name] for f in findings if f.missing and f.name in PACKAGES]
+    programs = dict.fromkeys(PACKAGES[f.name] for f in findings if f.missing and f.name in PACKAGES)
     lines = ["pip install " + " ".join(packages)] if packages else []
     lines += ["apt-get install -y --no-install-recommends " + " ".join(programs)] if programs else []
     return "\n".join(lines)

@@ -58,6 +58,11 @@ class Project:
     def emulated(self) -> bool:
         return "emulator" in self.board.raw
 
+    @property
+    def counted(self) -> bool:
+        """Whether the emulator's time follows the instructions."""
+        return "ticks_per_instruction" in self.board.raw.get("emulator", {})
+
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
@@ -179,8 +184,8 @@ class Device:
         return self.client.run(repeat=repeat)
 
     def instructions(self, ticks: int) -> int | None:
-        """Instructions that took ``ticks`` on an emulated board; None on any other."""
-        return instructions(self.project.board, ticks) if self.project.emulated else None
+        """Instructions that took ``ticks`` on a board whose emulator counts them; None on any other."""
+        return instructions(self.project.board, ticks) if self.project.counted else None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""
