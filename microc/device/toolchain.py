@@ -174,7 +174,7 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
     compiler = _host_compiler()
     command = [
@@ -184,6 +184,7 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
         "-shared",
         "-fPIC",
         f"-I{folder}",
+        *flags,
         *map(str, sources),
         "-o",
         str(target),
