@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.halves import HALVES
 from microc.errors import InternalError
 from microc.schedule.intrinsics import SCALAR, Intrin
 from microc.schedule.intrinsics.base import LANE
@@ -46,6 +47,8 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
     """C of the helper called ``name``; what it needs in turn is added to the printer's helpers."""
     if name in VECTORS:
         return _vector(name)
+    if name in HALVES:
+        return list(HALVES[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer)
     match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf])(\d+)", name)

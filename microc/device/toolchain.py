@@ -175,7 +175,10 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
 
 
 def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
+    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
+
+    ``flags``: more arguments for the compiler; a later ``-O`` counts.
+    """
     compiler = _host_compiler()
     command = [
         compiler,

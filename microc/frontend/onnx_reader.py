@@ -7,7 +7,9 @@ quantize and dequantize nodes. Whatever depends on constants and static shapes o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_elementwise,
@@ -99,9 +101,33 @@ def _translate(builder: Builder, operator: Operator) -> None:
         application.refuse("the operator is only computed on constants", _hint(operator))
     if spelling.dtypes:
         found = application.type(application.value(0)).dtype
+        if found in HALF and found not in spelling.dtypes:
+            _spell_widened(application, spelling, found)
+            return
         if found not in spelling.dtypes:
             application.refuse(f"{found} data", "export the model in float32, or quantised to 8 bits")
     spelling.spell(application)
+
+
+def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> None:
+    """An operator on floats of 16 bits is computed in float32, its results are rounded: as ONNX's definition says, which no
+    core computes otherwise."""
+    builder, operator = application.builder, application.operator
+    inputs = list(operator.inputs)
+    for position, name in enumerate(operator.inputs):
+        if name and application.type(application.value(position)).dtype in HALF:
+            inputs[position] = application.emit("cast", (application.value(position),), {"dtype": "float32"})
+    wide = [builder.unique(f"{name}_wide") if name else "" for name in operator.outputs]
+    widened = replace(operator, inputs=tuple(inputs), outputs=tuple(wide))
+    spelling.spell(Application(widened, builder, application.loc))
+    for position, name in enumerate(wide):
+        if not name:
+            continue
+        value = builder.value(name, application.where)
+        if application.type(value).dtype == "float32":
+            application.result("cast", (value,), {"dtype": dtype}, position)
+        else:
+            application.result_alias(value, position)
 
 
 def _hint(operator: Operator) -> str:
