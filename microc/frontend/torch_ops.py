@@ -106,10 +106,6 @@ def clamp(a: Application) -> str:
     )
 
 
-def composed_relu(a: Application) -> str:
-    return a.emit("relu", (a.operand("self"),))
-
-
 def leaky(a: Application) -> str:
     return a.emit("leaky_relu", (a.operand("self"),), {"alpha": float(a.argument("negative_slope"))})
 
@@ -448,7 +444,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "pow": power,
     "prod": reduction("prod"),
     "reciprocal": reciprocal,
-    "relu": composed_relu,
+    "relu": unary("relu"),
     "remainder": binary("floor_mod"),
     "repeat": repeat,
     "round": unary("round"),
