@@ -175,16 +175,20 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path, optimize: str = "-O2") -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
+
+    ``flags``: more arguments for the compiler; a later ``-O`` counts.
+    """
     compiler = _host_compiler()
     command = [
         compiler,
         "-std=c99",
-        optimize,
+        "-O2",
         "-shared",
         "-fPIC",
         f"-I{folder}",
+        *flags,
         *map(str, sources),
         "-o",
         str(target),
