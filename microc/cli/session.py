@@ -154,6 +154,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         disabled=frozenset(arguments.disable_pass),
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
+        hybrid=arguments.hybrid,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
@@ -171,6 +172,7 @@ def reading(arguments: Arguments) -> dict[str, Any]:
         "output_dtype": dict(arguments.output_dtype),
         "input_layout": dict(arguments.input_layout),
         "output_layout": dict(arguments.output_layout),
+        "plugins": tuple(arguments.plugins),
     }
 
 

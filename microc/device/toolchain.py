@@ -175,8 +175,11 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
+
+    ``flags``: more arguments for the compiler; a later ``-O`` counts.
+    """
     compiler = _host_compiler()
     command = [
         compiler,
@@ -185,6 +188,7 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
         "-shared",
         "-fPIC",
         f"-I{folder}",
+        *flags,
         *map(str, sources),
         "-o",
         str(target),

@@ -7,7 +7,7 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from microc.schedule.choose import Choice
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
+from microc.tir.rewrite import map_stmt, replace_buffers, substitute_stmt, walk_stmt
 from microc.tir.stream import Place, names_of, placed
 
 _ZERO = ir.const(0, "int32")
@@ -88,6 +89,7 @@ class _Control:
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
         self.workspaces: list[ir.Buffer] = []
         self.scratch: dict[tuple[str, int], int] = {}
+        self.scoped: set[str] = set()
 
     def build(self) -> LoweredControl:
         graph, node = self.graph, self.node
@@ -267,7 +269,33 @@ class _Control:
             counts[own.dtype] = number + 1
             self.scratch[own.dtype, number] = max(self.scratch.get((own.dtype, number), 0), own.size)
             at[own] = Place(ir.Buffer(_shared_name(own.dtype, number), (1,), own.dtype, "workspace"), _ZERO)
-        return placed(func.body, at)
+        return self.renamed(placed(func.body, at))
+
+    def renamed(self, body: ir.Stmt) -> ir.Stmt:
+        """The statements with names for values and registers that no kernel before has used: in C they may share a scope."""
+        declared = set[str]()
+        values: dict[ir.Var, ir.Var] = {}
+        buffers: dict[ir.Buffer, ir.Buffer] = {}
+        for stmt in walk_stmt(body):
+            match stmt:
+                case ir.Let(var) if var.name in self.scoped:
+                    values[var] = replace(var, name=self.fresh(var.name))
+                case ir.Alloc(buffer) if buffer.name in self.scoped:
+                    buffers[buffer] = replace(buffer, name=self.fresh(buffer.name))
+                case ir.Let(var):
+                    declared.add(var.name)
+                case ir.Alloc(buffer):
+                    declared.add(buffer.name)
+                case _:
+                    pass
+        self.scoped |= declared
+
+        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+            if isinstance(stmt, ir.Let) and stmt.var in values:
+                return replace(stmt, var=values[stmt.var])
+            return stmt
+
+        return replace_buffers(map_stmt(substitute_stmt(body, values), on_stmt), buffers)
 
 
 def _shared_name(dtype: str, number: int) -> str:

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from microc.device.toolchain import PACKAGES
 
 LIBRARIES = ("numpy", "jinja2", "onnx", "tflite", "flatbuffers", "pyserial", "cobs", "pyelftools", "jsonschema")
+READERS = (
+    ("h5py", "Keras models: microc[keras]"),
+    ("skl2onnx", "scikit-learn's estimators: microc[sklearn]"),
+    ("torch", "PyTorch programs: microc[torch]"),
+)
+"""Python packages that some formats need."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),
@@ -47,6 +53,7 @@ def examine() -> tuple[Finding, ...]:
     found = [Finding("python", "microc itself", True, platform.python_version(), "")]
     for name in LIBRARIES:
         found.append(Finding(name, "Python package", True, _package_version(name), ""))
+    found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in PROGRAMS:
         path = shutil.which(name) or ""
         found.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))

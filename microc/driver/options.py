@@ -9,9 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.errors import UsageError
+from microc.plugin import Plugin, load_plugin
 from microc.target import GOALS
 from microc.transform.boundary import EVERY
 
+HYBRID = ("float", "dynamic")
 REQUANTIZE = ("float", "fixed")
 OPT_LEVELS = (0, 1, 2)
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
@@ -27,9 +29,12 @@ class Options:
       and ends in the file.
     - ``input_dtype``, ``output_dtype``, ``input_layout``, ``output_layout``: what the application gives and takes, by name or for
       all (:class:`microc.transform.boundary.Boundary`); operators at the ends convert.
+    - ``plugins``: operators of the user's own (:mod:`microc.plugin`).
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
+    - ``hybrid``: how layers of floats with integer weights are computed: ``float`` on widened weights, or ``dynamic`` as LiteRT
+      does, quantising data row by row.
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
     - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
       percent of the flash.
@@ -48,11 +53,13 @@ class Options:
     output_dtype: Mapping[str, str] = field(default_factory=dict)
     input_layout: Mapping[str, str] = field(default_factory=dict)
     output_layout: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[Plugin, ...] = ()
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     io_in_arena: bool = True
     requantize: str = "float"
+    hybrid: str = "float"
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
@@ -64,7 +71,10 @@ class Options:
 
 
 def make_options(**values: Any) -> Options:
-    """Options from keywords; UsageError for one that does not exist or has no such value."""
+    """Options from keywords; UsageError for one that does not exist or has no such value.
+
+    ``plugins`` may be paths of plugin files, which are loaded.
+    """
     known = {field.name for field in fields(Options)}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -72,6 +82,9 @@ def make_options(**values: Any) -> Options:
     for name, kind in (("disabled", frozenset), ("required", frozenset), ("inputs", tuple), ("outputs", tuple)):
         given = values.get(name, ())
         values[name] = kind((given,) if isinstance(given, str) else given)
+    plugins = values.get("plugins", ())
+    plugins = (plugins,) if isinstance(plugins, (str, Path, Plugin)) else plugins
+    values["plugins"] = tuple(p if isinstance(p, Plugin) else load_plugin(p) for p in plugins)
     for name in ENDS:
         given = values.get(name) or {}
         values[name] = {EVERY: given} if isinstance(given, str) else given
@@ -82,6 +95,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
     if chosen.requantize not in REQUANTIZE:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    if chosen.hybrid not in HYBRID:
+        raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not isinstance(chosen.flash, int) or chosen.flash < 0:

@@ -17,7 +17,8 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.tflite_options import Options, as_array, custom_options, reading, short_vector, text
+from microc.frontend.tflite_options import Custom, Options, as_array, custom_options, reading, short_vector, text
+from microc.frontend.tflite_sparse import dense, read_sparsity
 from microc.graph.ir import Quant, TensorType
 
 IDENTIFIER = b"TFL3"
@@ -67,7 +68,7 @@ class Tensor:
 class Operator:
     """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
 
-    ``custom`` are the options of a custom operator that are numbers or text, empty where they are no flexbuffer map.
+    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map.
     """
 
     index: int
@@ -75,7 +76,7 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Options
-    custom: Mapping[str, int | float | str] = field(default_factory=dict)
+    custom: Mapping[str, Custom] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -149,7 +150,7 @@ class TfliteFile:
             code = self._model.OperatorCodes(_below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
             name = self._builtins.get(number, f"BUILTIN_{number}")
-            custom: Mapping[str, int | float | str] = {}
+            custom: Mapping[str, Custom] = {}
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
                 custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())
@@ -248,6 +249,8 @@ class TfliteFile:
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
             raise UnsupportedError(f"a constant of {tensor.type.dtype}", where=where)
+        if tensor.sparse:
+            return self._read_sparse(tensor, raw, where)
         expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
         if len(raw) != expected:
             raise ModelError(f"holds {len(raw)} bytes; its shape and dtype take {expected}", where=where)
@@ -259,6 +262,19 @@ class TfliteFile:
         native = dtypes.to_numpy(tensor.type.dtype)
         stored: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<"))
         return stored.astype(native).reshape(tensor.type.shape)
+
+    def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
+        """A sparse constant, made dense."""
+        if tensor.packed or tensor.type.dtype == "bool":
+            raise UnsupportedError(f"a sparse constant of {'int4' if tensor.packed else 'bool'}", where=where)
+        with reading(where):
+            table = self._graph.Tensors(tensor.index).Sparsity()
+        self.charge(_TABLE_COST + _ELEMENT_COST * tensor.type.size)
+        native = dtypes.to_numpy(tensor.type.dtype)
+        if len(raw) % native.itemsize:
+            raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
+        values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
+        return dense(values, tensor.type.shape, read_sparsity(table, where), where)
 
 
 def check_size(kind: TensorType, where: str) -> None:

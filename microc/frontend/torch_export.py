@@ -13,12 +13,17 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
-from microc.frontend import torch_nn, torch_ops
+from microc.frontend import torch_moves, torch_nn, torch_norm, torch_ops
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
 
-SPELLINGS: Mapping[str, Spelling] = {**torch_ops.SPELLINGS, **torch_nn.SPELLINGS}
+SPELLINGS: Mapping[str, Spelling] = {
+    **torch_ops.SPELLINGS,
+    **torch_moves.SPELLINGS,
+    **torch_nn.SPELLINGS,
+    **torch_norm.SPELLINGS,
+}
 """By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
 WHOLE = (
@@ -183,6 +188,8 @@ class _Translation:
         application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
             return self.computed(node, *arguments)
+        if name.startswith("_assert"):  # about shapes and dtypes, which are known
+            return None
         spelling = SPELLINGS.get(name)
         if spelling is None:
             self.refuse(f"the operator {target} is unknown to microc")

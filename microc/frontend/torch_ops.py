@@ -1,9 +1,9 @@
-"""Spellings of ATen's elementwise operators, reductions and operators that move elements."""
+"""Spellings of ATen's elementwise operators, reductions and searches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ def unary(op: str, **attrs: Attr) -> Spelling:
 
 
 def binary(op: str, *, swapped: bool = False) -> Spelling:
-    """An operator on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+    """Arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
 
     def spell(a: Application) -> str:
-        x, y = _pair(a, a.argument("self"), a.argument("other"))
+        x, y = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
         alpha = a.argument("alpha", 1)
         if alpha not in (1, None):
             y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
@@ -30,16 +30,52 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
     return spell
 
 
-def _pair(a: Application, x: Any, y: Any) -> tuple[str, str]:
-    """Both operands in the dtype that PyTorch computes in."""
-    tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
-    found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
-    reals = [dtype for dtype in found if dtypes.is_float(dtype)]
-    number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
-    dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
-    return a.cast(a.value(x, "" if isinstance(x, str) else dtype), dtype), a.cast(
-        a.value(y, "" if isinstance(y, str) else dtype), dtype
-    )
+def comparison(op: str) -> Spelling:
+    return lambda a: a.emit(op, _pair(a, a.argument("self"), a.argument("other")))
+
+
+def _pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+    """Both operands in one dtype: the one given, else the one that PyTorch promotes them to."""
+    if not dtype:
+        tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
+        found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
+        reals = [name for name in found if dtypes.is_float(name)]
+        number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
+        dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
+    return _as(a, x, dtype), _as(a, y, dtype)
+
+
+def _as(a: Application, x: Any, dtype: str) -> str:
+    return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
+
+
+def divide(a: Application) -> str:
+    """div, rounded down or to zero where it says so."""
+    mode = a.argument("rounding_mode")
+    pair = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    if mode == "floor":
+        return a.emit("floor_div", pair)
+    quotient = a.emit("div", pair)
+    return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncated(a, quotient)
+
+
+def _truncated(a: Application, x: str) -> str:
+    whole = a.emit("floor", (a.emit("abs", (x,)),))
+    return a.emit("mul", (_signs(a, x), whole))
+
+
+def _signs(a: Application, x: str) -> str:
+    zero = a.value(0, a.dtype(x))
+    sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
+    return a.emit("sub", sides)
+
+
+def sign(a: Application) -> str:
+    return _signs(a, a.operand("self"))
+
+
+def truncate(a: Application) -> str:
+    return _truncated(a, a.operand("self"))
 
 
 def power(a: Application) -> str:
@@ -68,10 +104,6 @@ def clamp(a: Application) -> str:
         (x,),
         {"minimum": -most if low is None else float(low), "maximum": most if high is None else float(high)},
     )
-
-
-def composed_relu(a: Application) -> str:
-    return a.emit("relu", (a.operand("self"),))
 
 
 def leaky(a: Application) -> str:
@@ -127,16 +159,50 @@ def log_softmax(a: Application) -> str:
 
 
 def reduction(op: str) -> Spelling:
-    """A reduction over ``dim``, or over everything."""
+    """A reduction over ``dim``, or over everything, in the dtype that PyTorch computes it in."""
 
     def spell(a: Application) -> str:
-        x = a.operand("self")
+        x = a.cast(a.operand("self"), a.result_dtype())
         rank, dims = len(a.shape(x)), a.argument("dim")
         dims = [dims] if isinstance(dims, int) else dims
         axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
         return a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
 
     return spell
+
+
+def extreme(op: str, of_two: str, place: str) -> Spelling:
+    """max and min: of two tensors, along an axis with the places, or of everything."""
+
+    def spell(a: Application) -> Any:
+        if a.argument("other") is not None:
+            return a.emit(of_two, _pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+        x, dim = a.operand("self"), a.argument("dim")
+        if dim is None:
+            return a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+        keep = bool(a.argument("keepdim", False))
+        largest = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
+        return largest, a.emit(place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"})
+
+    return spell
+
+
+def top(a: Application) -> tuple[str, ...]:
+    attrs = {
+        "axis": int(a.argument("dim", -1)),
+        "k": int(a.argument("k")),
+        "largest": bool(a.argument("largest", True)),
+    }
+    return a.write.emit_all("topk", (a.operand("self"),), attrs)
+
+
+def running_sum(a: Application) -> str:
+    return a.emit("cumsum", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+
+
+def flip(a: Application) -> str:
+    x = a.operand("self")
+    return a.emit("reverse", (x,), {"axes": tuple(sorted(d % len(a.shape(x)) for d in a.argument("dims")))})
 
 
 def variance(a: Application) -> str:
@@ -175,231 +241,76 @@ def place_of(op: str) -> Spelling:
     return spell
 
 
-# ---------------------------------------------------------------- moving elements
-
-
-def view(a: Application) -> str:
-    return a.reshaped(a.operand("self"), a.result_shape())
-
-
-def same(a: Application) -> str:
-    """A copy, a change of strides, dropout: the same elements."""
-    return a.operand("self") if a.argument("self") is not None else a.operand("input")
-
-
-def permute(a: Application) -> str:
-    x = a.operand("self")
-    rank = len(a.shape(x))
-    if a.name == "permute":
-        axes = [d % rank for d in a.argument("dims")]
-    else:
-        axes = list(range(rank))
-        one, other = (0, rank - 1) if a.name == "t" else (a.argument("dim0") % rank, a.argument("dim1") % rank)
-        axes[one], axes[other] = axes[other], axes[one]
-    return x if axes == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
-
-
-def expand(a: Application) -> str:
-    """Ones repeated: elements are gathered from the same place."""
-    x, wanted = a.operand("self"), a.result_shape()
-    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
-    for axis, extent in enumerate(wanted):
-        if a.shape(x)[axis] != extent:
-            places = a.write.new_constant("repeat", np.zeros(extent, np.int32))
-            x = a.emit("gather", (x, places), {"axis": axis})
-    return x
-
-
-def repeat(a: Application) -> str:
-    x, wanted = a.operand("self"), a.result_shape()
-    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
-    for axis, extent in enumerate(wanted):
-        have = a.shape(x)[axis]
-        if have != extent:
-            x = a.emit("concat", (x,) * (extent // have), {"axis": axis})
-    return x
-
-
-def concat(a: Application) -> str:
-    parts = [a.value(part) for part in a.argument("tensors")]
-    parts = [part for part in parts if 0 not in a.shape(part)]
-    if len(parts) == 1:
-        return parts[0]
-    return a.emit("concat", parts, {"axis": int(a.argument("dim", 0))})
-
-
-def stack(a: Application) -> str:
-    axis, wanted = int(a.argument("dim", 0)), a.result_shape()
-    axis %= len(wanted)
-    one = (*wanted[:axis], 1, *wanted[axis + 1 :])
-    return a.emit("concat", [a.reshaped(a.value(part), one) for part in a.argument("tensors")], {"axis": axis})
-
-
-def sliced(a: Application, x: str, axis: int, begin: int, end: int, step: int = 1) -> str:
-    """Elements begin, begin + step ... below end along an axis."""
-    shape = a.shape(x)
-    if (begin, end, step) == (0, shape[axis], 1):
-        return x
-    starts, ends, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], ends[axis], strides[axis] = begin, end, step
-    return a.emit("slice", (x,), {"begin": tuple(starts), "end": tuple(ends), "strides": tuple(strides)})
-
-
-def slice_(a: Application) -> str:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    begin, end, step = slice(a.argument("start"), a.argument("end"), a.argument("step", 1)).indices(a.shape(x)[axis])
-    return sliced(a, x, axis, begin, end, step)
-
-
-def select(a: Application) -> str:
-    x, axis = a.operand("self"), int(a.argument("dim")) % len(a.shape(a.operand("self")))
-    place = int(a.argument("index")) % a.shape(x)[axis]
-    return a.reshaped(sliced(a, x, axis, place, place + 1), a.result_shape())
-
-
-def split(a: Application) -> tuple[str, ...]:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    extents = [a.result_shape(k)[axis] for k in range(len(a.node.meta["val"]))]
-    starts = [sum(extents[:k]) for k in range(len(extents))]
-    return tuple(sliced(a, x, axis, start, start + extent) for start, extent in zip(starts, extents, strict=True))
-
-
-def unbind(a: Application) -> tuple[str, ...]:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    return tuple(a.reshaped(sliced(a, x, axis, k, k + 1), a.result_shape(k)) for k in range(a.shape(x)[axis]))
-
-
-def pad(a: Application) -> str:
-    """constant_pad_nd: pairs from the last axis on; negative ones cut."""
-    x, amounts = a.operand("self"), a.argument("pad")
-    rank = len(a.shape(x))
-    pairs: list[Sequence[int]] = [(0, 0)] * rank
-    for k in range(len(amounts) // 2):
-        pairs[rank - 1 - k] = amounts[2 * k : 2 * k + 2]
-    for axis, (before, after) in enumerate(pairs):
-        x = sliced(a, x, axis, max(-before, 0), a.shape(x)[axis] - max(-after, 0))
-    padding = tuple((max(int(b), 0), max(int(e), 0)) for b, e in pairs)
-    if not any(map(any, padding)):
-        return x
-    return a.emit("pad", (x,), {"padding": padding, "value": float(a.argument("value", 0) or 0)})
-
-
-def embedding(a: Application) -> str:
-    return a.emit("gather", (a.operand("weight"), a.operand("indices")), {"axis": 0})
-
-
-def index_select(a: Application) -> str:
-    return a.emit("gather", (a.operand("self"), a.operand("index")), {"axis": int(a.argument("dim"))})
-
-
-def index(a: Application) -> str:
-    """index by one tensor along one axis, the others whole."""
-    x, places = a.operand("self"), a.argument("indices")
-    given = [axis for axis, place in enumerate(places) if place is not None]
-    if len(given) != 1:
-        a.refuse("indices along several axes")
-    return a.emit("gather", (x, a.value(places[given[0]])), {"axis": given[0]})
-
-
-def to_dtype(a: Application) -> str:
-    return a.cast(a.operand("self"), a.result_dtype())
-
-
 def where(a: Application) -> str:
     x, y = _pair(a, a.argument("self"), a.argument("other"))
     return a.emit("where", (a.operand("condition"), x, y))
 
 
-def filled(a: Application) -> str:
-    """full_like and its kin: a constant of the operand's shape."""
-    number = {"zeros_like": 0, "ones_like": 1}.get(a.name, a.argument("fill_value"))
-    return a.write.new_constant("full", np.full(a.result_shape(), number, dtypes.to_numpy(a.result_dtype())))
-
-
 SPELLINGS: Mapping[str, Spelling] = {
     "_log_softmax": log_softmax,
     "_softmax": softmax,
-    "_to_copy": to_dtype,
-    "_unsafe_view": view,
     "abs": unary("abs"),
     "add": binary("add"),
-    "alias": same,
     "amax": reduction("max"),
     "amin": reduction("min"),
     "argmax": place_of("argmax"),
     "argmin": place_of("argmin"),
-    "cat": concat,
     "ceil": unary("ceil"),
     "clamp": clamp,
     "clamp_max": clamp,
     "clamp_min": clamp,
-    "clone": same,
-    "constant_pad_nd": pad,
-    "contiguous": same,
-    "detach": same,
-    "div": binary("div"),
-    "dropout": same,
+    "cos": unary("cos"),
+    "cumsum": running_sum,
+    "div": divide,
     "elu": elu,
-    "embedding": embedding,
-    "eq": binary("equal"),
+    "eq": comparison("equal"),
     "erf": unary("erf"),
     "exp": unary("exp"),
-    "expand": expand,
     "expm1": exponential_less_one,
-    "flatten": view,
+    "flip": flip,
     "floor": unary("floor"),
-    "full_like": filled,
-    "ge": binary("greater_equal"),
+    "floor_divide": binary("floor_div"),
+    "ge": comparison("greater_equal"),
     "gelu": gelu,
-    "gt": binary("greater"),
+    "gt": comparison("greater"),
     "hardsigmoid": hard_sigmoid,
     "hardswish": unary("hard_swish"),
     "hardtanh": clamp,
-    "index": index,
-    "index_select": index_select,
-    "le": binary("less_equal"),
+    "le": comparison("less_equal"),
     "leaky_relu": leaky,
-    "lift_fresh_copy": same,
     "linalg_vector_norm": norm,
     "log": unary("log"),
     "log1p": logarithm_of_one_more,
-    "logical_and": binary("logical_and"),
+    "logical_and": comparison("logical_and"),
     "logical_not": unary("logical_not"),
-    "logical_or": binary("logical_or"),
-    "lt": binary("less"),
+    "logical_or": comparison("logical_or"),
+    "lt": comparison("less"),
+    "max": extreme("max", "maximum", "argmax"),
     "maximum": binary("maximum"),
     "mean": reduction("mean"),
+    "min": extreme("min", "minimum", "argmin"),
     "minimum": binary("minimum"),
     "mul": binary("mul"),
-    "ne": binary("not_equal"),
+    "ne": comparison("not_equal"),
     "neg": unary("neg"),
-    "ones_like": filled,
-    "permute": permute,
     "pow": power,
     "prod": reduction("prod"),
     "reciprocal": reciprocal,
-    "relu": composed_relu,
-    "repeat": repeat,
+    "relu": unary("relu"),
+    "remainder": binary("floor_mod"),
     "round": unary("round"),
     "rsqrt": unary("rsqrt"),
     "rsub": binary("sub", swapped=True),
-    "select": select,
     "sigmoid": unary("sigmoid"),
-    "slice": slice_,
+    "sign": sign,
+    "sin": unary("sin"),
     "softplus": unary("softplus"),
-    "split_with_sizes": split,
     "sqrt": unary("sqrt"),
-    "squeeze": view,
-    "stack": stack,
     "sub": binary("sub"),
     "sum": reduction("sum"),
-    "t": permute,
     "tanh": unary("tanh"),
-    "transpose": permute,
-    "unbind": unbind,
-    "unsqueeze": view,
+    "topk": top,
+    "trunc": truncate,
     "var": variance,
-    "view": view,
     "where": where,
-    "zeros_like": filled,
 }
