@@ -51,7 +51,7 @@ class Options:
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
-        if self.kind == getattr(union, name) and self.table is not None:
+        if self.kind == getattr(union, name, -1) and self.table is not None:
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
@@ -128,7 +128,7 @@ def custom_options(data: bytes) -> Mapping[str, int | float | str]:
         return {}
     try:
         found = flexbuffers.Loads(data)
-    except (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError, RecursionError):
+    except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
     pairs = found.items() if isinstance(found, dict) else ()
     return {str(name): value for name, value in pairs if isinstance(value, (int, float, str))}
