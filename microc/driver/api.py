@@ -16,20 +16,22 @@ from microc.driver.export import build_library
 from microc.driver.fit import capacity, check_module, footprint, room_of
 from microc.driver.library import Library
 from microc.driver.lower import Progress
+from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
-from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
+from microc.plugin import Plugin, active
 from microc.target import Board, target_for
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A network compiled for a board, in memory."""
+    """A network compiled for a board, in memory; ``plugins`` are those that it was compiled with."""
 
     module: Module
     board: Board
+    plugins: tuple[Plugin, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
@@ -88,7 +90,8 @@ class Program:
 
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
-        return project_files(self.module, self.board, __version__)
+        with active(self.plugins):
+            return project_files(self.module, self.board, __version__)
 
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
@@ -99,7 +102,8 @@ class Program:
 
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
-        return build_library(shared_files(self.module, __version__))
+        with active(self.plugins):
+            return build_library(shared_files(self.module, __version__))
 
 
 def _streamed(call: Call) -> dict[str, Any] | None:
@@ -124,7 +128,7 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
 
 @overload
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: None = None,
@@ -134,7 +138,7 @@ def compile(
 ) -> Library: ...
 @overload
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: str | Path | Board,
@@ -143,7 +147,7 @@ def compile(
     **options: Any,
 ) -> Program: ...
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: str | Path | Board | None = None,
@@ -151,7 +155,8 @@ def compile(
     progress: Progress | None = None,
     **options: Any,
 ) -> Library | Program:
-    """Compile a model file (TFLite, ONNX, or a graph file), or a graph that :func:`microc.load` gave.
+    """Compile a model: the path of a file (TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file), a graph
+    that :func:`microc.load` gave, a fitted scikit-learn or LightGBM estimator, a Keras model, or PyTorch's ``ExportedProgram``.
 
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
     (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
@@ -161,11 +166,12 @@ def compile(
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
     chosen = make_options(input_shapes=input_shapes or {}, **options)
-    source = model if isinstance(model, Graph) else Path(model)
+    source = source_of(model, chosen)
     if board is None:
         module = compile_model(source, target_for(target), chosen, progress)
-        return build_library(shared_files(module, __version__))
+        with active(chosen.plugins):
+            return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
-    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found)
+    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
     check_module(program.module, found)
     return program
