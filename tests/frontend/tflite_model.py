@@ -9,6 +9,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tflite
+from flatbuffers import flexbuffers
 
 from microc.dtypes import Array
 
@@ -44,7 +45,7 @@ class Tensor:
 class Op:
     """One operator over tensor names ("" is absent); ``options`` names the table, ``fields`` its contents.
 
-    ``custom_options`` are those of a custom operator, a flexbuffer.
+    ``custom_fields`` are the options of a custom operator.
     """
 
     code: str
@@ -54,6 +55,7 @@ class Op:
     fields: Mapping[str, Any] = field(default_factory=dict)
     custom: str = ""
     custom_options: bytes = b""
+    custom_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,13 +216,16 @@ class _Writer:
         if (op.code, op.custom) not in self.codes:
             self.codes.append((op.code, op.custom))
         options = self.options(op) if op.options else 0
-        custom = self.fb.CreateByteVector(op.custom_options) if op.custom_options else 0
+        given = flexbuffers.Dumps(dict(op.custom_fields)) if op.custom_fields else op.custom_options
+        custom = int(self.fb.CreateNumpyVector(np.frombuffer(given, np.uint8))) if given else 0
         inputs = self.numbers([names.index(name) if name else -1 for name in op.inputs], np.int32)
         outputs = self.numbers([names.index(name) for name in op.outputs], np.int32)
         tflite.OperatorStart(self.fb)
         tflite.OperatorAddOpcodeIndex(self.fb, self.codes.index((op.code, op.custom)))
         tflite.OperatorAddInputs(self.fb, inputs)
         tflite.OperatorAddOutputs(self.fb, outputs)
+        if op.custom_fields:
+            tflite.OperatorAddCustomOptions(self.fb, custom)
         if op.options:
             tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, op.options))
             tflite.OperatorAddBuiltinOptions(self.fb, options)
