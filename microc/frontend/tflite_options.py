@@ -135,7 +135,7 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
         root = flexbuffers.GetRoot(data)
         fields = root.AsMap if root.IsMap else None
         found = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
-    except (struct.error, LookupError, ValueError, TypeError, OverflowError):
+    except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
     return {name: value for name, value in found.items() if value is not None}
 
