@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
+from microc.frontend import onnx_elementwise, onnx_reader
+from microc.frontend.onnx_application import Spelling
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
 from tests.driver.test_control import compiled
@@ -178,6 +181,37 @@ def test_one_turn_and_none_leave_no_loop() -> None:
         constants = {"n": np.array(turns, np.int64)}
         model = proto([looping("n", "", inner, outputs)], {"x": (3,), "w": (3,)}, constants, outputs)
         assert "loop" not in ops(check(model, X, X + 1))
+
+
+def test_a_turn_slices_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns from that of the turn on."""
+    add = replace(onnx_elementwise.SPELLINGS["Add"], dtypes=())
+    monkeypatch.setitem(cast(dict[str, Spelling], onnx_reader.SPELLINGS[""]), "Add", add)
+    nodes = [
+        node("Cast", ["i"], ["at"], to=TensorProto.INT32),
+        node("Reshape", ["at", "one"], ["first"]),
+        node("Add", ["first", "two"], ["last"]),
+        node("Slice", ["x", "first", "last", "one"], ["part"]),
+        node("Add", ["v", "part"], ["next"]),
+        node("Identity", ["go"], ["again"]),
+    ]
+    constants = {"one": np.array([1]), "two": np.array([2], np.int32)}
+    inner = body(nodes, {"i": WHOLE, "go": FLAG, "v": REAL}, {"again": FLAG, "next": REAL}, constants)
+    model = proto(
+        [node("Loop", ["n", "", "s"], ["y"], body=inner)],
+        {"x": (2, 5), "s": (2, 2)},
+        {"n": np.array(4, np.int64)},
+    )
+    data = np.arange(10, dtype=np.float32).reshape(2, 5)
+    want = sum(data[:, k : k + 2] for k in range(4))
+    np.testing.assert_array_equal(compiled(read(model))(data, np.zeros((2, 2), np.float32)), want)
+
+
+def test_a_slice_of_a_computed_size_is_refused() -> None:
+    nodes = [node("Slice", ["x", "a", "b"], ["y"])]
+    model = proto(nodes, {"x": (5,), "a": (1,), "b": (1,)}, dtypes={"a": "int64", "b": "int64"})
+    with pytest.raises(UnsupportedError, match="as many elements as data tell"):
+        read(model)
 
 
 def test_a_loop_that_never_ends_is_refused() -> None:
