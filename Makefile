@@ -4,7 +4,7 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) examples/digits/demo.py
@@ -17,6 +17,9 @@ test: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@$(PYTHON) benchmarks/mlperf_tiny.py
+
+docs: $(VENV)/.demo
+	@$(PYTHON) -m microc operators --markdown > docs/operators.md
 
 $(VENV)/.demo: pyproject.toml scripts/setup.sh
 	@scripts/setup.sh "$(VENV)" .

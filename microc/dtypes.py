@@ -1,4 +1,4 @@
-"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bool``, and vectors such as ``int16x2``.
+"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``.
 
 A dtype is a plain string, so that it prints, compares and parses without ceremony. This file alone maps it to bits, numpy and C.
 """
@@ -17,6 +17,8 @@ from microc.errors import InternalError
 Array = NDArray[Any]
 
 _PATTERN = re.compile(r"(int|uint|float)(4|8|16|32|64)(?:x(\d+))?")
+HALF = ("float16", "bfloat16")
+"""Floats that C99 has no type for: their bits are moved about as ``uint16_t``, arithmetic is done in float32."""
 
 
 class DTypeInfo(NamedTuple):
@@ -32,6 +34,8 @@ def info(dtype: str) -> DTypeInfo:
     """Take a dtype apart; an unknown name is a defect of the caller."""
     if dtype == "bool":
         return DTypeInfo("bool", 8, 1)
+    if dtype == "bfloat16":
+        return DTypeInfo("float", 16, 1)
     match = _PATTERN.fullmatch(dtype)
     if match is None:
         raise InternalError(f"unknown dtype {dtype!r}")
@@ -40,7 +44,7 @@ def info(dtype: str) -> DTypeInfo:
 
 def is_valid(dtype: str) -> bool:
     """Whether ``dtype`` is spelled as a dtype."""
-    return dtype == "bool" or _PATTERN.fullmatch(dtype) is not None
+    return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
 def is_float(dtype: str) -> bool:
@@ -74,6 +78,11 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
     kind, bits, lanes = info(dtype)
     if lanes != 1:
         raise InternalError(f"{dtype} is a vector and has no numpy dtype")
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
     return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")
 
 
@@ -90,5 +99,5 @@ def c_name(dtype: str) -> str:
     if kind == "bool":
         return "bool"
     if kind == "float":
-        return {32: "float", 64: "double"}[bits]
+        return {16: "uint16_t", 32: "float", 64: "double"}[bits]
     return f"{kind}{bits}_t"

@@ -10,12 +10,13 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "paths"}),
+    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "paths", "sealed"}),
     frozenset({"graph", "tir"}),
     frozenset({"te", "target", "module"}),
     frozenset({"ops"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),
+    frozenset({"plugin"}),
     frozenset({"device"}),
     frozenset({"driver"}),
     frozenset({"cli", "__main__", "__init__"}),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from microc import __version__
+from microc.cli import values
+from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.errors import UsageError
 
 EXIT_CODES = """exit codes:
@@ -41,6 +42,9 @@ class Arguments(argparse.Namespace):
     output_dtype: list[tuple[str, str]]
     input_layout: list[tuple[str, str]]
     output_layout: list[tuple[str, str]]
+    plugins: list[Path]
+    plugin_file: Path
+    markdown: bool
     tensors: bool
     opt_level: int
     disable_pass: list[str]
@@ -126,12 +130,12 @@ def _model_commands(add: Adder) -> None:
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
-    _compile_options(command)
+    compile_options(command)
     command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("--board", default="", help="say whether it can fit this board (exit code 4 if not)")
     command.add_argument("--tensors", action="store_true", help="list all tensors, by the names that --inputs takes")
-    _reading_options(command)
+    reading_options(command)
     command = add(
         "import",
         "save a model's graph and parameters in one file, which every command reads as a model",
@@ -143,70 +147,7 @@ def _model_commands(add: Adder) -> None:
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
     )
     command.add_argument("--name", default="", help="of the graph (default: the model file's name)")
-    _reading_options(command)
-
-
-def _reading_options(command: _Parser) -> None:
-    group = command.add_argument_group("the model")
-    group.add_argument(
-        "--input-shape",
-        type=_shape,
-        action="append",
-        default=[],
-        metavar="NAME=1,3,8",
-        help="shape of an input with symbolic dimensions; repeatable",
-    )
-    group.add_argument(
-        "--inputs", dest="cut_inputs", type=_names, action="append", default=[], metavar="NAME,...",
-        help="cut the network: begin at these tensors (microc check --tensors lists all); repeatable",
-    )  # fmt: skip
-    group.add_argument(
-        "--outputs", dest="cut_outputs", type=_names, action="append", default=[], metavar="NAME,...",
-        help="cut the network: end at these tensors; repeatable",
-    )  # fmt: skip
-    for end, example in (("input", "quantises it"), ("output", "dequantises it")):
-        group.add_argument(
-            f"--{end}-dtype", type=_wish, action="append", default=[], metavar="[NAME=]DTYPE",
-            help=f"type of the {end}: float32 where the network is quantised, int8 where it {example}; repeatable",
-        )  # fmt: skip
-        group.add_argument(
-            f"--{end}-layout", type=_wish, action="append", default=[], metavar="[NAME=]NCHW|NHWC",
-            help=f"order of the {end}'s axes, channels first or last; all images unless named",
-        )  # fmt: skip
-
-
-def _compile_options(command: _Parser) -> None:
-    _reading_options(command)
-    group = command.add_argument_group("compilation")
-    group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
-    group.add_argument("--name", default="", help="prefix of all C names (default: the model file's name)")
-    group.add_argument(
-        "--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)"
-    )
-    group.add_argument(
-        "--disable-pass", action="append", default=[], metavar="PASS", help="leave out a graph pass; repeatable"
-    )
-    group.add_argument(
-        "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
-    )
-    group.add_argument(
-        "--requantize", choices=("float", "fixed"), default="float",
-        help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
-    )  # fmt: skip
-    group.add_argument(
-        "--optimize", choices=("speed", "size", "balanced"), default="balanced",
-        help="what the code is made for; balanced: a percent of the time is worth four percent of the flash (default: balanced)",
-    )  # fmt: skip
-    group.add_argument(
-        "--flash", type=_bytes, default=0, metavar="BYTES",
-        help="what weights and code may take together, 256K for example (default: what the board has)",
-    )  # fmt: skip
-    group.add_argument(
-        "--ram", type=_bytes, default=0, metavar="BYTES",
-        help="what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it "
-        "(default: what the board has)",
-    )  # fmt: skip
-    group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
+    reading_options(command)
 
 
 def _source(command: _Parser) -> None:
@@ -214,7 +155,7 @@ def _source(command: _Parser) -> None:
         "source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly"
     )
     _device_options(command)
-    _compile_options(command)
+    compile_options(command)
 
 
 def _device_options(command: _Parser) -> None:
@@ -223,7 +164,11 @@ def _device_options(command: _Parser) -> None:
         "--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)"
     )
     group.add_argument(
-        "--timeout", type=_seconds, default=10.0, metavar="SECONDS", help="silence after which to give up (default: 10)"
+        "--timeout",
+        type=values.seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="silence after which to give up (default: 10)",
     )
 
 
@@ -273,7 +218,7 @@ def _project_commands(add: Adder) -> None:
     command.add_argument("--samples", type=int, default=3, metavar="N", help="sets of random inputs (default: 3)")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
-        "--tolerance", type=_tolerance, default=1e-6, metavar="T",
+        "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
         help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
     )  # fmt: skip
     command.add_argument(
@@ -286,60 +231,13 @@ def _board_commands(add: Adder) -> None:
     command = add("boards", "list, show or validate boards", "", "show netduinoplus2", "validate my_board.toml")
     command.add_argument("action", nargs="?", choices=("list", "show", "validate"), default="list")
     command.add_argument("subject", nargs="?", default="", metavar="NAME|FILE")
+    command = add("plugin", "run the cases of a plugin's operators", "check examples/custom_operator/operators.py")
+    command.add_argument("action", choices=("check",))
+    command.add_argument("plugin_file", type=Path, metavar="FILE.py", help="a plugin (microc.plugin); its code runs")
+    command = add(
+        "operators", "list the operators that microc knows, with their dtypes", "", "--plugin operators.py --json"
+    )
+    command.add_argument("--markdown", action="store_true", help="as the page docs/operators.md")
+    plugin_option(command)
     add("ports", "list the serial ports of this machine", "")
     add("doctor", "look for the tools that microc works with", "")
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, equals, dimensions = text.rpartition("=")
-    try:
-        shape = tuple(int(part) for part in dimensions.split(","))
-    except ValueError:
-        shape = ()
-    if not equals or not name or not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write NAME=1,3,8")
-    return name, shape
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Names between commas; one that has a comma itself stands in double quotes."""
-    (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
-    if not names or not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write NAME,NAME")
-    return tuple(names)
-
-
-def _wish(text: str) -> tuple[str, str]:
-    """NAME=WORD, or the word alone, which speaks of all."""
-    name, equals, word = text.rpartition("=")
-    if not word or (equals and not name):
-        raise argparse.ArgumentTypeError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
-    return name or "*", word
-
-
-def _bytes(text: str) -> int:
-    units = {"K": 1024, "M": 1024 * 1024}
-    digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
-    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 65536 or 64K")
-    return int(digits) * unit
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
-    return seconds
-
-
-def _tolerance(text: str) -> float:
-    try:
-        tolerance = float(text)
-    except ValueError:
-        tolerance = -1.0
-    if not 0 <= tolerance < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance between 0 and 1")
-    return tolerance

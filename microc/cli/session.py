@@ -171,6 +171,7 @@ def reading(arguments: Arguments) -> dict[str, Any]:
         "output_dtype": dict(arguments.output_dtype),
         "input_layout": dict(arguments.input_layout),
         "output_layout": dict(arguments.output_layout),
+        "plugins": tuple(arguments.plugins),
     }
 
 

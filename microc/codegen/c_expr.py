@@ -69,6 +69,8 @@ class ExprPrinter:
                 return self.element(buffer, indices), _PRIMARY
             case ir.AddressOf(buffer, indices):
                 return f"&{self.element(buffer, indices)}", _PREFIX
+            case ir.Cast(dtype, a) if dtype in dtypes.HALF or a.dtype in dtypes.HALF:
+                return self._half(dtype, a), _PRIMARY
             case ir.Cast(dtype, a):
                 return f"({dtypes.c_name(dtype)}){self._at(a, _PREFIX)}", _PREFIX
             case ir.Un(op, a):
@@ -84,12 +86,21 @@ class ExprPrinter:
             case _:
                 raise InternalError(f"cannot print {type(expr).__name__} as C")
 
+    def _half(self, dtype: str, a: ir.Expr) -> str:
+        """A conversion between float32 and a float of 16 bits, which C does not know."""
+        if (dtype == "float32") == (a.dtype == "float32"):
+            raise InternalError(f"cast of {a.dtype} to {dtype}: go through float32")
+        name = f"{a.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
+        return f"{self._helper(name)}({self(a)})"
+
     def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
         text = self.literal(value, dtype)
         return text, _PREFIX if text.startswith(("-", "(")) else _PRIMARY
 
     def literal(self, value: int | float, dtype: str) -> str:
         """A literal of exactly this dtype."""
+        if dtype in dtypes.HALF:
+            return f"(uint16_t){int(dtypes.to_numpy(dtype).type(value).view(np.uint16))}"
         if dtypes.is_float(dtype):
             if math.isnan(value) or math.isinf(value):
                 self.needs_math = True
@@ -131,6 +142,8 @@ class ExprPrinter:
 
     def _binary(self, expr: ir.Bin) -> tuple[str, int]:
         op, a, b = expr.op, expr.a, expr.b
+        if a.dtype in dtypes.HALF:
+            raise InternalError(f"{op} of {a.dtype}: compute in float32")
         if op in ("min", "max"):
             return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):

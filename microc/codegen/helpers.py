@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
+from microc.codegen.halves import HALVES
 from microc.errors import InternalError
 from microc.schedule.intrinsics import SCALAR, Intrin
 from microc.schedule.intrinsics.base import LANE
@@ -20,14 +21,19 @@ VECTORS = {"int32x4": ("int32x4_t", "int32_t")}
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
-def helper_texts(names: Iterable[str]) -> dict[str, list[str]]:
-    """The lines of all named helpers and of those that they need, each after what it needs, else by name."""
+def helper_texts(names: Iterable[str], whole: ExprPrinter | None = None) -> dict[str, list[str]]:
+    """The lines of all named helpers and of those that they need, each after what it needs, else by name.
+
+    ``whole``, the file's printer, is told which headers they need.
+    """
     texts: dict[str, list[str]] = {}
 
     def add(name: str) -> None:
         if name not in texts:
             printer = ExprPrinter()
             lines = helper_source(name, printer)
+            if whole is not None and printer.needs_math:
+                whole.needs_math = True
             for needed in sorted(printer.helpers):
                 add(needed)
             texts[name] = lines
@@ -41,6 +47,8 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
     """C of the helper called ``name``; what it needs in turn is added to the printer's helpers."""
     if name in VECTORS:
         return _vector(name)
+    if name in HALVES:
+        return list(HALVES[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer)
     match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf])(\d+)", name)

@@ -134,7 +134,7 @@ def _prefixed(module: Module, value: Value) -> Value:
 
 def _helpers(printer: StmtPrinter) -> tuple[str, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
-    texts = helper_texts(printer.expr.helpers).values()
+    texts = helper_texts(printer.expr.helpers, printer.expr).values()
     return tuple("\n".join(part for line in lines for part in wrapped(line)) for lines in texts)
 
 

@@ -174,13 +174,13 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path) -> Path:
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path, optimize: str = "-O2") -> Path:
     """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
     compiler = _host_compiler()
     command = [
         compiler,
         "-std=c99",
-        "-O2",
+        optimize,
         "-shared",
         "-fPIC",
         f"-I{folder}",

@@ -21,15 +21,17 @@ from microc.driver.pipeline import compile_model
 from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
+from microc.plugin import Plugin, active
 from microc.target import Board, target_for
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A network compiled for a board, in memory."""
+    """A network compiled for a board, in memory; ``plugins`` are those that it was compiled with."""
 
     module: Module
     board: Board
+    plugins: tuple[Plugin, ...] = ()
 
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
@@ -88,7 +90,8 @@ class Program:
 
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
-        return project_files(self.module, self.board, __version__)
+        with active(self.plugins):
+            return project_files(self.module, self.board, __version__)
 
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
@@ -99,7 +102,8 @@ class Program:
 
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
-        return build_library(shared_files(self.module, __version__))
+        with active(self.plugins):
+            return build_library(shared_files(self.module, __version__))
 
 
 def _streamed(call: Call) -> dict[str, Any] | None:
@@ -164,8 +168,9 @@ def compile(
     source = model if isinstance(model, Graph) else Path(model)
     if board is None:
         module = compile_model(source, target_for(target), chosen, progress)
-        return build_library(shared_files(module, __version__))
+        with active(chosen.plugins):
+            return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
-    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found)
+    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
     check_module(program.module, found)
     return program

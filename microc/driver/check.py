@@ -16,6 +16,7 @@ from microc.driver.options import Options
 from microc.driver.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.ops import registry
+from microc.plugin import active
 from microc.target import Board
 
 
@@ -63,7 +64,11 @@ class Check:
 
 def check_model(path: Path, options: Options, board: Board | None = None) -> Check:
     """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once."""
-    graph = read_model(path, options)
+    with active(options.plugins):
+        return _checked(read_model(path, options), path, options, board)
+
+
+def _checked(graph: Graph, path: Path, options: Options, board: Board | None) -> Check:
     fused = optimise(graph, options)
     weights = sum(array.nbytes for array in fused.consts.values())
     arena = arena_bound(fused)

@@ -348,6 +348,8 @@ def _register(builder: _Builder, func: ir.PrimFunc, stem: str, comment: tuple[st
     key = (func.params, func.body)
     if key not in builder.kernels:
         verify(func, trust_data=True)
+        public = f"{builder.graph.name}_"  # what the header declares begins like this
+        stem = f"kernel_{stem}" if stem.startswith(public) else stem
         builder.kernels[key] = Kernel(replace(func, name=builder.unique(stem)), comment)
     return builder.kernels[key].name
 

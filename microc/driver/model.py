@@ -15,6 +15,7 @@ from microc.frontend.detect import load as load_file
 from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
+from microc.plugin import active
 from microc.transform.boundary import Boundary, adapt
 
 
@@ -26,17 +27,18 @@ def identifier(text: str) -> str:
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
     """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
-    if isinstance(source, Graph):
-        graph, stem = source, source.name
-    elif source.is_file():
-        graph, stem = load_file(source, options.input_shapes), source.stem
-    else:
-        hint = "give the path of a .tflite, .onnx or .mcg file"
-        raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
-    if options.inputs or options.outputs:
-        graph = cut(graph, options.inputs, options.outputs)
-    ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
-    return replace(adapt(graph, ends), name=identifier(options.name or stem))
+    with active(options.plugins):
+        if isinstance(source, Graph):
+            graph, stem = source, source.name
+        elif source.is_file():
+            graph, stem = load_file(source, options.input_shapes), source.stem
+        else:
+            hint = "give the path of a .tflite, .onnx or .mcg file"
+            raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
+        if options.inputs or options.outputs:
+            graph = cut(graph, options.inputs, options.outputs)
+        ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
+        return replace(adapt(graph, ends), name=identifier(options.name or stem))
 
 
 def source_name(source: Path | Graph) -> str:

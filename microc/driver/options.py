@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.errors import UsageError
+from microc.plugin import Plugin, load_plugin
 from microc.target import GOALS
 from microc.transform.boundary import EVERY
 
@@ -27,6 +28,7 @@ class Options:
       and ends in the file.
     - ``input_dtype``, ``output_dtype``, ``input_layout``, ``output_layout``: what the application gives and takes, by name or for
       all (:class:`microc.transform.boundary.Boundary`); operators at the ends convert.
+    - ``plugins``: operators of the user's own (:mod:`microc.plugin`).
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
@@ -48,6 +50,7 @@ class Options:
     output_dtype: Mapping[str, str] = field(default_factory=dict)
     input_layout: Mapping[str, str] = field(default_factory=dict)
     output_layout: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[Plugin, ...] = ()
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
@@ -64,7 +67,10 @@ class Options:
 
 
 def make_options(**values: Any) -> Options:
-    """Options from keywords; UsageError for one that does not exist or has no such value."""
+    """Options from keywords; UsageError for one that does not exist or has no such value.
+
+    ``plugins`` may be paths of plugin files, which are loaded.
+    """
     known = {field.name for field in fields(Options)}
     unknown = sorted(set(values) - known)
     if unknown:
@@ -72,6 +78,9 @@ def make_options(**values: Any) -> Options:
     for name, kind in (("disabled", frozenset), ("required", frozenset), ("inputs", tuple), ("outputs", tuple)):
         given = values.get(name, ())
         values[name] = kind((given,) if isinstance(given, str) else given)
+    plugins = values.get("plugins", ())
+    plugins = (plugins,) if isinstance(plugins, (str, Path, Plugin)) else plugins
+    values["plugins"] = tuple(p if isinstance(p, Plugin) else load_plugin(p) for p in plugins)
     for name in ENDS:
         given = values.get(name) or {}
         values[name] = {EVERY: given} if isinstance(given, str) else given

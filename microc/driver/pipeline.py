@@ -19,7 +19,11 @@ from microc.driver.stream import Chain, LoweredStream, Streams
 from microc.graph.ir import Graph
 from microc.module import Module, Plain
 from microc.plan.plan import plan_module
+from microc.plugin import active
+from microc.schedule.intrinsics import SCALAR
 from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.rewrite import walk_all_exprs
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.instruments import DumpInstrument
@@ -46,16 +50,34 @@ def compile_model(
     FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
-    read, name = read_model(source, options), source_name(source)
+    return compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
+
+
+def compile_graph(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: Room | None = None,
+) -> Module:
+    """The same of a graph as it is; ``source`` says in the generated files where it is from."""
+    with active(options.plugins):
+        return _compiled(read, source, target, options, progress, room)
+
+
+def _compiled(
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Module:
     graph = optimise(read, options)
-    module, goal = build_within_budget(graph, target, name, options, progress, room.flash if room else 0)
+    module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, name, goal, None, [streams.lower(chain) for chain in chains]))
+        made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
         return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
 
     plain = planned(module)
@@ -109,6 +131,10 @@ def fingerprint(module: Module, target: Target) -> str:
     digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
     for kernel in module.kernels:
         digest.update(repr(kernel.func).encode())
+    externs = set(SCALAR) - set(SCALAR.sealed)
+    calls = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
+    if not externs.isdisjoint(calls):
+        digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
     for call in module.calls:
         digest.update(repr((call.kernel, call.args)).encode())
     for name in sorted(module.values):

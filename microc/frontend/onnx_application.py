@@ -18,8 +18,24 @@ from microc.frontend.operands import integers, normal_axis
 from microc.graph.ir import Attr, Loc, Node, TensorType
 from microc.ops import registry
 
-FLOAT = ("float32",)
-MOVABLE = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+FLOAT = ("float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NUMBERS = (*FLOAT, *INTEGERS)
+MOVABLE = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bool",
+)
 """Dtypes that operators take which do not compute."""
 _NO_ATTRS: Mapping[str, Attr] = {}
 
@@ -133,9 +149,9 @@ class Application:
         """A constant that the file does not hold as such, under a new name made from ``stem``."""
         return self.builder.constant(self.builder.unique(stem), data)
 
-    def scalar(self, number: float) -> str:
-        """A float32 constant of one element."""
-        return self.new_constant(f"{self.output()}_scalar", np.array([number], np.float32))
+    def scalar(self, number: float, dtype: str = "float32") -> str:
+        """A constant of one element."""
+        return self.new_constant(f"{self.output()}_scalar", np.array([number], dtypes.to_numpy(dtype)))
 
     def store(self, stem: str, stored: Stored, output: str = "") -> str:
         """Put ``stored`` into the graph: a constant, behind dequantize if it is quantised. ``output``: its name."""

@@ -87,10 +87,13 @@ def _once(application: Application, body: Any, given: Sequence[str]) -> None:
 
 def _bound(application: Application, most: Any, stacks: bool, carried: int) -> int:
     """How many turns there are at most."""
-    bounds = [] if most is None else [int(most)]
-    for name in application.operator.outputs[carried:]:
-        extent = application.builder.file.declared.get(name, (None,))[:1]
-        bounds += [each for each in extent if isinstance(each, int)]
+    file, bounds = application.builder.file, [] if most is None else [int(most)]
+    stacked = [name for name in application.operator.outputs[carried:] if name]
+    for operator in file.operators:  # exporters declare what is returned, and cast before
+        if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
+            stacked += operator.outputs
+    for name in stacked:
+        bounds += [extent for extent in file.declared.get(name, ())[:1] if isinstance(extent, int)]
     bound = min(bounds, default=UNBOUNDED)
     if stacks and bound >= UNBOUNDED:
         application.refuse(

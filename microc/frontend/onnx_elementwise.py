@@ -57,7 +57,8 @@ class Composer:
 
     def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
         """The application of one of our operators; numbers become constants."""
-        names = [o if isinstance(o, str) else self.application.scalar(o) for o in operands]
+        dtype = self.application.type(next(o for o in operands if isinstance(o, str))).dtype
+        names = [o if isinstance(o, str) else self.application.scalar(o, dtype) for o in operands]
         return self.application.emit(op, names, attrs)
 
     def real(self, name: str, default: float) -> float:

@@ -107,6 +107,16 @@ class Attributes:
         """The protobuf of a graph, which must be there; :func:`decode_body` makes sense of it."""
         return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
 
+    def read_inside(self) -> set[str]:
+        """What the operators of graphs in attributes read."""
+        graphs = [attribute.g for attribute in self._found.values() if attribute.type == _GRAPH]
+        found: set[str] = set()
+        while graphs:
+            for node in graphs.pop().node:
+                found.update(node.input)
+                graphs += [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Operator:

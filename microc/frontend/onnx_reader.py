@@ -7,7 +7,9 @@ quantize and dequantize nodes. Whatever depends on constants and static shapes o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_control,
@@ -25,6 +27,7 @@ from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.graph.ir import Graph, Loc, TensorType
+from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
@@ -41,6 +44,9 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""
+
+CUSTOM: Registry[Spelling] = Registry("an ONNX operator", {})
+"""Operators of plugins, by ``domain::operator``."""
 
 EVERY_INPUT = "*"
 _LISTED = 40
@@ -85,13 +91,14 @@ def _translate(builder: Builder, operator: Operator) -> None:
             application.broken(f"{name!r} is an initialiser and an output")
         if operator.outputs.count(name) > 1 and name:
             application.broken(f"the output {name!r} is listed twice")
-    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code)
+    custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
+    spelling = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in FOLDS
     if spelling is None and not computed:
         application.refuse("the operator is unknown to microc", _hint(operator))
     if not any(operator.outputs):
         application.broken("no output has a name")
-    if any(name in builder.lost for name in operator.inputs):
+    if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
@@ -101,9 +108,33 @@ def _translate(builder: Builder, operator: Operator) -> None:
         application.refuse("the operator is only computed on constants", _hint(operator))
     if spelling.dtypes:
         found = application.type(application.value(0)).dtype
+        if found in HALF and found not in spelling.dtypes:
+            _spell_widened(application, spelling, found)
+            return
         if found not in spelling.dtypes:
             application.refuse(f"{found} data", "export the model in float32, or quantised to 8 bits")
     spelling.spell(application)
+
+
+def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> None:
+    """An operator on floats of 16 bits is computed in float32, its results are rounded: as ONNX's definition says, which no
+    core computes otherwise."""
+    builder, operator = application.builder, application.operator
+    inputs = list(operator.inputs)
+    for position, name in enumerate(operator.inputs):
+        if name and application.type(application.value(position)).dtype in HALF:
+            inputs[position] = application.emit("cast", (application.value(position),), {"dtype": "float32"})
+    wide = [builder.unique(f"{name}_wide") if name else "" for name in operator.outputs]
+    widened = replace(operator, inputs=tuple(inputs), outputs=tuple(wide))
+    spelling.spell(Application(widened, builder, application.loc))
+    for position, name in enumerate(wide):
+        if not name:
+            continue
+        value = builder.value(name, application.where)
+        if application.type(value).dtype == "float32":
+            application.result("cast", (value,), {"dtype": dtype}, position)
+        else:
+            application.result_alias(value, position)
 
 
 def _hint(operator: Operator) -> str:
@@ -111,7 +142,7 @@ def _hint(operator: Operator) -> str:
     if operator.code in ("LSTM", "GRU", "RNN"):
         return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
-        return "export the model with ONNX's own operators"
+        return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
 
 

@@ -27,6 +27,7 @@ DTYPES = {
     11: "float64",
     12: "uint32",
     13: "uint64",
+    16: "bfloat16",
 }
 _FIELDS = {
     "float32": "float_data",
@@ -83,6 +84,13 @@ def array(tensor: Any, where: str) -> Array:
                 f"{count * dtypes.nbytes(kind)} are needed",
                 where=where,
             )
+        if kind == "bfloat16":
+            return (
+                np.frombuffer(tensor.raw_data, np.dtype("<u2"))
+                .astype(np.uint16)
+                .view(dtypes.to_numpy(kind))
+                .reshape(shape)
+            )
         stored = np.frombuffer(tensor.raw_data, dtypes.to_numpy(kind).newbyteorder("<"))
         return stored.astype(dtypes.to_numpy(kind), copy=False).reshape(shape)
     values = getattr(tensor, _FIELDS.get(kind, "int32_data"))
@@ -96,8 +104,8 @@ def _typed(values: Any, kind: str, where: str) -> Array:
     if kind in ("float32", "float64"):
         return np.array(values, dtype=kind)
     wide = np.array(values, dtype=np.uint64 if kind in ("uint32", "uint64") else np.int64)
-    if kind == "float16":
-        return (wide & 0xFFFF).astype(np.uint16).view(np.float16)
+    if kind in dtypes.HALF:
+        return (wide & 0xFFFF).astype(np.uint16).view(dtypes.to_numpy(kind))
     low, high = dtypes.int_range(kind)
     if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
         raise ModelError(f"the data does not fit {kind}", where=where)

@@ -17,7 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.tflite_options import Options, as_array, custom_options, reading, short_vector, text
+from microc.frontend.tflite_options import Custom, Options, as_array, custom_options, reading, short_vector, text
 from microc.graph.ir import Quant, TensorType
 
 IDENTIFIER = b"TFL3"
@@ -67,7 +67,7 @@ class Tensor:
 class Operator:
     """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
 
-    ``custom`` are the options of a custom operator that are numbers or text, empty where they are no flexbuffer map.
+    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map.
     """
 
     index: int
@@ -75,7 +75,7 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Options
-    custom: Mapping[str, int | float | str] = field(default_factory=dict)
+    custom: Mapping[str, Custom] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class TfliteFile:
             code = self._model.OperatorCodes(_below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
             name = self._builtins.get(number, f"BUILTIN_{number}")
-            custom: Mapping[str, int | float | str] = {}
+            custom: Mapping[str, Custom] = {}
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
                 custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())

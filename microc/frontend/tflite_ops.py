@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from microc.frontend import (
     tflite_control,
     tflite_elementwise,
@@ -19,8 +16,10 @@ from microc.frontend import (
     tflite_variables,
 )
 from microc.frontend.tflite_spelling import Spelling
+from microc.sealed import Registry
 
-SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
+SPELLINGS: Registry[Spelling] = Registry(
+    "a TFLite operator",
     {
         **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
@@ -33,11 +32,12 @@ SPELLINGS: Mapping[str, Spelling] = MappingProxyType(
         **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
-    }
+    },
 )
+"""Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""
 
 _HINTS = (
-    ("CUSTOM:", "a custom operator exists only in the program it was made for: build the network from builtin ones"),
+    ("CUSTOM:", "a custom operator exists only in the program it was made for: teach it to microc with --plugin"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
     ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
     ("", "replace the operator in the model, or cut the model before it"),

@@ -21,12 +21,16 @@ _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
 
 
+Custom = int | float | str | tuple[int | float | str, ...]
+"""What a custom option may be."""
+
+
 @contextmanager
 def reading(where: str) -> Iterator[None]:
     """Turn what the generated flatbuffer classes raise on corrupt offsets into a ModelError."""
     try:
         yield
-    except (struct.error, IndexError, ValueError, TypeError, OverflowError) as error:
+    except (struct.error, LookupError, ValueError, TypeError, OverflowError) as error:
         raise ModelError(
             "the file is corrupt or truncated",
             where=where,
@@ -116,19 +120,37 @@ def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
     return tuple(int(i) for i in entries)
 
 
+_CUSTOM_ITEMS = 256
 MOST_CUSTOM_BYTES = 4096
 """Options of custom operators that are longer are not looked into."""
 
 
-def custom_options(data: bytes) -> Mapping[str, int | float | str]:
-    """The numbers and texts of a flexbuffer map by name; empty where ``data`` is no such map."""
+def custom_options(data: bytes) -> Mapping[str, Custom]:
+    """The options in a flexbuffer map by name: numbers, texts, and tuples of them; empty where ``data`` is no such map."""
     from flatbuffers import flexbuffers
 
     if not 3 <= len(data) <= MOST_CUSTOM_BYTES:
         return {}
     try:
-        found = flexbuffers.Loads(data)
-    except (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError, RecursionError):
+        root = flexbuffers.GetRoot(data)
+        fields = root.AsMap if root.IsMap else None
+        found = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
+    except (struct.error, LookupError, ValueError, TypeError, OverflowError):
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
-    return {str(name): value for name, value in pairs if isinstance(value, (int, float, str))}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _custom(found: Any) -> Custom | None:
+    """One option; None for maps and other nests. Lists are as long as a tensor has axes, or a little longer."""
+    if (found.IsVector or found.IsTypedVector) and not found.IsMap:
+        items = found.AsVector if found.IsVector else found.AsTypedVector
+        values = tuple(_simple(items[k]) for k in range(len(items))) if len(items) <= _CUSTOM_ITEMS else ()
+        return tuple(v for v in values if v is not None) if values and None not in values else None
+    return _simple(found)
+
+
+def _simple(found: Any) -> int | float | str | None:
+    value: int | float | str | None = (
+        found.Value if found.IsInt or found.IsFloat or found.IsBool or found.IsString else None
+    )
+    return value

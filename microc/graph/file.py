@@ -5,6 +5,7 @@ The file is a zip archive of these members, in this order, stored as they are:
 - ``microc-graph``: the version of the format, ``1``;
 - ``graph.txt``: the text of :mod:`microc.graph.text`;
 - ``const0.npy``, ``const1.npy`` ... and ``state0.npy`` ...: the data of constants and state, in the text's order, little-endian.
+  Dtypes that numpy does not have of its own are stored as their bits, and named: ``const0.bfloat16.npy``.
 
 ``numpy.load`` opens such a file too. Equal graphs give equal bytes.
 """
@@ -20,8 +21,8 @@ from math import prod
 import numpy as np
 from numpy.lib import format as npy
 
-from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.dtypes import Array, to_numpy
+from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph
 from microc.graph.text import from_text, regions, to_text
 
@@ -61,10 +62,13 @@ def _members(graph: Graph) -> Iterator[tuple[str, bytes]]:
     constants = [array for each in (graph, *regions(graph)) for array in each.consts.values()]
     for stem, arrays in (("const", constants), ("state", list(graph.state.values()))):
         for number, array in enumerate(arrays):
-            member = io.BytesIO()
+            member, dtype = io.BytesIO(), ""
+            if array.dtype.kind not in "biuf":
+                dtype = f".{array.dtype.name}"
+                array = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             npy.write_array(member, np.asarray(little, order="C"), version=(1, 0), allow_pickle=False)
-            yield f"{stem}{number}.npy", member.getvalue()
+            yield f"{stem}{number}{dtype}.npy", member.getvalue()
 
 
 def from_bytes(data: bytes, name: str) -> Graph:
@@ -77,8 +81,8 @@ def from_bytes(data: bytes, name: str) -> Graph:
         members = _contents(data)
         _check_version(members.pop(_MARK, b""), name)
         text = members.pop(_TEXT, b"").decode("ascii")
-        arrays = {member.removesuffix(".npy"): _array(content) for member, content in members.items()}
-    except _DAMAGE as error:
+        arrays = dict(_named_array(member, content) for member, content in members.items())
+    except (*_DAMAGE, InternalError) as error:
         raise ModelError(
             f"the graph file is damaged: {error}", where=name, hint="write it again: microc import"
         ) from error
@@ -110,6 +114,13 @@ def _check_version(mark: bytes, name: str) -> None:
             where=name,
             hint="import the model again with this microc",
         )
+
+
+def _named_array(member: str, content: bytes) -> tuple[str, Array]:
+    """An array and its name; bits become the dtype that the member's name says."""
+    name, _, dtype = member.removesuffix(".npy").partition(".")
+    array = _array(content)
+    return name, array.view(to_numpy(dtype)).reshape(array.shape) if dtype else array
 
 
 def _array(content: bytes) -> Array:

@@ -19,9 +19,10 @@ from microc.graph.ir import Attr
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-FLOAT = ("float32",)
-NUMBERS = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
-SIGNED = ("float32", "int8", "int16", "int32", "int64")
+FLOAT = ("float32", "float64")
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+NUMBERS = (*FLOAT, *INTEGERS)
+SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ class Binary:
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32."""
-    return "int32" if dtypes.info(dtype).bits < 32 else dtype
+    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32, narrow floats to float32."""
+    kind, bits, _ = dtypes.info(dtype)
+    return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
 
 
 def bound(value: float, dtype: str) -> Expr:
@@ -215,6 +217,6 @@ UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function f
 
 def apply(function: Unary, attrs: Mapping[str, Any], x: Array) -> Array:
     """``function`` of an array, rounded once from double (exact in int64), in the array's dtype."""
-    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else x.dtype if x.dtype == np.uint64 else np.int64)
     with np.errstate(all="ignore"):
         return np.asarray(function.array(attrs, wide)).astype(x.dtype)

@@ -17,6 +17,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.sealed import Registry
 from microc.target import Target
 from microc.tir.ir import Expr
 
@@ -164,15 +165,15 @@ FAMILIES = (
 
 
 @lru_cache(maxsize=1)
-def registry() -> Mapping[str, OpDef]:
-    """Every operator by name: each family module lists its own in ``OPERATORS``."""
+def registry() -> Registry[OpDef]:
+    """Every operator by name: each family module lists its own in ``OPERATORS``, and plugins extend them for a while."""
     found: dict[str, OpDef] = {}
     for family in FAMILIES:
         for definition in importlib.import_module(f"microc.ops.{family}").OPERATORS:
             if definition.name in found:
                 raise InternalError(f"operator {definition.name} is defined twice")
             found[definition.name] = definition
-    return found
+    return Registry("an operator", found)
 
 
 def get(name: str) -> OpDef:

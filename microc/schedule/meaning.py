@@ -20,12 +20,12 @@ from microc.tir.rewrite import map_expr, map_stmt
 Function = Callable[[list[Any]], Any]
 
 
-@lru_cache(maxsize=1)
 def meanings() -> Mapping[str, Function]:
     """By name, a function as :func:`microc.tir.interp.run` wants it. A vector is a tuple of its lanes."""
     return MappingProxyType({name: _function(intrin) for name, intrin in SCALAR.items()})
 
 
+@lru_cache(maxsize=1024)
 def _function(intrin: Intrin) -> Function:
     @lru_cache(maxsize=64)
     def compiled(sizes: tuple[int, ...]) -> Callable[..., None]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError
 from microc.tir import fold, ir
@@ -128,6 +129,8 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "allocate": _allocate,
         "truncdiv": fold.truncdiv,
         "truncmod": fold.truncmod,
+        "f16": np.float16,
+        "bf16": lambda x: dtypes.to_numpy("bfloat16").type(x),
         "f32": np.float32,
         "f64": np.float64,
     }

@@ -278,7 +278,8 @@ class SourceWriter:
         depth = x.depth + 2
         if kind == "float":
             exact = dtypes.is_float(source) or dtypes.info(source).bits < 64 or bits == 64
-            return Code(f"{f'f{bits}' if exact else 'int_to_float32'}({x.text})", depth=depth)
+            name = "bf16" if dtype == "bfloat16" else f"f{bits}"
+            return Code(f"{name if exact else 'int_to_float32'}({x.text})", depth=depth)
         if kind == "bool":
             return Code(f"({x.text} != 0)", interval.BOOLEAN, depth)
         low, high = dtypes.int_range(dtype)

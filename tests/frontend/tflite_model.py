@@ -39,6 +39,7 @@ class Op:
     options: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     custom: str = ""
+    custom_options: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ class _Writer:
         if (op.code, op.custom) not in self.codes:
             self.codes.append((op.code, op.custom))
         options = self.options(op) if op.options else 0
+        custom = self.fb.CreateByteVector(op.custom_options) if op.custom_options else 0
         inputs = self.numbers([names.index(name) if name else -1 for name in op.inputs], np.int32)
         outputs = self.numbers([names.index(name) for name in op.outputs], np.int32)
         tflite.OperatorStart(self.fb)
@@ -174,6 +176,8 @@ class _Writer:
         if op.options:
             tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, op.options))
             tflite.OperatorAddBuiltinOptions(self.fb, options)
+        if op.custom_options:
+            tflite.OperatorAddCustomOptions(self.fb, custom)
         return int(tflite.OperatorEnd(self.fb))
 
     def options(self, op: Op) -> int:

@@ -62,6 +62,16 @@ def test_dtypes_orders_and_empty_arrays(dtype: str) -> None:
         np.testing.assert_array_equal(again.consts[name], array, strict=True)
 
 
+def test_dtypes_that_numpy_lacks_are_stored_as_bits() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    data = np.arange(-8, 8).reshape(2, 8).astype(ml_dtypes.int4)
+    graph = Graph("net", (), ("a",), (), {"a": TensorType((2, 8), "int4")}, {"a": data})
+    file = to_bytes(graph)
+    assert "const0.int4.npy" in members(file)
+    again = from_bytes(file, "net.mcg").consts["a"]
+    assert again.dtype == data.dtype and again.tobytes() == data.tobytes() and again.shape == (2, 8)
+
+
 def test_numpy_opens_it() -> None:
     with np.load(io.BytesIO(to_bytes(diamond())), allow_pickle=False) as data:
         assert np.array_equal(data["const0"], np.ones((2, 3)))
@@ -75,6 +85,9 @@ HOSTILE = {
     "text not ASCII": lambda parts: archive_of({**parts, "graph.txt": b"graph \xff\n"}),
     "array missing": lambda parts: archive_of({k: v for k, v in parts.items() if k != "const0.npy"}),
     "array cut": lambda parts: archive_of({**parts, "const0.npy": parts["const0.npy"][:-1]}),
+    "array of bits of another size": lambda parts: renamed(parts, "const0.int64.npy"),
+    "array of bits of a vector": lambda parts: renamed(parts, "const0.int8x4.npy"),
+    "array of bits of nothing": lambda parts: renamed(parts, "const0.object.npy"),
     "array pickled": lambda parts: archive_of({**parts, "const0.npy": pickled()}),
     "array of a huge shape": lambda parts: archive_of({**parts, "const0.npy": header(b"(4294967296, 4294967296)")}),
     "array of an overflowing shape": lambda parts: archive_of(
@@ -84,6 +97,10 @@ HOSTILE = {
     "header that evaluates": lambda parts: archive_of({**parts, "const0.npy": header(b"(" * 200)}),
     "other members only": lambda parts: archive_of({"x": b"1"}),
 }
+
+
+def renamed(parts: dict[str, bytes], name: str) -> bytes:
+    return archive_of({**{k: v for k, v in parts.items() if k != "const0.npy"}, name: parts["const0.npy"]})
 
 
 def pickled() -> bytes:

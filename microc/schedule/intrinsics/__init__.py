@@ -13,10 +13,12 @@ from microc.schedule.intrinsics.mve_lanes import MVE_LANES
 from microc.schedule.intrinsics.mve_products import MVE_PRODUCTS
 from microc.schedule.intrinsics.saturation import SATURATION
 from microc.schedule.intrinsics.words import WORDS
+from microc.sealed import Registry
 
-SCALAR: Mapping[str, Intrin] = MappingProxyType(
-    {i.name: i for i in (*WORDS, *SATURATION, *HALVES, *DSP, *MVE_LANES, *MVE_PRODUCTS)}
+SCALAR: Registry[Intrin] = Registry(
+    "an intrinsic", {i.name: i for i in (*WORDS, *SATURATION, *HALVES, *DSP, *MVE_LANES, *MVE_PRODUCTS)}
 )
+"""The externs of plugins extend them for a while."""
 TENSOR: Mapping[str, TensorIntrin] = MappingProxyType({t.name: t for t in (*DSP_TENSOR, *CORRELATIONS)})
 
 __all__ = ["SCALAR", "TENSOR", "Intrin", "TensorIntrin"]

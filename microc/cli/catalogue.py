@@ -1,0 +1,130 @@
+"""The commands that list what there is: boards, operators, ports, tools; and the one that checks a plugin."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.target import Board
+
+
+def boards(arguments: Arguments) -> show.Answer:
+    """``microc boards``."""
+    from microc.device.boards import list_boards, load_board
+
+    if arguments.action == "list":
+        if arguments.subject:
+            hint = f"microc boards show {arguments.subject}"
+            raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=hint)
+        found = [_board(load_board(name)) for name in list_boards()]
+        rows = [
+            (
+                b["name"],
+                b["cpu"],
+                "emulated" if b["emulated"] else "",
+                b["title"],
+                show.count(b["flash"]),
+                show.count(b["ram"]),
+            )
+            for b in found
+        ]
+        return show.Answer({"boards": found}, show.table(("board", "core", "", "title", "flash", "RAM"), rows, 4))
+    if not arguments.subject:
+        raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
+    board = load_board(arguments.subject)
+    data = _board(board)
+    if arguments.action == "validate":
+        return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
+    details: list[tuple[str, object]] = [
+        ("board", board.name),
+        ("title", board.title),
+        ("core", f"{board.target.cpu} ({', '.join(sorted(board.target.features)) or 'no extensions'})"),
+        *(
+            (r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}")
+            for r in board.regions
+        ),
+        ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
+        ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
+        ("ticks", f"{board.raw['timer']['hz']:,} a second"),
+    ]
+    return show.Answer({"board": data}, show.facts(details))
+
+
+def _board(board: Board) -> dict[str, Any]:
+    from microc.device.runners import runners
+
+    return {
+        "name": board.name,
+        "title": board.title,
+        "cpu": board.target.cpu,
+        "features": sorted(board.target.features),
+        "flash": board.flash_bytes,
+        "ram": board.ram_bytes,
+        "emulated": "emulator" in board.raw,
+        "runners": [runner.name for runner in runners(board)],
+    }
+
+
+def plugin(arguments: Arguments) -> show.Answer:
+    """``microc plugin check``."""
+    from microc.driver.plugin_check import check_plugin
+    from microc.plugin import load_plugin
+
+    found = load_plugin(arguments.plugin_file)
+    results = check_plugin(found)
+    failed = sum(bool(result.problem) for result in results)
+    rows = [(r.operator, r.case, r.problem or "ok") for r in results]
+    text = show.table(("operator", "case", "result"), rows, 3)
+    text += f"\n\n{len(results) - failed} of {len(results)} cases agree: reference, interpreted loops, compiled C"
+    return show.Answer({"cases": [asdict(r) for r in results], "failed": failed}, text, 1 if failed else 0)
+
+
+def operators(arguments: Arguments) -> show.Answer:
+    """``microc operators``."""
+    from microc.driver.operators import FORMATS, markdown, operator_rows, spelled, widest
+    from microc.plugin import load_plugin
+
+    rows = operator_rows([load_plugin(path) for path in arguments.plugins])
+    parts = []
+    for kind in FORMATS:
+        own = [row for row in rows if row.format == kind]
+        every = widest(own)
+        cells = [(row.name, row.note, spelled(row.dtypes, every)) for row in own]
+        parts.append(show.table((f"{len(own)} of {kind}", "", "dtypes"), cells, 3))
+        if any(cell == "any" for *_, cell in cells):
+            parts.append(f"any: {', '.join(every)}")
+    text = markdown() if arguments.markdown else "\n\n".join(parts)
+    return show.Answer({"operators": [asdict(row) for row in rows]}, text)
+
+
+def ports(arguments: Arguments) -> show.Answer:
+    """``microc ports``."""
+    from serial.tools import list_ports
+
+    found = [{"port": p.device, "description": p.description or ""} for p in sorted(list_ports.comports())]
+    if not found:
+        return show.Answer({"ports": []}, "this machine has no serial port")
+    return show.Answer({"ports": found}, show.table(("port", "description"), [tuple(p.values()) for p in found], 2))
+
+
+def doctor(arguments: Arguments) -> show.Answer:
+    """``microc doctor``."""
+    from microc.driver.doctor import examine, remedy
+
+    findings = examine()
+    bad = any(f.missing and f.essential for f in findings)
+    rows = [
+        ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
+        for f in findings
+    ]
+    text = show.table(("", "tool", "for", "version"), rows, 4)
+    lines = remedy(findings)
+    if lines:
+        text += "\n\nto install what is missing:\n" + "\n".join(f"  {line}" for line in lines.splitlines())
+    data = {"tools": [asdict(f) for f in findings], "install": lines.splitlines(), "complete": not bad}
+    return show.Answer(data, text, 5 if bad else 0)

@@ -1,0 +1,61 @@
+"""What words on the command line mean: shapes, names, bytes, seconds. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, dimensions = text.rpartition("=")
+    try:
+        shape = tuple(int(part) for part in dimensions.split(","))
+    except ValueError:
+        shape = ()
+    if not equals or not name or not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write NAME=1,3,8")
+    return name, shape
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas; one that has a comma itself stands in double quotes."""
+    (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
+    if not names or not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of names: write NAME,NAME")
+    return tuple(names)
+
+
+def wish(text: str) -> tuple[str, str]:
+    """NAME=WORD, or the word alone, which speaks of all."""
+    name, equals, word = text.rpartition("=")
+    if not word or (equals and not name):
+        raise argparse.ArgumentTypeError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+    return name or "*", word
+
+
+def bytes(text: str) -> int:
+    units = {"K": 1024, "M": 1024 * 1024}
+    digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 65536 or 64K")
+    return int(digits) * unit
+
+
+def seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+    return seconds
+
+
+def tolerance(text: str) -> float:
+    try:
+        tolerance = float(text)
+    except ValueError:
+        tolerance = -1.0
+    if not 0 <= tolerance < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance between 0 and 1")
+    return tolerance

@@ -1,0 +1,117 @@
+"""The tables of what microc knows: operators of the formats, and its own, read from the registries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from microc.frontend import onnx_reader, tflite_ops
+from microc.frontend.onnx_fold import FOLDS
+from microc.ops.registry import OpDef, registry
+from microc.plugin import Plugin, active
+
+FORMATS = ("TFLite", "ONNX", "microc")
+_ORDER = (
+    *("float32", "float16", "bfloat16", "float64", "int4", "uint4", "int8", "uint8"),
+    *("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
+)
+_MANY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operator. ``dtypes``: of a TFLite operator's first output, of an ONNX operator's first input, of the first operand in
+    the cases of one of our own; none where nothing is computed. ``note``: what else there is to say."""
+
+    format: str
+    name: str
+    dtypes: tuple[str, ...]
+    note: str = ""
+
+
+def operator_rows(plugins: Iterable[Plugin] = ()) -> tuple[Row, ...]:
+    """Every operator of every format, by format and name."""
+    with active(plugins):
+        rows = [*_tflite(), *_onnx(), *_own()]
+    return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
+
+
+def _ordered(dtypes: Iterable[str]) -> tuple[str, ...]:
+    known = [dtype for dtype in dict.fromkeys(dtypes) if dtype in _ORDER]
+    return tuple(sorted(known, key=_ORDER.index))
+
+
+def _tflite() -> Iterator[Row]:
+    for code, spelling in tflite_ops.SPELLINGS.items():
+        yield Row("TFLite", code, _ordered(spelling.dtypes))
+
+
+def _onnx() -> Iterator[Row]:
+    for domain, spellings in onnx_reader.SPELLINGS.items():
+        for code, spelling in spellings.items():
+            yield Row("ONNX", f"{domain}.{code}" if domain else code, _ordered(spelling.dtypes))
+    for name, spelling in onnx_reader.CUSTOM.items():
+        yield Row("ONNX", name.replace("::", "."), _ordered(spelling.dtypes))
+    for code in FOLDS:
+        if code not in onnx_reader.SPELLINGS[""]:
+            yield Row("ONNX", code, (), "of constants and shapes")
+
+
+def _own() -> Iterator[Row]:
+    for name, operator in registry().items():
+        cases = tuple(operator.cases())
+        dtypes = _ordered(case.types[0].dtype for case in cases if case.types)
+        yield Row("microc", name, dtypes, f"{_form(operator)}, {len(cases)} cases")
+
+
+def _form(operator: OpDef) -> str:
+    if operator.regions:
+        return "control flow"
+    if operator.view:
+        return "view"
+    return "elementwise" if operator.elementwise else "expression"
+
+
+def spelled(dtypes: Sequence[str], every: Sequence[str]) -> str:
+    """Dtypes in a cell: ``any`` where they are all that the format's operators take."""
+    return "any" if len(dtypes) >= _MANY and tuple(dtypes) == tuple(every) else ", ".join(dtypes)
+
+
+def widest(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The longest list of dtypes in a table."""
+    return max((row.dtypes for row in rows), key=len, default=())
+
+
+_TITLES = {
+    "TFLite": ("TFLite", "The dtypes are those of the first output."),
+    "ONNX": (
+        "ONNX",
+        "The dtypes are those of the first input. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
+        "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype.",
+    ),
+    "microc": (
+        "microc's own",
+        "What the formats' operators are made of, with the dtypes that their cases test: every case runs as numpy reference, as "
+        "interpreted loops and as compiled C.",
+    ),
+}
+
+
+def markdown() -> str:
+    """The page ``docs/operators.md``."""
+    rows = operator_rows()
+    parts = ["# Operators", "Written by `microc operators --markdown`: do not edit."]
+    for kind in FORMATS:
+        own = [row for row in rows if row.format == kind]
+        every = widest(own)
+        title, text = _TITLES[kind]
+        legend = f" *any*: {', '.join(every)}." if any(spelled(row.dtypes, every) == "any" for row in own) else ""
+        cells = [(f"`{row.name}`", spelled(row.dtypes, every) or "-", row.note) for row in own]
+        noted = any(note for _, _, note in cells)
+        lines = [
+            f"| {len(own)} operators | dtypes |" + (" |" if noted else ""),
+            "|---|---|" + ("---|" if noted else ""),
+        ]
+        lines += ["| " + " | ".join(c if noted else c[:2]) + " |" for c in cells]
+        parts += [f"## {title}", text + legend, "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,186 @@
+"""Operators of your own: what a plugin file imports, and how microc loads one.
+
+A plugin is a Python file that defines ``PLUGIN``::
+
+    from microc.plugin import Case, OpDef, Plugin, TensorType, ir
+
+    SNAKE = OpDef("snake", infer=..., reference=..., scalar=..., cases=...)     # one operator: microc.ops.registry.OpDef
+
+    def from_onnx(application):                                                  # a reader line for a format
+        alpha = application.operator.attributes.real("alpha", 1.0)
+        application.result("snake", (application.operand(0),), {"alpha": alpha})
+
+    PLUGIN = Plugin(operators=(SNAKE,), onnx={"com.example::Snake": from_onnx})
+
+``microc compile model.onnx --plugin snake.py`` uses it, ``microc plugin check snake.py`` runs its cases. Plugins are programs:
+load only files that you trust. ``examples/custom_operator`` is a whole one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
+from microc.frontend import onnx_application, onnx_reader, tflite_ops, tflite_spelling
+from microc.frontend.onnx_application import Application as OnnxApplication
+from microc.frontend.tflite_application import Application as TfliteApplication
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import is_quantised
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
+from microc.ops.surface import through_float
+from microc.schedule.intrinsics import SCALAR, Intrin
+from microc.tir import ir
+from microc.tir.mathematics import FUNCTIONS
+
+__all__ = (
+    "Array",
+    "Attr",
+    "Case",
+    "ModelError",
+    "OnnxApplication",
+    "OpCall",
+    "OpDef",
+    "Operand",
+    "Plugin",
+    "TensorType",
+    "TfliteApplication",
+    "UnsupportedError",
+    "active",
+    "extern",
+    "in_floats",
+    "ir",
+    "load_plugin",
+    "te",
+)
+
+PORTABLE = "MICROC_PORTABLE"
+"""Defined when compiling C, this macro puts the printed meanings in the place of all C bodies of externs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What a plugin adds.
+
+    - ``operators``: definitions; names that microc has already are refused.
+    - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
+    - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
+    - ``source``: the file's name, for messages.
+    """
+
+    operators: tuple[OpDef, ...] = ()
+    tflite: Mapping[str, Callable[[TfliteApplication], None]] = field(default_factory=dict)
+    onnx: Mapping[str, Callable[[OnnxApplication], None]] = field(default_factory=dict)
+    externs: tuple[Intrin, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operators", tuple(self.operators))
+        object.__setattr__(self, "externs", tuple(self.externs))
+        for name in ("tflite", "onnx"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+
+def extern(
+    name: str,
+    params: Iterable[ir.Var | ir.Buffer],
+    meaning: ir.Expr | ir.Stmt,
+    body: str,
+    *,
+    guard: str = f"!defined({PORTABLE})",
+    operations: Mapping[str, int] = MappingProxyType({}),
+) -> Intrin:
+    """A C function that expressions may call.
+
+    ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers: the interpreter
+    runs it, the cost model counts it, and C is printed from it where the preprocessor condition ``guard`` does not hold.
+    ``body`` are the statements of C where it does. Both must give the same bits; ``microc plugin check`` compares them.
+    ``operations``: what the body costs, by kind of operation (``schedule/cores.py``); the meaning's cost unless given.
+    """
+    return Intrin(name, tuple(params), meaning, "", guard, body, tuple(sorted(operations.items())))
+
+
+def in_floats(node: Node, graph: Graph) -> Legalized | None:
+    """For ``OpDef.legalize``: quantised tensors are dequantised before the operator and quantised behind it.
+
+    An operator of one 8-bit tensor becomes a table of 256 numbers that way.
+    """
+    return through_float(node, graph) if is_quantised(node, graph) else None
+
+
+@contextmanager
+def active(plugins: Iterable[Plugin]) -> Iterator[None]:
+    """Inside the ``with`` microc knows what the plugins add; UsageError where a name is taken."""
+    with ExitStack() as stack:
+        for plugin in plugins:
+            try:
+                _extend(plugin, stack)
+            except UsageError as error:
+                raise UsageError(error.what, where=plugin.source, hint=error.hint) from error
+        yield
+
+
+def _extend(plugin: Plugin, stack: ExitStack) -> None:
+    tflite = {f"CUSTOM:{code}": tflite_spelling.Spelling(spell, ()) for code, spell in plugin.tflite.items()}
+    onnx = {name: onnx_application.Spelling(spell, ()) for name, spell in plugin.onnx.items()}
+    stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
+    stack.enter_context(tflite_ops.SPELLINGS.extended(tflite))
+    stack.enter_context(onnx_reader.CUSTOM.extended(onnx))
+    stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in plugin.externs}))
+
+
+def load_plugin(path: str | Path) -> Plugin:
+    """The ``PLUGIN`` of a file, whose code runs.
+
+    Raises OutputError where the file cannot be read, UsageError where it fails, defines no plugin or one that is not whole.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise OutputError(f"there is no plugin {source}", where=str(source))
+    spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
+    if spec is None or spec.loader is None:
+        raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except MicrocError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"the plugin fails: {type(error).__name__}: {error}", where=f"{source.name} line {_line(error, source)}"
+        ) from error
+    plugin = getattr(module, "PLUGIN", None)
+    if not isinstance(plugin, Plugin):
+        raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")
+    _check(plugin, source.name)
+    return replace(plugin, source=source.name)
+
+
+def _line(error: Exception, source: Path) -> int:
+    """The plugin's line that an exception went through last."""
+    if isinstance(error, SyntaxError):
+        return error.lineno or 0
+    frames = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == source]
+    return frames[-1] if frames else 0
+
+
+def _check(plugin: Plugin, where: str) -> None:
+    """What types cannot say about a plugin."""
+    for operator in plugin.operators:
+        if (operator.scalar is None) == (operator.compute is None):
+            raise UsageError(f"operator {operator.name!r} needs scalar or compute, not both", where=where)
+        if not tuple(operator.cases()):
+            raise UsageError(f"operator {operator.name!r} has no cases", where=where, hint="they are its tests")
+    for name in plugin.onnx:
+        if not all(name.partition("::")[::2]):
+            raise UsageError(f"{name!r} names no ONNX operator", where=where, hint="write it as domain::operator")
+    for intrinsic in plugin.externs:
+        if not intrinsic.name.isidentifier() or not intrinsic.name.isascii() or intrinsic.name in FUNCTIONS:
+            raise UsageError(f"{intrinsic.name!r} cannot be the name of an extern", where=where)

@@ -1,0 +1,56 @@
+"""Registries: mappings that nobody changes, and that a context may extend for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from microc.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Entries by name, sealed when it is made.
+
+    :meth:`extended` adds entries for the code that runs inside a ``with``: this thread (or task) sees them there, nobody else
+    ever does, and what there was before cannot be replaced. ``what`` is what an entry is called in messages.
+    """
+
+    def __init__(self, what: str, entries: Mapping[str, T]) -> None:
+        self.what = what
+        self._sealed = MappingProxyType(dict(entries))
+        self._current: ContextVar[Mapping[str, T]] = ContextVar(what, default=self._sealed)
+
+    def __getitem__(self, name: str) -> T:
+        return self._current.get()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current.get())
+
+    def __len__(self) -> int:
+        return len(self._current.get())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._current.get()
+
+    @property
+    def sealed(self) -> Mapping[str, T]:
+        """The entries without any extension."""
+        return self._sealed
+
+    @contextmanager
+    def extended(self, entries: Mapping[str, T]) -> Iterator[None]:
+        """Add entries inside the ``with``; UsageError for a name that is taken by something else."""
+        current = self._current.get()
+        for name, entry in entries.items():
+            if name in current and current[name] != entry:
+                raise UsageError(f"there is already {self.what} {name!r}", hint="give the plugin's another name")
+        token = self._current.set(MappingProxyType({**current, **entries}))
+        try:
+            yield
+        finally:
+            self._current.reset(token)

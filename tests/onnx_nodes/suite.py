@@ -1,0 +1,156 @@
+"""ONNX's node tests through compiled C: which are in scope, compiled in batches, run and compared as ONNX's own runner does."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.runner import Runner
+
+from microc.driver.batch import Network, build_batch
+from microc.driver.onnx_backend import Compiled, bind, compile_proto
+from microc.errors import InternalError, MicrocError, ToolError
+
+REFUSED = Path(__file__).with_name("refused.toml")
+BATCH = 64
+
+
+def _scope_file() -> Path | None:
+    named = os.environ.get("MICROC_ONNX_SCOPE")
+    beside = Path(__file__).resolve().parents[3] / "shared" / "onnx" / "node_tests_in_scope.txt"
+    path = Path(named) if named else beside
+    return path if path.is_file() else None
+
+
+SCOPE = _scope_file()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTest:
+    """One line of the scope file: the test, and the inputs that are bound as constants."""
+
+    tier: str
+    name: str
+    bound: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test went: the empty text if it passed."""
+
+    name: str
+    stage: str = ""
+    message: str = ""
+
+
+def in_scope() -> tuple[NodeTest, ...]:
+    """Every test in scope, as the scope file lists them."""
+    assert SCOPE is not None
+    rows = [line.split("\t") for line in SCOPE.read_text().splitlines() if line and not line.startswith("#")]
+    return tuple(NodeTest(row[0], row[1], tuple(row[7].split(",")) if row[7] != "-" else ()) for row in rows)
+
+
+def sample(tests: Sequence[NodeTest], count: int) -> tuple[NodeTest, ...]:
+    """About ``count`` tests, evenly spread over the list by name."""
+    ordered = sorted(tests, key=lambda test: test.name)
+    return tuple(ordered[:: max(1, len(ordered) // count)])
+
+
+@lru_cache(maxsize=1)
+def refused() -> Mapping[str, str]:
+    """Tests that microc is known not to pass, with the reason."""
+    groups = tomllib.loads(REFUSED.read_text())["refused"]
+    return {name: group["reason"] for group in groups for name in group["tests"]}
+
+
+@lru_cache(maxsize=1)
+def suite() -> Mapping[str, TestCase]:
+    """ONNX's node tests by name; making them takes seconds."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in collect_testcases()}
+
+
+def run(tests: Sequence[NodeTest], processes: int = 1) -> Iterator[Outcome]:
+    """The outcomes, batch by batch."""
+    suite()
+    batches = [tests[k : k + BATCH] for k in range(0, len(tests), BATCH)]
+    if processes == 1:
+        for batch in batches:
+            yield from run_batch(batch)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        for outcomes in pool.map(run_batch, batches):
+            yield from outcomes
+
+
+def run_batch(tests: Iterable[NodeTest]) -> list[Outcome]:
+    """One run of the C compiler for all."""
+    outcomes: list[Outcome] = []
+    compiled: list[tuple[NodeTest, Compiled]] = []
+    for test in tests:
+        try:
+            compiled.append((test, compile_proto(bind(suite()[test.name].model, _bound(test)), test.name)))
+        except MicrocError as error:
+            stage = "internal" if isinstance(error, InternalError) else "refused"
+            outcomes.append(Outcome(test.name, stage, str(error)))
+        except Exception as error:  # noqa: BLE001 a defect of one test must not hide the others
+            outcomes.append(Outcome(test.name, "crash", repr(error)))
+    networks = _built([one for _, one in compiled], outcomes)
+    for test, one in compiled:
+        if one.module.name in networks:
+            outcomes.append(_compare(test, one, networks[one.module.name]))
+    return outcomes
+
+
+def _built(compiled: Sequence[Compiled], outcomes: list[Outcome]) -> Mapping[str, Network]:
+    """All networks; where one does not build, one by one, so that it is known which."""
+    try:
+        return build_batch([one.module for one in compiled])
+    except ToolError as error:
+        if len(compiled) == 1:
+            outcomes.append(Outcome(compiled[0].module.name, "C compiler", str(error)))
+            return {}
+        half = len(compiled) // 2
+        return {**_built(compiled[:half], outcomes), **_built(compiled[half:], outcomes)}
+
+
+def _bound(test: NodeTest) -> dict[str, Any]:
+    case = suite()[test.name]
+    inputs, _ = case.data_sets[0]
+    named = {value.name: array for value, array in zip(case.model.graph.input, inputs, strict=True)}
+    return {name: _array(named[name]) for name in test.bound}
+
+
+def _array(value: Any) -> Any:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _compare(test: NodeTest, compiled: Compiled, network: Network) -> Outcome:
+    """Run on the test's data and compare, with the tolerances of ONNX's own runner."""
+    case = suite()[test.name]
+    for inputs, outputs in case.data_sets:
+        named = zip(case.model.graph.input, inputs, strict=True)
+        free = [_array(array) for value, array in named if value.name not in test.bound]
+        try:
+            got = compiled.run(network, free)
+            Runner.assert_similar_outputs([_array(o) for o in outputs], got, case.rtol, case.atol)
+        except AssertionError as error:
+            return Outcome(test.name, "wrong", str(error))
+        except (MicrocError, ValueError, TypeError) as error:
+            return Outcome(test.name, "run", repr(error))
+    return Outcome(test.name)
