@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from microc.driver.export import load_library
     from microc.driver.firmware import Device, build, connect, open_project
     from microc.driver.library import Library
-    from microc.driver.model import load, save
+    from microc.driver.model import import_sklearn, load, save
     from microc.graph.ir import Graph
 
 __version__ = "0.1.0"
@@ -40,6 +40,7 @@ __all__ = (
     "compile",
     "connect",
     "errors",
+    "import_sklearn",
     "load",
     "load_library",
     "open_project",
@@ -55,6 +56,7 @@ _HOMES = MappingProxyType(
         "build": "microc.driver.firmware",
         "compile": "microc.driver.api",
         "connect": "microc.driver.firmware",
+        "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
         "load_library": "microc.driver.export",
         "open_project": "microc.driver.firmware",

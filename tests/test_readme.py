@@ -63,7 +63,7 @@ def test_the_commands_run_in_order(tmp_path: Path) -> None:
 
 
 def test_the_python_runs(tmp_path: Path) -> None:
-    (block,) = blocks("python")
+    block, _ = blocks("python")
     shutil.copytree(DIGITS, tmp_path / "examples" / "digits")
     made = run(
         tmp_path, "-m", "microc", "compile", "examples/digits/digits_int8.tflite", "--board", "host", "-o", "firmware"
@@ -75,3 +75,16 @@ def test_the_python_runs(tmp_path: Path) -> None:
     done = run(tmp_path, "snippet.py")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "digits.so").is_file()
+
+
+def test_a_forest_as_written(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="needs scikit-learn (pip install microc[sklearn])")
+    _, block = blocks("python")
+    prologue = (
+        "import microc\nimport numpy as np\nfrom sklearn.ensemble import RandomForestClassifier\n"
+        "x = np.random.default_rng(0).normal(size=(60, 4))\ny = (x[:, 0] > x[:, 1]).astype(int)\n"
+    )
+    (tmp_path / "snippet.py").write_text(prologue + block)
+    done = run(tmp_path, "snippet.py")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "firmware" / "model.c").is_file()

@@ -16,9 +16,9 @@ from microc.driver.export import build_library
 from microc.driver.fit import capacity, check_module, footprint, room_of
 from microc.driver.library import Library
 from microc.driver.lower import Progress
+from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
-from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
@@ -128,7 +128,7 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
 
 @overload
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: None = None,
@@ -138,7 +138,7 @@ def compile(
 ) -> Library: ...
 @overload
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: str | Path | Board,
@@ -147,7 +147,7 @@ def compile(
     **options: Any,
 ) -> Program: ...
 def compile(
-    model: str | Path | Graph,
+    model: Any,
     target: str = "host",
     *,
     board: str | Path | Board | None = None,
@@ -155,7 +155,8 @@ def compile(
     progress: Progress | None = None,
     **options: Any,
 ) -> Library | Program:
-    """Compile a model file (TFLite, ONNX, or a graph file), or a graph that :func:`microc.load` gave.
+    """Compile a model: the path of a file (TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file), a graph
+    that :func:`microc.load` gave, a fitted scikit-learn or LightGBM estimator, a Keras model, or PyTorch's ``ExportedProgram``.
 
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
     (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
@@ -165,7 +166,7 @@ def compile(
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
     chosen = make_options(input_shapes=input_shapes or {}, **options)
-    source = model if isinstance(model, Graph) else Path(model)
+    source = source_of(model, chosen)
     if board is None:
         module = compile_model(source, target_for(target), chosen, progress)
         with active(chosen.plugins):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from microc.codegen.files import replacing
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError
+from microc.frontend import objects, sklearn
 from microc.frontend.detect import load as load_file
 from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
@@ -33,12 +34,35 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
         elif source.is_file():
             graph, stem = load_file(source, options.input_shapes), source.stem
         else:
-            hint = "give the path of a .tflite, .onnx or .mcg file"
+            hint = "give the path of a .tflite, .onnx, .keras, .pt2 or .mcg file"
             raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
         ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
         return replace(adapt(graph, ends), name=identifier(options.name or stem))
+
+
+def source_of(model: Any, options: Options) -> Path | Graph:
+    """What may be given as a model: a path, a graph, or an object that a reader knows, as its graph."""
+    if isinstance(model, (str, Path)):
+        return Path(model)
+    return model if isinstance(model, Graph) else objects.read(model, options.input_shapes)
+
+
+def import_sklearn(
+    estimator: Any,
+    input_shape: Sequence[int] | None = None,
+    *,
+    input_dtype: str = "float32",
+    input_scale: float | Sequence[float] = 1.0,
+    leaf_dtype: str = "float32",
+) -> Graph:
+    """The graph of a fitted scikit-learn or LightGBM estimator, in floats or (trees) in integers only.
+
+    As :func:`microc.frontend.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves are
+    rounded to ``leaf_dtype``.
+    """
+    return sklearn.read(estimator, input_shape, input_dtype=input_dtype, input_scale=input_scale, leaf_dtype=leaf_dtype)
 
 
 def source_name(source: Path | Graph) -> str:

@@ -6,19 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError
+from microc.frontend import lightgbm, sklearn
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
 MAX_FILE_BYTES = 256 << 20
+ZIP = b"PK\x03\x04"
+_NO_MODEL = "a zip archive, but neither a Keras 3 model nor a PyTorch program"
+_UNPICKLED = "load it yourself and compile the object: microc.compile(model)"
 _FOREIGN = (
-    (b"PK\x03\x04", "a zip archive (Keras 3 or PyTorch)"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras)"),
-    (b"\x80\x02", "a Python pickle (PyTorch)"),
+    (ZIP, _NO_MODEL, "save with model.save or torch.export.save"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras 2)", "load it in Keras 3 and save it as .keras"),
+    *((bytes((0x80, version)), "a Python pickle: to read one is to run it", _UNPICKLED) for version in range(2, 6)),
 )
+"""What a file starts with, what it is, and what to do."""
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a TFLite or ONNX model file, or a graph file that ``microc import`` wrote.
+    """Read a model file: TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file that ``microc import`` wrote.
 
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
     ModelError (or UnsupportedError) where it is no model that microc understands.
@@ -32,10 +37,27 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
         from microc.frontend import graph_file
 
         return graph_file.read(data, path.name, input_shapes)
+    if data.startswith(ZIP):
+        found = _archive(data, path.name, input_shapes)
+        if found is not None:
+            return found
+    if lightgbm.is_lightgbm(data):
+        return sklearn.read_text(data, path.name, input_shapes)
     _refuse_foreign(data, path)
     from microc.frontend import onnx_reader
 
     return onnx_reader.read(data, path.name, input_shapes)
+
+
+def _archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
+    """The model in a zip archive, if it is one."""
+    from microc.frontend import keras_file, torch_export
+
+    if keras_file.is_keras(data):
+        from microc.frontend import keras_reader
+
+        return keras_reader.read(data, name, input_shapes)
+    return torch_export.read(data, name, input_shapes) if torch_export.is_torch(data) else None
 
 
 def is_tflite(data: bytes) -> bool:
@@ -58,13 +80,9 @@ def _contents(path: Path) -> bytes:
 
 def _refuse_foreign(data: bytes, path: Path) -> None:
     """Say what a file is that some other tool wrote."""
-    for start, what in _FOREIGN:
+    for start, what, hint in _FOREIGN:
         if data.startswith(start):
-            raise ModelError(
-                f"this is {what}, not a TFLite or ONNX model",
-                where=path.name,
-                hint="convert it: TFLite from Keras, ONNX from PyTorch",
-            )
+            raise ModelError(f"this is {what}", where=path.name, hint=hint)
     if path.suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",

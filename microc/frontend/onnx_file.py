@@ -82,6 +82,9 @@ class Attributes:
         return number
 
     def reals(self, name: str) -> tuple[float, ...]:
+        """Float32 numbers; ModelError where they are absent."""
+        if name not in self._found:
+            self._absent(name)
         return tuple(float(number) for number in self._get(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:
@@ -101,6 +104,9 @@ class Attributes:
         return tuple(str(word.decode("utf-8", "replace")) for word in self._get(name, _STRINGS).strings)
 
     def tensor(self, name: str) -> Array:
+        """A tensor; ModelError where it is absent."""
+        if name not in self._found:
+            self._absent(name)
         return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
 
     def graph(self, name: str) -> Any:

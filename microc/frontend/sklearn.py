@@ -22,6 +22,8 @@ from microc.graph.ir import Graph, Quant
 from microc.ops.tree_arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
+OPSETS = {"": 17, "ai.onnx.ml": 3}
+"""What skl2onnx is asked for: versions that its converters all know."""
 LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
 
 
@@ -48,9 +50,7 @@ def read(
             raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
         return _through_onnx(estimator, input_shape)
     ensemble, features = found
-    shape = tuple(input_shape or (1, features))
-    if len(shape) != 2 or shape[1] != features or shape[0] < 1:
-        raise UsageError(f"an input of shape {shape} for an estimator of {features} features", hint=f"(1, {features})")
+    shape = _rows(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
         if dtype not in known:
             raise UsageError(f"{name} dtype {dtype!r}", hint=", ".join(known))
@@ -63,6 +63,28 @@ def read(
         input_scale,
         leaf_dtype,
     )
+
+
+def read_text(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of LightGBM's text model; ``input_shapes`` may say how many rows come at once."""
+    ensemble, features = lightgbm.parse(data, file_name)
+    return graph_of(ensemble, _rows(one_shape(input_shapes, file_name), features, file_name), file_name)
+
+
+def one_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
+    """The shape of the one input, which is called ``input``."""
+    unknown = [name for name in shapes if name not in ("input", "*")]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="its input is 'input'")
+    return shapes.get("input", shapes.get("*"))
+
+
+def _rows(shape: Sequence[int] | None, features: int, where: str) -> tuple[int, ...]:
+    """(rows, features); one row unless given."""
+    found = tuple(shape or (1, features))
+    if len(found) != 2 or found[1] != features or found[0] < 1:
+        raise UsageError(f"an input of shape {found} for {features} features", where=where, hint=f"(1, {features})")
+    return found
 
 
 def _ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
@@ -160,7 +182,9 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
         raise ModelError("the estimator is not fitted, or does not say how many features it takes", where=where)
     options: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
     try:
-        model = convert_sklearn(estimator, where, [("input", FloatTensorType(shape))], options=options)
+        model = convert_sklearn(
+            estimator, where, [("input", FloatTensorType(shape))], options=options, target_opset=OPSETS
+        )
     except Exception as error:
         raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
     return onnx_reader.read(model.SerializeToString(), where, {})

@@ -183,6 +183,8 @@ class _Translation:
         application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
             return self.computed(node, *arguments)
+        if name.startswith("_assert"):  # about shapes and dtypes, which are known
+            return None
         spelling = SPELLINGS.get(name)
         if spelling is None:
             self.refuse(f"the operator {target} is unknown to microc")

@@ -376,5 +376,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "quantize_per_tensor": quantize,
     "scaled_dot_product_attention": attention,
     "upsample_bilinear2d": upsample_linear,
+    "upsample_nearest1d": upsample_nearest,
     "upsample_nearest2d": upsample_nearest,
 }

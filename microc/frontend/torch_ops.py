@@ -18,10 +18,10 @@ def unary(op: str, **attrs: Attr) -> Spelling:
 
 
 def binary(op: str, *, swapped: bool = False) -> Spelling:
-    """An operator on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+    """Arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
 
     def spell(a: Application) -> str:
-        x, y = _pair(a, a.argument("self"), a.argument("other"))
+        x, y = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
         alpha = a.argument("alpha", 1)
         if alpha not in (1, None):
             y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
@@ -30,16 +30,52 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
     return spell
 
 
-def _pair(a: Application, x: Any, y: Any) -> tuple[str, str]:
-    """Both operands in the dtype that PyTorch computes in."""
-    tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
-    found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
-    reals = [dtype for dtype in found if dtypes.is_float(dtype)]
-    number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
-    dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
-    return a.cast(a.value(x, "" if isinstance(x, str) else dtype), dtype), a.cast(
-        a.value(y, "" if isinstance(y, str) else dtype), dtype
-    )
+def comparison(op: str) -> Spelling:
+    return lambda a: a.emit(op, _pair(a, a.argument("self"), a.argument("other")))
+
+
+def _pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+    """Both operands in one dtype: the one given, else the one that PyTorch promotes them to."""
+    if not dtype:
+        tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
+        found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
+        reals = [name for name in found if dtypes.is_float(name)]
+        number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
+        dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
+    return _as(a, x, dtype), _as(a, y, dtype)
+
+
+def _as(a: Application, x: Any, dtype: str) -> str:
+    return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
+
+
+def divide(a: Application) -> str:
+    """div, rounded down or to zero where it says so."""
+    mode = a.argument("rounding_mode")
+    pair = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    if mode == "floor":
+        return a.emit("floor_div", pair)
+    quotient = a.emit("div", pair)
+    return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncated(a, quotient)
+
+
+def _truncated(a: Application, x: str) -> str:
+    whole = a.emit("floor", (a.emit("abs", (x,)),))
+    return a.emit("mul", (_signs(a, x), whole))
+
+
+def _signs(a: Application, x: str) -> str:
+    zero = a.value(0, a.dtype(x))
+    sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
+    return a.emit("sub", sides)
+
+
+def sign(a: Application) -> str:
+    return _signs(a, a.operand("self"))
+
+
+def truncate(a: Application) -> str:
+    return _truncated(a, a.operand("self"))
 
 
 def power(a: Application) -> str:
@@ -127,16 +163,50 @@ def log_softmax(a: Application) -> str:
 
 
 def reduction(op: str) -> Spelling:
-    """A reduction over ``dim``, or over everything."""
+    """A reduction over ``dim``, or over everything, in the dtype that PyTorch computes it in."""
 
     def spell(a: Application) -> str:
-        x = a.operand("self")
+        x = a.cast(a.operand("self"), a.result_dtype())
         rank, dims = len(a.shape(x)), a.argument("dim")
         dims = [dims] if isinstance(dims, int) else dims
         axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
         return a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
 
     return spell
+
+
+def extreme(op: str, of_two: str, place: str) -> Spelling:
+    """max and min: of two tensors, along an axis with the places, or of everything."""
+
+    def spell(a: Application) -> Any:
+        if a.argument("other") is not None:
+            return a.emit(of_two, _pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+        x, dim = a.operand("self"), a.argument("dim")
+        if dim is None:
+            return a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+        keep = bool(a.argument("keepdim", False))
+        largest = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
+        return largest, a.emit(place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"})
+
+    return spell
+
+
+def top(a: Application) -> tuple[str, ...]:
+    attrs = {
+        "axis": int(a.argument("dim", -1)),
+        "k": int(a.argument("k")),
+        "largest": bool(a.argument("largest", True)),
+    }
+    return a.write.emit_all("topk", (a.operand("self"),), attrs)
+
+
+def running_sum(a: Application) -> str:
+    return a.emit("cumsum", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+
+
+def flip(a: Application) -> str:
+    x = a.operand("self")
+    return a.emit("reverse", (x,), {"axes": tuple(sorted(d % len(a.shape(x)) for d in a.argument("dims")))})
 
 
 def variance(a: Application) -> str:
@@ -200,14 +270,8 @@ def permute(a: Application) -> str:
 
 
 def expand(a: Application) -> str:
-    """Ones repeated: elements are gathered from the same place."""
     x, wanted = a.operand("self"), a.result_shape()
-    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
-    for axis, extent in enumerate(wanted):
-        if a.shape(x)[axis] != extent:
-            places = a.write.new_constant("repeat", np.zeros(extent, np.int32))
-            x = a.emit("gather", (x, places), {"axis": axis})
-    return x
+    return x if a.shape(x) == wanted else a.emit("broadcast_to", (x,), {"shape": wanted})
 
 
 def repeat(a: Application) -> str:
@@ -337,41 +401,47 @@ SPELLINGS: Mapping[str, Spelling] = {
     "constant_pad_nd": pad,
     "contiguous": same,
     "detach": same,
-    "div": binary("div"),
+    "cos": unary("cos"),
+    "cumsum": running_sum,
+    "div": divide,
     "dropout": same,
     "elu": elu,
     "embedding": embedding,
-    "eq": binary("equal"),
+    "eq": comparison("equal"),
     "erf": unary("erf"),
     "exp": unary("exp"),
     "expand": expand,
     "expm1": exponential_less_one,
     "flatten": view,
+    "flip": flip,
     "floor": unary("floor"),
+    "floor_divide": binary("floor_div"),
     "full_like": filled,
-    "ge": binary("greater_equal"),
+    "ge": comparison("greater_equal"),
     "gelu": gelu,
-    "gt": binary("greater"),
+    "gt": comparison("greater"),
     "hardsigmoid": hard_sigmoid,
     "hardswish": unary("hard_swish"),
     "hardtanh": clamp,
     "index": index,
     "index_select": index_select,
-    "le": binary("less_equal"),
+    "le": comparison("less_equal"),
     "leaky_relu": leaky,
     "lift_fresh_copy": same,
     "linalg_vector_norm": norm,
     "log": unary("log"),
     "log1p": logarithm_of_one_more,
-    "logical_and": binary("logical_and"),
+    "logical_and": comparison("logical_and"),
     "logical_not": unary("logical_not"),
-    "logical_or": binary("logical_or"),
-    "lt": binary("less"),
+    "logical_or": comparison("logical_or"),
+    "lt": comparison("less"),
+    "max": extreme("max", "maximum", "argmax"),
     "maximum": binary("maximum"),
     "mean": reduction("mean"),
+    "min": extreme("min", "minimum", "argmin"),
     "minimum": binary("minimum"),
     "mul": binary("mul"),
-    "ne": binary("not_equal"),
+    "ne": comparison("not_equal"),
     "neg": unary("neg"),
     "ones_like": filled,
     "permute": permute,
@@ -379,12 +449,15 @@ SPELLINGS: Mapping[str, Spelling] = {
     "prod": reduction("prod"),
     "reciprocal": reciprocal,
     "relu": composed_relu,
+    "remainder": binary("floor_mod"),
     "repeat": repeat,
     "round": unary("round"),
     "rsqrt": unary("rsqrt"),
     "rsub": binary("sub", swapped=True),
     "select": select,
     "sigmoid": unary("sigmoid"),
+    "sign": sign,
+    "sin": unary("sin"),
     "slice": slice_,
     "softplus": unary("softplus"),
     "split_with_sizes": split,
@@ -395,7 +468,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     "sum": reduction("sum"),
     "t": permute,
     "tanh": unary("tanh"),
+    "topk": top,
     "transpose": permute,
+    "trunc": truncate,
     "unbind": unbind,
     "unsqueeze": view,
     "var": variance,

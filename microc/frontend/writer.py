@@ -72,16 +72,23 @@ class GraphWriter:
 
     def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
         """The value that an application makes; ModelError, with its place, where the operands make no sense."""
+        (name,) = self.emit_all(op, inputs, attrs)
+        return name
+
+    def emit_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> tuple[str, ...]:
+        """The values that an application with several results makes."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         try:
-            (kind,) = definition.infer(attrs, [self.types[name] for name in inputs if name])
+            kinds = definition.infer(attrs, [self.types[name] for name in inputs if name])
         except ModelError as error:
             raise type(error)(error.what, where=self.where, hint=error.hint) from error
-        name = fresh_name(self.types, self.loc.name or op)
-        self.types[name] = kind
-        self._nodes.append(Node(op, tuple(inputs), (name,), attrs, self.loc))
-        return name
+        names = []
+        for kind in kinds:
+            names.append(fresh_name(self.types, self.loc.name or op))
+            self.types[names[-1]] = kind
+        self._nodes.append(Node(op, tuple(inputs), tuple(names), attrs, self.loc))
+        return tuple(names)
 
     def set_quant(self, value: str, quant: Quant | None, dtype: str = "") -> str:
         """Say what the integers of ``value`` stand for, and their dtype where a quantised operator leaves the choice."""

@@ -75,6 +75,8 @@ def _comparisons(rng: np.random.Generator) -> Iterable[Case]:
     mixed = [random_tree(rng, 9, 2, "float32", 1) for _ in range(2)]
     modes = np.array([AT_MOST, GREATER | UNORDERED, LESS] * 7)[: len(mixed[0].left)]
     yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "mixed modes")
+    modes = np.array([AT_MOST, AT_MOST | UNORDERED] * 10)[: len(mixed[0].left)]
+    yield case_of([tree.with_mode(modes) for tree in mixed], rng.choice(x, (6, 2)), 1, "missing values")
     pixels = np.array([[0], [127], [128], [255]], np.uint8)
     for mode in (LESS, AT_MOST, GREATER):
         stump = random_tree(rng, 1, 1, "uint8", 1).with_mode(np.full(3, mode))

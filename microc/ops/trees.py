@@ -99,12 +99,15 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 # ---------------------------------------------------------------- loops
 
 
-def _goes_left(x: Expr, threshold: Expr, mode: Expr | int) -> Expr:
-    """Whether a comparison is among the ways of the mode."""
-    if mode == AT_MOST:
+def _goes_left(x: Expr, threshold: Expr, mode: Expr | int, known: frozenset[int]) -> Expr:
+    """Whether a comparison is among the ways of the mode, which is one of the ``known`` ones."""
+    if known == {AT_MOST}:
         return x <= threshold
-    if mode == EQUAL:
+    if known == {EQUAL}:
         return x.eq(threshold)
+    if known <= {AT_MOST, AT_MOST | UNORDERED}:  # NaN alone makes a difference
+        missing = x.ne(x) if isinstance(mode, int) else ir.Bin("and", x.ne(x), mode.ne(AT_MOST))
+        return ir.Bin("or", x <= threshold, missing)
     least = UNORDERED if dtypes.is_float(x.dtype) else GREATER
     ways = ir.select(x > threshold, ir.const(GREATER, "int32"), least)
     for way, condition in ((EQUAL, x.eq(threshold)), (LESS, x < threshold)):
@@ -115,9 +118,14 @@ def _goes_left(x: Expr, threshold: Expr, mode: Expr | int) -> Expr:
 def _compute(call: OpCall) -> te.Tensor:
     attrs, operands = call.attrs, [operand for operand in call.operands if operand is not None]
     out = call.out_types[0]
+    table = _tables(attrs, operands).get("mode")
+    modes = (
+        np.arange(16) if table is not None and table.data is None else attrs["mode"] if table is None else table.data
+    )
+    known = frozenset(np.unique(modes).tolist())
 
     def build(buffers: tuple[ir.Buffer, ...], results: tuple[ir.Buffer, ...]) -> ir.Stmt:
-        return _Walk(attrs, buffers, results[0]).rows()
+        return _Walk(attrs, buffers, results[0], known).rows()
 
     tensors = [operand.tensor() for operand in operands]
     return te.extern("trees", tensors, (("scores", out.shape, out.dtype),), build)[0]
@@ -126,8 +134,10 @@ def _compute(call: OpCall) -> te.Tensor:
 class _Walk:
     """The loops: for every row and tree from the root to a leaf, whose values join the result."""
 
-    def __init__(self, attrs: Mapping[str, Any], buffers: tuple[ir.Buffer, ...], out: ir.Buffer) -> None:
-        self.attrs, self.out = attrs, out
+    def __init__(
+        self, attrs: Mapping[str, Any], buffers: tuple[ir.Buffer, ...], out: ir.Buffer, modes: frozenset[int]
+    ) -> None:
+        self.attrs, self.out, self.modes = attrs, out, modes
         self.data, self.feature, self.threshold, self.left_leaves, self.leaves, self.values = buffers[:_FIXED]
         self.tables = _tables(attrs, buffers)
         names = ("node", "leaf", "below", "first_node", "first_leaf")
@@ -175,7 +185,8 @@ class _Walk:
         across = ir.seq(
             _set(self.below, self.below[0] - left), _set(self.leaf, self.leaf[0] + left), _set(self.node, node + left)
         )
-        return ir.If(_goes_left(self.data[self.row, feature], self.threshold[node], mode), down, across)
+        goes = _goes_left(self.data[self.row, feature], self.threshold[node], mode, self.modes)
+        return ir.If(goes, down, across)
 
     def add(self, leaf: Expr) -> ir.Stmt:
         """The leaf's values join the result."""

@@ -11,6 +11,7 @@ import pytest
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend import onnx_reader
+from tests.frontend.mutate import survey
 from tests.frontend.run import library
 
 onnx = pytest.importorskip("onnx")
@@ -176,6 +177,15 @@ def test_combinations_of_trees(combine: str) -> None:
         "target_weights": [1.0, -2.0, 3.0, 4.0, 5.0, -6.0, 7.0, 8.0],
     }
     compare(node("TreeEnsembleRegressor", x, 1, **attributes), x)
+
+
+def test_damaged_models() -> None:
+    """A forest and a machine of support vectors: a graph or a refusal, whatever is broken."""
+    x, score = data()
+    for estimator in (ensemble.RandomForestRegressor(2, max_depth=3, random_state=0), svm.SVR()):
+        raw = converted(estimator.fit(x[:40], score[:40]), x[:1]).SerializeToString()
+        outcomes = survey(lambda damaged: onnx_reader.read(damaged, "model.onnx", {}), raw, 150, seed=4)
+        assert outcomes["ModelError"] > 10
 
 
 def test_a_broken_tree() -> None:

@@ -115,6 +115,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "products": lambda x: torch.einsum("bij,bkj->bik", x, x) @ x,
     "repeated": lambda x: x.repeat(1, 2, 1).expand(2, 6, 4),
     "sliced": lambda x: x[:, 1:, ::2] * 2 + 1,
+    "rounded": lambda x: (torch.round(x), torch.trunc(x * 3), torch.sign(x), torch.remainder(x, 0.7)),
+    "searched": lambda x: (x.topk(2), x.max(1), x.min(-1, keepdim=True), x.max(), torch.maximum(x, x.flip(0))),
+    "divided": lambda x: (torch.div(x, 0.3, rounding_mode="floor"), torch.div(x, 0.3, rounding_mode="trunc"), 1 / x),
+    "counted": lambda x: ((x > 0).to(torch.int32) + 3, (x > 0).sum(1), x.cumsum(1), x.sin() + x.cos()),
     "spread": lambda x: x.var(1) + x.std(1),
     "turned": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2).permute(0, 2, 3, 1),
 }

@@ -1,0 +1,45 @@
+"""Models that live in this process as graphs: estimators, exported programs, Keras models; their classes say which."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from microc.errors import UsageError
+from microc.graph.ir import Graph
+
+
+def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+    """The graph of a fitted scikit-learn or LightGBM estimator, an ``ExportedProgram`` of PyTorch, or a Keras model.
+
+    Nothing is imported but what the object needs. UsageError for any other object; else what its reader raises.
+    """
+    homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
+    if homes & {"sklearn", "lightgbm"}:
+        from microc.frontend import sklearn
+
+        return sklearn.read(model, sklearn.one_shape(input_shapes, type(model).__name__))
+    if "torch" in homes and hasattr(model, "graph_signature"):
+        from microc.frontend import torch_export
+
+        if input_shapes:
+            raise UsageError(
+                "an exported program has one shape", hint="export it with example inputs of the shape wanted"
+            )
+        return torch_export.read_program(model)
+    if "keras" in homes and hasattr(model, "save"):
+        return _keras(model, input_shapes)
+    hint = "a path, a Graph, a fitted estimator, a Keras model, or what torch.export.export gives"
+    raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)
+
+
+def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """A Keras model by way of its own file."""
+    from microc.frontend import keras_reader
+
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        path = Path(folder) / "model.keras"
+        model.save(path)
+        return keras_reader.read(path.read_bytes(), str(model.name), input_shapes)

@@ -1,0 +1,187 @@
+"""Keras 3 files, compiled, against Keras. The reader needs h5py only; the tests make their files with Keras on PyTorch."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend import keras_file
+from microc.frontend import keras_reader as reader
+from microc.graph.ir import Graph
+from tests.frontend.mutate import survey
+from tests.frontend.run import library
+
+pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
+pytest.importorskip("torch", reason="Keras runs on PyTorch here")
+os.environ.setdefault("KERAS_BACKEND", "torch")
+keras = pytest.importorskip("keras", reason="needs Keras, to make models")
+layers = keras.layers
+
+BOUND = 2e-5
+"""Sums of float32 in another order than the backend's, relative above one and absolute below."""
+
+
+def saved(model: Any, folder: Path) -> bytes:
+    path = folder / "model.keras"
+    model.save(path)
+    return path.read_bytes()
+
+
+def unsettled(model: Any) -> Any:
+    """Weights that are not those of new layers: biases, statistics and factors matter."""
+    rng = np.random.default_rng(0)
+    model.set_weights([w + rng.uniform(0.05, 0.5, w.shape).astype(w.dtype) for w in model.get_weights()])
+    return model
+
+
+def compare(model: Any, folder: Path, *inputs: Array) -> None:
+    """The compiled file gives what the model gives."""
+    unsettled(model)
+    graph = reader.read(saved(model, folder), "model.keras", {"*": inputs[0].shape} if len(inputs) == 1 else {})
+    wanted = model.predict(list(inputs) if len(inputs) > 1 else inputs[0], verbose=0)
+    if isinstance(wanted, dict):
+        wanted = [wanted[name] for name in graph.outputs]
+    wanted = wanted if isinstance(wanted, list) else [wanted]
+    found = library(graph)(*inputs)
+    for got, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=BOUND, atol=BOUND)
+
+
+def data(*shape: int) -> Array:
+    return np.random.default_rng(1).normal(0, 1, shape).astype(np.float32)
+
+
+def sequential(shape: tuple[int, ...], *parts: Any) -> Any:
+    return keras.Sequential([keras.Input(shape), *parts])
+
+
+def test_an_image_network(tmp_path: Path) -> None:
+    parts = (
+        layers.ZeroPadding2D(((1, 0), (2, 1))), layers.Conv2D(8, 3, strides=2, padding="same", activation="relu"),
+        layers.BatchNormalization(), layers.DepthwiseConv2D(3, padding="same", depth_multiplier=2), layers.ReLU(6.0),
+        layers.SeparableConv2D(6, 3, padding="same", activation="silu"), layers.MaxPooling2D(), layers.Dropout(0.5),
+        layers.Conv2DTranspose(4, 3, strides=2, padding="same"), layers.LeakyReLU(), layers.UpSampling2D(2),
+        layers.Cropping2D(1), layers.AveragePooling2D(2), layers.Conv2D(4, 3, groups=2, dilation_rate=2, padding="same"),
+        layers.Flatten(), layers.Dense(5, activation="softmax"),
+    )  # fmt: skip
+    compare(sequential((12, 12, 3), *parts), tmp_path, data(2, 12, 12, 3))
+
+
+def test_a_graph_of_layers(tmp_path: Path) -> None:
+    """Branches, a model inside, a layer that is called twice, arithmetic, two inputs and two outputs."""
+    image, extra = keras.Input((6, 6, 2), name="image", batch_size=1), keras.Input((4,), name="extra", batch_size=1)
+    x = layers.Conv2D(4, 3, padding="same", name="renamed")(image)
+    y = layers.BatchNormalization()(x)
+    x = layers.Concatenate()([layers.Add()([x, y]), layers.Multiply()([x, y]), layers.Average()([x, y])])
+    x = layers.GlobalAveragePooling2D()(x)
+    shared = layers.Dense(4, activation="tanh")
+    z = shared(extra)
+    z = shared(z) * 2.0 + 1.0
+    inside = keras.Sequential([layers.Dense(7, activation="gelu"), layers.Dense(4)], name="inside")
+    x = layers.Subtract()([inside(x), z])
+    outputs = {"scores": layers.Softmax()(x), "norm": layers.LayerNormalization()(x)}
+    compare(keras.Model([image, extra], outputs), tmp_path, data(1, 6, 6, 2), data(1, 4))
+
+
+def test_a_signal_network(tmp_path: Path) -> None:
+    parts = (
+        layers.Conv1D(6, 3, padding="causal", dilation_rate=2, activation="elu"), layers.MaxPooling1D(2),
+        layers.SeparableConv1D(5, 3), layers.PReLU(), layers.Permute((2, 1)), layers.Reshape((-1, 5)),
+        layers.GlobalMaxPooling1D(), layers.RepeatVector(3), layers.TimeDistributed(layers.Dense(2, "hard_sigmoid")),
+        layers.Rescaling(2.0, -1.0),
+    )  # fmt: skip
+    compare(sequential((20, 3), *parts), tmp_path, data(2, 20, 3))
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 3), (4, 2), (3, 1)])
+def test_transposed_convolutions(padding: str, kernel: int, stride: int, tmp_path: Path) -> None:
+    layer = layers.Conv2DTranspose(3, kernel, strides=stride, padding=padding)
+    compare(sequential((4, 5, 2), layer), tmp_path, data(1, 4, 5, 2))
+
+
+@pytest.mark.parametrize("kind", ["SimpleRNN", "LSTM", "GRU"])
+def test_recurrent_layers(kind: str, tmp_path: Path) -> None:
+    layer = getattr(layers, kind)
+    compare(sequential((4, 3), layer(5, return_sequences=True), layer(2)), tmp_path, data(1, 4, 3))
+
+
+def test_recurrence_both_ways(tmp_path: Path) -> None:
+    parts = (
+        layers.Bidirectional(layers.GRU(2, reset_after=False, return_sequences=True)),
+        layers.Bidirectional(layers.LSTM(3), merge_mode="sum"),
+    )
+    compare(sequential((4, 3), *parts), tmp_path, data(1, 4, 3))
+
+
+def test_words(tmp_path: Path) -> None:
+    model = keras.Sequential(
+        [keras.Input((6,), dtype="int32"), layers.Embedding(20, 4), layers.GlobalAveragePooling1D()]
+    )
+    compare(model, tmp_path, np.array([[1, 5, 19, 0, 3, 3]], np.int32))
+
+
+ACTIVATIONS = (
+    "selu",
+    "softplus",
+    "softsign",
+    "silu",
+    "mish",
+    "gelu",
+    "exponential",
+    "hard_silu",
+    "relu6",
+    "leaky_relu",
+)
+
+
+def test_activations(tmp_path: Path) -> None:
+    compare(sequential((7,), *(layers.Dense(7, activation=name) for name in ACTIVATIONS)), tmp_path, data(1, 7) / 8)
+
+
+def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
+    model = sequential((8,), layers.Dense(4), layers.Dense(2))
+    model.quantize("int8")
+    with pytest.raises(UnsupportedError, match="quantised by Keras"):
+        reader.read(saved(model, tmp_path), "model.keras", {})
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    """Damaged bytes, and damaged configurations in archives that are whole."""
+    raw = saved(sequential((6, 3), layers.Conv1D(4, 3), layers.LSTM(2), layers.Dense(2)), tmp_path)
+    survey(lambda data: reader.read(data, "model.keras", {}), raw, 60, seed=1)
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+
+    def packed(config: bytes) -> Graph:
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, data in {**parts, "config.json": config}.items():
+                archive.writestr(name, data)
+        return reader.read(file.getvalue(), "model.keras", {})
+
+    outcomes = survey(packed, parts["config.json"], 120, seed=2)
+    assert outcomes["ModelError"] + outcomes["UnsupportedError"] > 20
+
+
+def test_refusals(tmp_path: Path) -> None:
+    model = sequential((8, 8, 1), layers.Conv2D(2, 3), layers.RandomFlip(), layers.Flatten())
+    raw = saved(model, tmp_path)
+    assert keras_file.is_keras(raw) and not keras_file.is_keras(b"PK\x03\x04 nothing")
+    with pytest.raises(UnsupportedError, match="RandomFlip"):
+        reader.read(raw, "model.keras", {})
+    with pytest.raises(UsageError, match="no input"):
+        reader.read(raw, "model.keras", {"sound": (1, 2)})
+    with pytest.raises(UsageError, match="does not fit"):
+        reader.read(raw, "model.keras", {"*": (1, 2)})
+    with pytest.raises(ModelError):
+        reader.read(raw[:-200], "model.keras", {})
