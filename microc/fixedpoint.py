@@ -112,15 +112,16 @@ def _saturating_shift_left(x: Any, exponent: int, k: Arith[Any]) -> Any:
     return k.select(x > most, x * 0 + INT32_MAX, shifted)
 
 
-def inverse_root_mantissa(x: Any, k: Arith[Any]) -> Any:
-    """1 / sqrt(2 x) in Q0.31, up to a power of two, of x in [2**26, 2**28) as Q3.28: five Newton steps from 1."""
-    half, root = rounding_shift_right(x, 1, k), x * 0 + (1 << 28)
-    for _ in range(5):
-        cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
-        cube = _saturating_shift_left(cube, 6, k)
-        step = doubling_high_mul(root, (1 << 28) + (1 << 27), k) - doubling_high_mul(half, cube, k)
-        root = _saturating_shift_left(step, 3, k)
-    return doubling_high_mul(root, HALF_ROOT_OF_TWO, k)
+NEWTON_STEPS = 5
+ONE_Q3 = 1 << 28
+
+
+def inverse_root_step(root: Any, half: Any, k: Arith[Any]) -> Any:
+    """A Newton step towards 1 / sqrt(2 ``half``), everything Q3.28; it starts from one."""
+    cube = doubling_high_mul(doubling_high_mul(root, root, k), root, k)
+    cube = _saturating_shift_left(cube, 6, k)
+    step = doubling_high_mul(root, ONE_Q3 + (ONE_Q3 >> 1), k) - doubling_high_mul(half, cube, k)
+    return _saturating_shift_left(step, 3, k)
 
 
 def inverse_square_root(x: int) -> tuple[int, int]:
@@ -133,5 +134,8 @@ def inverse_square_root(x: int) -> tuple[int, int]:
         x, right = x // 4, right + 1
     pairs = (32 - x.bit_length() - 1) // 2 - 1
     right -= pairs
-    mantissa = int(inverse_root_mantissa(np.int64((x << 2 * pairs) >> 1), NUMPY))
+    half, root = rounding_shift_right(np.int64((x << 2 * pairs) >> 1), 1, NUMPY), np.int64(ONE_Q3)
+    for _ in range(NEWTON_STEPS):
+        root = inverse_root_step(root, half, NUMPY)
+    mantissa = int(doubling_high_mul(root, HALF_ROOT_OF_TWO, NUMPY))
     return (mantissa << -right, 0) if right < 0 else (mantissa, -right)

@@ -64,6 +64,10 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
     )  # fmt: skip
     group.add_argument(
+        "--hybrid", choices=("float", "dynamic"), default="float",
+        help="layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT does",
+    )  # fmt: skip
+    group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",
         help="what the code is made for; balanced: a percent of the time is worth four percent of the flash (default: balanced)",
     )  # fmt: skip

@@ -154,6 +154,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         disabled=frozenset(arguments.disable_pass),
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
+        hybrid=arguments.hybrid,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,

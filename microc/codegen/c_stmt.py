@@ -12,10 +12,14 @@ INDENT = "    "
 
 
 class StmtPrinter:
-    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions."""
+    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
-    def __init__(self, expr: ExprPrinter | None = None) -> None:
+    ``space`` qualifies the constants that functions take: their address space and a blank, or empty where there is only one.
+    """
+
+    def __init__(self, expr: ExprPrinter | None = None, space: str = "") -> None:
         self.expr = expr or ExprPrinter()
+        self.space = space
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
         """The statement, one string per line, without indentation of its own."""
@@ -86,7 +90,7 @@ class StmtPrinter:
     def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
         """The whole function, declared as ``head``; read-only parameters are pointers to const."""
         written = {b.name for b in buffers_written(func.body)}
-        params = ", ".join(_parameter(p, written=p.name in written) for p in func.params)
+        params = ", ".join(_parameter(p, self.space, written=p.name in written) for p in func.params)
         self.expr.bounds = {}
         unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
         body = _indented([*unused, *self.lines(func.body)])
@@ -115,10 +119,10 @@ def wrapped(line: str, prefix: str = "") -> list[str]:
     return [*lines, line]
 
 
-def _parameter(buffer: ir.Buffer, *, written: bool) -> str:
+def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
-        return f"const {kind} *restrict {buffer.name}"
+        return f"const {space}{kind} *restrict {buffer.name}"
     return f"{'' if written else 'const '}{kind} *{buffer.name}"
 
 

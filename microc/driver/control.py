@@ -7,7 +7,7 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from microc.schedule.choose import Choice
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
+from microc.tir.rewrite import map_stmt, replace_buffers, substitute_stmt, walk_stmt
 from microc.tir.stream import Place, names_of, placed
 
 _ZERO = ir.const(0, "int32")
@@ -97,6 +98,7 @@ class _Control:
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
         self.slots: list[_Slot] = []
         self.idle: list[_Slot] = []
+        self.scoped: set[str] = set()
 
     def build(self) -> LoweredControl:
         graph, node = self.graph, self.node
@@ -297,7 +299,33 @@ class _Control:
         for own in scratch:
             at[own] = self.workspace("scratch", own.size, own.dtype)
         self.release(at[own] for own in scratch)
-        return placed(func.body, at)
+        return self.renamed(placed(func.body, at))
+
+    def renamed(self, body: ir.Stmt) -> ir.Stmt:
+        """The statements with names for values and registers that no kernel before has used: in C they may share a scope."""
+        declared = set[str]()
+        values: dict[ir.Var, ir.Var] = {}
+        buffers: dict[ir.Buffer, ir.Buffer] = {}
+        for stmt in walk_stmt(body):
+            match stmt:
+                case ir.Let(var) if var.name in self.scoped:
+                    values[var] = replace(var, name=self.fresh(var.name))
+                case ir.Alloc(buffer) if buffer.name in self.scoped:
+                    buffers[buffer] = replace(buffer, name=self.fresh(buffer.name))
+                case ir.Let(var):
+                    declared.add(var.name)
+                case ir.Alloc(buffer):
+                    declared.add(buffer.name)
+                case _:
+                    pass
+        self.scoped |= declared
+
+        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+            if isinstance(stmt, ir.Let) and stmt.var in values:
+                return replace(stmt, var=values[stmt.var])
+            return stmt
+
+        return replace_buffers(map_stmt(substitute_stmt(body, values), on_stmt), buffers)
 
 
 def _last_uses(graph: Graph, steps: Sequence[_Step]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from microc.plugin import Plugin, load_plugin
 from microc.target import GOALS
 from microc.transform.boundary import EVERY
 
+HYBRID = ("float", "dynamic")
 REQUANTIZE = ("float", "fixed")
 OPT_LEVELS = (0, 1, 2)
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
@@ -32,6 +33,8 @@ class Options:
     - ``opt_level``: 0 fuses only what must be, 1 and 2 do everything.
     - ``disabled``, ``required``: graph passes by name.
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
+    - ``hybrid``: how layers of floats with integer weights are computed: ``float`` on widened weights, or ``dynamic`` as LiteRT
+      does, quantising data row by row.
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
     - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
       percent of the flash.
@@ -56,6 +59,7 @@ class Options:
     required: frozenset[str] = frozenset()
     io_in_arena: bool = True
     requantize: str = "float"
+    hybrid: str = "float"
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
@@ -91,6 +95,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
     if chosen.requantize not in REQUANTIZE:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
+    if chosen.hybrid not in HYBRID:
+        raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not isinstance(chosen.flash, int) or chosen.flash < 0:

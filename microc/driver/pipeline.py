@@ -37,7 +37,7 @@ def optimise(graph: Graph, options: Options) -> Graph:
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize},
+        options={"requantize": options.requantize, "hybrid": options.hybrid},
     )
     return run_passes(graph, PASSES, context)
 

@@ -90,8 +90,6 @@ class Application:
     def value(self, position: int) -> str:
         """The name of input ``position``, whatever its dtype."""
         source = self.source(position)
-        if source.sparse:
-            self.refuse(f"{source.name!r} is stored sparse", "convert the model without sparse encoding")
         if source.packed and not source.constant:
             self.refuse(f"{source.name!r} is computed in int4; only weights may be")
         return self.builder.value(source.index, self.where)

@@ -154,14 +154,11 @@ def square(application: Application) -> None:
 
 
 def l2_normalization(application: Application) -> None:
-    """L2_NORMALIZATION over the last axis: x / max(sqrt(sum(x * x)), 1e-6), as TFLite's reference kernel."""
+    """L2_NORMALIZATION over the last axis."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
-    data = application.operand(0)
-    last = len(application.rank(data, 1, 2, 3, 4)) - 1
-    squares = application.emit("mul", (data, data), {})
-    total = application.emit("sum", (squares,), {"axes": (last,), "keepdims": True})
-    norm = application.emit("maximum", (application.emit("sqrt", (total,), {}), application.scalar(1e-6)), {})
-    application.result("div", (data, norm), {"activation": activation(application, code)})
+    if activation(application, code):
+        application.refuse("a fused activation")
+    application.result("l2_normalize", (application.operand(0),), rounding(application))
 
 
 def batch_matmul(application: Application) -> None:
@@ -207,6 +204,12 @@ def dequantize(application: Application) -> None:
     application.result("dequantize", (application.value(0),), attrs)
 
 
+def densify(application: Application) -> None:
+    """DENSIFY of a constant: sparse ones are dense as soon as they are read."""
+    target, data = application.target(), application.constant(0)
+    application.builder.constant(target.name, data, target.type.quant)
+
+
 def cast(application: Application) -> None:
     """CAST: the stored numbers in another dtype."""
     if application.source(0).type.dtype not in MOVABLE:
@@ -222,8 +225,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ADD_N": Spelling(add_n, _INT8),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
+    "DENSIFY": Spelling(densify, MOVABLE),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
-    "DIV": binary("div", "DivOptions", (*FLOAT, "int32")),
+    "DIV": binary("div", "DivOptions", (*_INT8, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _INT8),
     "FLOOR": unary("floor"),
@@ -231,7 +235,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "FLOOR_MOD": binary("floor_mod", dtypes=(*FLOAT, *PLAIN)),
     "GELU": Spelling(gelu, FLOAT),
     "HARD_SWISH": unary("hard_swish", _BYTES),
-    "L2_NORMALIZATION": Spelling(l2_normalization, FLOAT),
+    "L2_NORMALIZATION": Spelling(l2_normalization, _INT8),
     "LEAKY_RELU": Spelling(leaky_relu),
     "LOG": unary("log", _INT8),
     "LOGISTIC": unary("sigmoid", REAL),

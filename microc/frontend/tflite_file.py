@@ -18,6 +18,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite_options import Custom, Options, as_array, custom_options, reading, short_vector, text
+from microc.frontend.tflite_sparse import dense, read_sparsity
 from microc.graph.ir import Quant, TensorType
 
 IDENTIFIER = b"TFL3"
@@ -248,6 +249,8 @@ class TfliteFile:
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
             raise UnsupportedError(f"a constant of {tensor.type.dtype}", where=where)
+        if tensor.sparse:
+            return self._read_sparse(tensor, raw, where)
         expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
         if len(raw) != expected:
             raise ModelError(f"holds {len(raw)} bytes; its shape and dtype take {expected}", where=where)
@@ -259,6 +262,19 @@ class TfliteFile:
         native = dtypes.to_numpy(tensor.type.dtype)
         stored: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<"))
         return stored.astype(native).reshape(tensor.type.shape)
+
+    def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
+        """A sparse constant, made dense."""
+        if tensor.packed or tensor.type.dtype == "bool":
+            raise UnsupportedError(f"a sparse constant of {'int4' if tensor.packed else 'bool'}", where=where)
+        with reading(where):
+            table = self._graph.Tensors(tensor.index).Sparsity()
+        self.charge(_TABLE_COST + _ELEMENT_COST * tensor.type.size)
+        native = dtypes.to_numpy(tensor.type.dtype)
+        if len(raw) % native.itemsize:
+            raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
+        values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
+        return dense(values, tensor.type.shape, read_sparsity(table, where), where)
 
 
 def check_size(kind: TensorType, where: str) -> None:

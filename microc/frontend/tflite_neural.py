@@ -29,7 +29,7 @@ def conv2d(application: Application) -> None:
         application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application)}
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application), **_dynamic(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -44,7 +44,7 @@ def depthwise_conv2d(application: Application) -> None:
         application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application)}
+    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application), **_dynamic(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -61,7 +61,7 @@ def fully_connected(application: Application) -> None:
         application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
     rows = kind.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
-    attrs |= rounding(application)
+    attrs |= {**rounding(application), **_dynamic(application, bool(fields.integer("AsymmetricQuantizeInputs")))}
     operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
     shape = (*kind.shape[:-1], units) if keep else (rows, units)
@@ -157,12 +157,8 @@ def softmax(application: Application) -> None:
 
 
 def log_softmax(application: Application) -> None:
-    """LOG_SOFTMAX over the last axis: x - max - log(sum(exp(x - max)))."""
-    data = application.operand(0)
-    axes: Mapping[str, Attr] = {"axes": (len(application.rank(data, 1, 2, 3, 4)) - 1,), "keepdims": True}
-    centred = application.emit("sub", (data, application.emit("max", (data,), axes)), {})
-    total = application.emit("sum", (application.emit("exp", (centred,), {}),), axes)
-    application.result("sub", (centred, application.emit("log", (total,), {})), {})
+    """LOG_SOFTMAX over the last axis."""
+    application.result("log_softmax", (application.operand(0),), rounding(application))
 
 
 def _window(
@@ -183,10 +179,21 @@ def _window(
     return attrs
 
 
+def _dynamic(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
+    """How LiteRT quantises the float data of a layer with integer weights; None: asymmetrically where weights have a scale for
+    each channel."""
+    target, weights = application.target().type, application.source(1).type
+    if target.dtype != "float32" or weights.dtype != "int8" or weights.quant is None or any(weights.quant.zero_point):
+        return {}
+    if asymmetric is None:
+        asymmetric = weights.quant.axis is not None
+    return {"dynamic": "asymmetric" if asymmetric else "symmetric"}
+
+
 def layer_weights(application: Application, position: int, *, axis: int, order: tuple[int, ...] = ()) -> str:
     """Constant weights, transposed to ``order``, quantised per tensor or along ``axis`` (the output channels).
 
-    Integer weights of a float layer are widened by ``dequantize``: TFLite's kernels would quantise the data instead.
+    Integer weights of a float layer are widened by ``dequantize``; attribute ``dynamic`` of the layer says what LiteRT does.
     """
     tensor, dtype = application.source(position), application.target().type.dtype
     kind = tensor.type
@@ -230,7 +237,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "DEPTHWISE_CONV_2D": Spelling(depthwise_conv2d),
     "FULLY_CONNECTED": Spelling(fully_connected),
     "L2_POOL_2D": Spelling(l2_pool, FLOAT),
-    "LOG_SOFTMAX": Spelling(log_softmax, FLOAT),
+    "LOG_SOFTMAX": Spelling(log_softmax, (*FLOAT, "int8")),
     "MAX_POOL_2D": pool("max_pool2d"),
     "SOFTMAX": Spelling(softmax),
     "SVDF": Spelling(svdf, ("float32", "int8")),

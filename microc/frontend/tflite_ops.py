@@ -5,6 +5,7 @@ from __future__ import annotations
 from microc.frontend import (
     tflite_control,
     tflite_elementwise,
+    tflite_frames,
     tflite_images,
     tflite_logic,
     tflite_neural,
@@ -23,6 +24,7 @@ SPELLINGS: Registry[Spelling] = Registry(
     {
         **tflite_control.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
+        **tflite_frames.SPELLINGS,
         **tflite_images.SPELLINGS,
         **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,

@@ -135,6 +135,29 @@ class Rewrite:
         return tuple(self.nodes), self.types, self.consts
 
 
+def bit_length(x: Expr, stem: str) -> tuple[list[tuple[ir.Var, Expr]], Expr]:
+    """Names, and the number of bits of a uint32 (0 of 0): halves of it are searched for the highest that is set."""
+    lets: list[tuple[ir.Var, Expr]] = []
+    count: Expr = ir.const(0, "int32")
+    for step in (16, 8, 4, 2, 1):
+        here = ir.Var(f"{stem}_bits{step}")
+        above = ir.select(ir.binary("ge", x, 1 << step), ir.const(step, "int32"), 0)
+        lets.append((here, above))
+        rest = ir.Var(f"{stem}_above{step}", "uint32")
+        lets.append((rest, ir.binary("shr", x, ir.cast("uint32", here))))
+        count, x = count + here, rest
+    total = ir.Var(f"{stem}_bits")
+    lets.append((total, count + ir.cast("int32", x)))
+    return lets, total
+
+
+def with_names(lets: Sequence[tuple[ir.Var, Expr]], body: ir.Stmt) -> ir.Stmt:
+    """A statement with names for values, each of which may use those before it."""
+    for var, value in reversed(lets):
+        body = ir.Let(var, value, body)
+    return body
+
+
 def constant(graph: Graph, name: str) -> Array | None:
     """The data of a value known at compile time, else None."""
     return graph.consts.get(name) if name else None

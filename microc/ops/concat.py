@@ -124,7 +124,7 @@ def _cases_concat() -> Iterable[Case]:
 
 def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices = types
-    axis, rank, batch = attrs["axis"], len(data.shape), attrs["batch_dims"]
+    axis, rank, batch = attrs["axis"], len(data.shape), attrs.get("batch_dims", 0)
     if not -rank <= axis < rank or 0 in data.shape:
         raise ModelError(f"gather along axis {axis} of shape {data.shape}")
     if indices.dtype not in ("int32", "int64"):
@@ -139,7 +139,7 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
 
 def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
-    axis, batch = attrs["axis"] % data.ndim, attrs["batch_dims"]
+    axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
     extent = data.shape[axis]
     places = np.clip(np.where(indices < 0, indices + extent, indices), 0, extent - 1)
     if not batch:
@@ -152,7 +152,7 @@ def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
 
 def _compute_gather(call: OpCall) -> te.Tensor:
     data, indices = (operand for operand in call.operands if operand is not None)
-    shape, batch = data.type.shape, call.attrs["batch_dims"]
+    shape, batch = data.type.shape, call.attrs.get("batch_dims", 0)
     axis = call.attrs["axis"] % len(shape)
     groups, outer = prod(shape[:batch]), prod(shape[batch:axis])
     extent, inner, count = shape[axis], prod(shape[axis + 1 :]), prod(indices.type.shape[batch:])

@@ -18,6 +18,7 @@ from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
+from microc.ops.quotient import legalize_div
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rescale import int16_abs, int16_rescaled, squared_difference
 from microc.ops.sigmoid16 import QSIGMOID16, legalize_sigmoid16
@@ -186,6 +187,7 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
     "add": legalize_add,
     "sub": legalize_sub,
     "mul": legalize_mul,
+    "div": legalize_div,
     "squared_difference": squared_difference,
 }
 

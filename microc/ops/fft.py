@@ -1,8 +1,9 @@
-"""``rfft``: the spectrum of real numbers along the last axis, interleaved (real, imaginary).
+"""``rfft``: the spectrum of real numbers along the last axis, interleaved (real, imaginary); ``irfft``: the way back.
 
 ``fft_length``, a power of two, is what shorter rows are filled up to with zeros. Integers are those of KISS FFT in fixed point,
 bit for bit: a row of reals is taken for half as many complex numbers, which go through butterflies of four and two, each of
-which divides by its radix; at the end the spectrum of the reals is put together.
+which divides by its radix; at the end the spectrum of the reals is put together. The inverse goes the other way, through the same
+butterflies with real and imaginary parts exchanged; floats are divided by the length, integers are not.
 
 Sources: TFLite Micro ``signal/src/kiss_fft_wrappers``, ``rfft_int16.cc``; KISS FFT 1.3.0 ``kiss_fft.c``, ``kiss_fftr.c``.
 """
@@ -229,15 +230,20 @@ def _compute(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, turns, last), (out, work) = operands, results
         n = Var("n")
-        stages = [_enter(x, n, size, work), *_stages(work, turns), _finish(work, last, out, n)]
+
+        def sample(index: Expr, part: Expr) -> Expr:
+            at = index * 2 + part
+            return ir.select(at < size, x[n, at], ir.const(0, x.dtype)) if size < length else x[n, at]
+
+        stages = [_enter(sample, work), *_stages(work, turns), _finish(work, last, out, n)]
         return ir.loops([(n, rows)], ir.seq(*stages))
 
     results = (("out", (rows, half + 1, 2), dtype), ("work", (half, 2), dtype))
     return te.extern("transform", (data.tensor((rows, size)), *tables), results, build)[0]
 
 
-def _enter(x: Buffer, n: Var, size: int, work: Buffer) -> Stmt:
-    """The row as complex numbers in the order that the butterflies want, zeros behind its end."""
+def _enter(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
+    """Complex numbers, given by index and part, in the order that the butterflies want."""
     radices = factors(work.shape[0])
     digits = [Var(f"d{axis}") for axis in range(len(radices))]
     part = Var("part")
@@ -247,10 +253,8 @@ def _enter(x: Buffer, n: Var, size: int, work: Buffer) -> Stmt:
     for digit, radix in zip(digits, radices, strict=True):
         rest //= radix
         source, place, step = source + digit * step, place + digit * rest, step * radix
-    index = source * 2 + part
-    value = ir.select(index < size, x[n, index], ir.const(0, x.dtype)) if size < 2 * work.shape[0] else x[n, index]
     loops = [*zip(digits, radices, strict=True), (part, 2)]
-    return ir.loops(loops, ir.Store(work, (place, part), value))
+    return ir.loops(loops, ir.Store(work, (place, part), value(source, part)))
 
 
 def _stages(work: Buffer, turns: Buffer) -> Iterable[Stmt]:
@@ -298,6 +302,91 @@ def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
         for part, value in enumerate(pair)
     ]
     return ir.seq(edge, ir.loops([(i, half // 2)], held.around(ir.seq(*stores))))
+
+
+# ---------------------------------------------------------------- inverse
+
+
+def _infer_inverse(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind, length = types[0], attrs["fft_length"]
+    if length < 4 or length & (length - 1) or kind.dtype not in _DTYPES:
+        raise ModelError(f"irfft of {kind.dtype} of length {length}", hint="the length is a power of two from 4 on")
+    if not kind.shape or kind.shape[-1] != length + 2:
+        raise ModelError(f"irfft of shape {kind.shape} of length {length}")
+    return (TensorType((*kind.shape[:-1], length), kind.dtype),)
+
+
+def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, length = arrays[0], attrs["fft_length"]
+    pairs = x.reshape(-1, length // 2 + 1, 2)
+    if x.dtype == np.float32:
+        numbers = pairs[..., 0].astype(np.float64) + 1j * pairs[..., 1]
+        return (np.fft.irfft(numbers, length).reshape(*x.shape[:-1], length).astype(np.float32),)
+    rows = [_samples(row.astype(np.int64), length, x.dtype.name) for row in pairs]
+    return (np.stack(rows).reshape(*x.shape[:-1], length).astype(x.dtype),)
+
+
+def _samples(x: Array, length: int, dtype: str) -> Array:
+    """One row in fixed point; the complex numbers lie the other way round, (imaginary, real)."""
+    k, half = _arithmetic(dtype, loops=False), length // 2
+    z, table = np.zeros((half, 2), np.int64), _super(length, dtype).astype(np.int64)
+    z[0] = _ends(k, x[0, 0], x[half, 0])[::-1]
+    for i in range(1, half // 2 + 1):
+        turn = (table[i - 1, 0], -table[i - 1, 1])
+        low, high = _apart(k, tuple(x[i]), tuple(x[half - i]), turn)
+        z[i], z[half - i] = low[::-1], high[::-1]
+    return _transformed(k, z, twiddles(half, half, 0, dtype).astype(np.int64))[:, ::-1].reshape(-1)
+
+
+def _ends(k: Arithmetic, first: Any, last: Any) -> Complex:
+    """The complex number made of the lowest and the highest frequency."""
+    total, difference = k.add((first, first), (last, last))[0], k.subtract((first, first), (last, last))[0]
+    return k.divided((total, difference), 2)
+
+
+def _apart(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[Complex, Complex]:
+    """The complex numbers k and n - k of frequencies k and n - k."""
+    low, high = k.divided(low, 2), k.divided((high[0], k.negative(high[1])), 2)
+    even, odd = k.add(low, high), k.times(k.subtract(low, high), turn)
+    above = k.subtract(even, odd)
+    return k.add(even, odd), (above[0], k.negative(above[1]))
+
+
+def _compute_inverse(call: OpCall) -> te.Tensor:
+    """The rows one after the other, through two workspaces of complex numbers."""
+    data = call.operands[0]
+    assert data is not None
+    length, dtype = int(call.attrs["fft_length"]), data.type.dtype
+    rows, half = prod(data.type.shape[:-1]), length // 2
+    tables = (data.packed(twiddles(half, half, 0, dtype)), data.packed(_super(length, dtype)))
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, turns, last), (out, front, work) = operands, results
+        n, i, part = Var("n"), Var("i"), Var("part")
+        value = work[i, 1 - part]
+        sample = value / float(length) if dtype == "float32" else value
+        leave = ir.loops([(i, half), (part, 2)], ir.Store(out, (n, i * 2 + part), sample))
+        enter = _enter(lambda index, which: front[index, which], work)
+        return ir.loops([(n, rows)], ir.seq(*_begin(x, last, front, n), enter, *_stages(work, turns), leave))
+
+    results = (("out", (rows, length), dtype), ("front", (half, 2), dtype), ("work", (half, 2), dtype))
+    return te.extern("transform", (data.tensor((rows, half + 1, 2)), *tables), results, build)[0]
+
+
+def _begin(x: Buffer, last: Buffer, front: Buffer, n: Var) -> Iterable[Stmt]:
+    """The complex numbers whose transform are the samples, (imaginary, real)."""
+    k, half, i, held = _arithmetic(front.dtype, loops=True), front.shape[0], Var("f"), _Held("a")
+    ends = enumerate(_ends(k, x[n, 0, 0], x[n, half, 0]))
+    yield ir.seq(*(ir.Store(front, (_ZERO, ir.const(1 - part, "int32")), value) for part, value in ends))
+    low, high = (held.pair((x[n, place, 0], x[n, place, 1])) for place in (i + 1, half - 1 - i))
+    named = _Named(k, held)
+    pairs = _apart(named, low, high, (last[i, 0], named.negative(last[i, 1])))
+    stores = [
+        ir.Store(front, (place, ir.const(1 - part, "int32")), value)
+        for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)
+        for part, value in enumerate(pair)
+    ]
+    yield ir.loops([(i, half // 2)], held.around(ir.seq(*stores)))
 
 
 class _Held:
@@ -354,6 +443,17 @@ def _cases() -> Iterable[Case]:
             yield Case({"fft_length": length}, (TensorType(shape, dtype),), tolerance=2e-5, name=f"{dtype} {length}")
 
 
+def _cases_inverse() -> Iterable[Case]:
+    rng = np.random.default_rng(6)
+    for shape, length in (((6,), 4), ((2, 10), 8), ((34,), 32), ((66,), 64)):
+        for dtype in _DTYPES:
+            most = {"int16": 8000, "int32": 1 << 28, "float32": 4}[dtype]
+            x = rng.uniform(-most, most, shape).astype(dtype)
+            x[..., 1] = x[..., -1] = 0
+            types = (TensorType(shape, dtype),)
+            yield Case({"fft_length": length}, types, arrays=(x,), tolerance=2e-5, name=f"{dtype} {length}")
+
+
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "rfft",
@@ -361,6 +461,14 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "irfft",
+        infer=_infer_inverse,
+        reference=_reference_inverse,
+        compute=_compute_inverse,
+        cases=_cases_inverse,
         operand_names=("data",),
     ),
 )

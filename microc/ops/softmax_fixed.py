@@ -35,7 +35,7 @@ def _multiply(x: Any, mantissa: int, shift: int, rounding: str, k: Arith[Any]) -
     return multiply(x, mantissa, shift, k)
 
 
-def _headroom(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
+def free_bits(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
     """How far ``total``, within 2**lowest_bit .. 2**31 - 1, can be shifted left and stay an int32."""
     zero = total * 0
     count = zero
@@ -93,7 +93,7 @@ def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array
     x, table = (array.astype(np.int64) for array in arrays)
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = fixedpoint.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
-    headroom = _headroom(total, 31 - SUM_BITS, NUMPY)
+    headroom = free_bits(total, 31 - SUM_BITS, NUMPY)
     result = _probability(powers, _reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
@@ -120,7 +120,7 @@ def _compute_q(call: OpCall) -> te.Tensor:
         return te.sum_reduce(fixedpoint.shift_right_half_up(power(n, j.var), SUM_BITS), j)
 
     total = te.compute((rows,), term, "total", ("n",))
-    headroom = te.compute((rows,), lambda n: _headroom(total[n], 31 - SUM_BITS, TIR), "headroom", ("n",))
+    headroom = te.compute((rows,), lambda n: free_bits(total[n], 31 - SUM_BITS, TIR), "headroom", ("n",))
     scale = te.compute((rows,), lambda n: _reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
@@ -219,7 +219,7 @@ def _reference_q16(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     x, exp, reciprocal = (array.astype(np.int64) for array in arrays)
     powers = interpolated(lambda i: exp[i], _distance16(x - x.max(axis=-1, keepdims=True), attrs, NUMPY))
     total = powers.sum(axis=-1, keepdims=True)
-    headroom = _headroom(total, 14, NUMPY)
+    headroom = free_bits(total, 14, NUMPY)
     scale = interpolated(lambda i: reciprocal[i], _centred(total, headroom, NUMPY))
     return (np.clip(_probability16(powers, scale, headroom), 0, 32767).astype(np.int16),)
 
@@ -248,7 +248,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
     power = te.compute((rows, classes), lambda n, c: interpolated(read(exp), distance[n, c]), "power", ("n", "c"))
     j = te.reduce_axis(classes, "j")
     total = row("total", lambda n: te.sum_reduce(power[n, j.var], j))
-    headroom = row("headroom", lambda n: _headroom(total[n], 14, TIR))
+    headroom = row("headroom", lambda n: free_bits(total[n], 14, TIR))
     place = row("place", lambda n: _centred(total[n], headroom[n], TIR))
     scale = row("scale", lambda n: interpolated(read(reciprocal), place[n]))
 

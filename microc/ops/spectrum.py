@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.arith import bit_length, with_names
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -30,28 +31,6 @@ def _wants(name: str, types: Sequence[TensorType], *wanted: str) -> None:
 
 def _operands(call: OpCall) -> list[Operand]:
     return [operand for operand in call.operands if operand is not None]
-
-
-def _bits(x: Expr, stem: str) -> tuple[list[tuple[Var, Expr]], Expr]:
-    """Names, and the number of bits of a uint32 (0 of 0): halves of it are searched for the highest that is set."""
-    lets: list[tuple[Var, Expr]] = []
-    count: Expr = _ZERO
-    for step in (16, 8, 4, 2, 1):
-        here = Var(f"{stem}_bits{step}")
-        above = ir.select(ir.binary("ge", x, 1 << step), ir.const(step, "int32"), 0)
-        lets.append((here, above))
-        rest = Var(f"{stem}_above{step}", "uint32")
-        lets.append((rest, ir.binary("shr", x, ir.cast("uint32", here))))
-        count, x = count + here, rest
-    total = Var(f"{stem}_bits")
-    lets.append((total, count + ir.cast("int32", x)))
-    return lets, total
-
-
-def _named(lets: Sequence[tuple[Var, Expr]], body: Stmt) -> Stmt:
-    for var, value in reversed(lets):
-        body = ir.Let(var, value, body)
-    return body
 
 
 # ---------------------------------------------------------------- signal_window
@@ -113,13 +92,13 @@ def _compute_scale(call: OpCall) -> tuple[te.Tensor, ...]:
             ir.If(-value > known, ir.Store(largest, (_ZERO,), ir.cast("int16", -value))),
         )
         find = ir.For(i, size, ir.Let(value, ir.cast("int32", x[i]), grow))
-        lets, bits = _bits(ir.cast("uint32", ir.maximum(known, 0)), "largest")
+        lets, bits = bit_length(ir.cast("uint32", ir.maximum(known, 0)), "largest")
         left, factor = Var("left"), Var("factor")
         amount = ir.select(known > 0, ir.maximum(15 - bits, 0), _ZERO)
         move = ir.For(j, size, ir.Store(out, (j,), ir.cast("int16", ir.cast("int32", x[j]) * factor)))
         rest = ir.seq(ir.Store(scale, (_ZERO,), left), ir.Let(factor, ir.const(1, "int32") << left, move))
         start = ir.Store(largest, (_ZERO,), ir.const(0, "int16"))
-        return ir.Alloc(largest, ir.seq(start, find, _named([*lets, (left, amount)], rest)))
+        return ir.Alloc(largest, ir.seq(start, find, with_names([*lets, (left, amount)], rest)))
 
     size = data.type.size
     results = (("out", (size,), "int16"), ("scale", (1,), "int32"))
@@ -367,7 +346,7 @@ def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
             (estimate, ir.cast("uint32", total >> bits)),
             (less, ir.minimum(estimate, scaled)),
         ]
-        return ir.For(i, ir.const(size, "int32"), _named(lets, stores))
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, stores))
 
     results = (("out", (size,), "uint32"), ("noise", (size,), "uint32"))
     return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build)
@@ -426,7 +405,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
         (x, old, table), (out,) = operands, results
         i, level, first, share = Var("i"), Var("level", "uint32"), Var("first"), Var("share")
         gain, snr = Var("gain"), Var("snr", "uint32")
-        lets, bits = _bits(level, "level")
+        lets, bits = bit_length(level, "level")
         left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (11 - bits, bits - 11))
         part = ir.cast("int32", ((level << left) >> right) & ir.const(0x3FF, "uint32"))
         entry = [ir.cast("int32", table[ir.clamp(first, 0, 122) + k]) for k in range(3)]
@@ -445,7 +424,7 @@ def _compute_pcan(call: OpCall) -> te.Tensor:
             (snr, ir.cast("uint32", product >> shift)),
         ]
         shrunk = ir.select(ir.binary("lt", snr, 2 << _SNR_BITS), square, line)
-        return ir.For(i, ir.const(size, "int32"), _named(lets, ir.Store(out, (i,), shrunk)))
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), shrunk)))
 
     operands = (data.tensor((size,)), noise.tensor((size,)), gains.tensor())
     return te.extern("gain", operands, (("out", (size,), "uint32"),), build)[0]
@@ -504,7 +483,7 @@ def _compute_log(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, points), (out,) = operands, results
         i, value, share, segment = Var("i"), Var("value", "uint32"), Var("share"), Var("segment")
-        lets, bits = _bits(value, "value")
+        lets, bits = bit_length(value, "value")
         whole, log2, natural = Var("whole"), Var("log2"), Var("natural", "uint32")
         left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (_LOG_SCALE - whole, whole - _LOG_SCALE))
         above = value - (ir.const(1, "uint32") << ir.cast("uint32", whole))
@@ -524,7 +503,7 @@ def _compute_log(call: OpCall) -> te.Tensor:
             (log2, whole * (1 << _LOG_SCALE) + share + low + ((high - low) * inside >> _LOG_SCALE)),
             (natural, ir.cast("uint32", product >> places)),
         ]
-        return ir.For(i, ir.const(size, "int32"), _named(lets, ir.Store(out, (i,), result)))
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), result)))
 
     return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
 

@@ -8,6 +8,7 @@ from microc.transform import (
     dead_channels,
     dead_code,
     duplicate_channels,
+    dynamic_range,
     fold_constants,
     fuse,
     layout,
@@ -17,6 +18,7 @@ from microc.transform import (
 )
 
 PASSES = (
+    dynamic_range.PASS,
     qdq.PASS,
     fold_constants.PASS,
     canonicalise.PASS,

@@ -248,14 +248,14 @@ def test_unsupported_operators_are_listed_at_once() -> None:
 def test_refusals_of_known_operators_are_listed_at_once() -> None:
     tensors = [quantised("x", (1, 2), 0.1, 0), *(quantised(name, (1, 2), 0.1, 0) for name in "abc")]
     nodes = [
-        Op("DIV", ("x", "x"), ("a",), "DivOptions"),
+        Op("FLOOR", ("x",), ("a",)),
         Op("ADD", ("a", "x"), ("b",), "AddOptions", {"FusedActivationFunction": 5}),
         Op("SQRT", ("b",), ("c",)),
     ]
     with pytest.raises(UnsupportedError) as caught:
         read(model(tensors, nodes, ["x"], ["c"]))
     text = str(caught.value)
-    assert "#0 a DIV (int8): int8 output" in text and "#1 b ADD" in text and "#2 c SQRT (int8)" in text
+    assert "#0 a FLOOR (int8): int8 output" in text and "#1 b ADD" in text and "#2 c SQRT (int8)" in text
 
 
 def test_svdf_memory_is_state_that_starts_at_its_zero_point() -> None:

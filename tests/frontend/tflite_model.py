@@ -9,8 +9,19 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tflite
+from flatbuffers import flexbuffers
 
 from microc.dtypes import Array
+
+Level = int | tuple[tuple[int, ...], tuple[int, ...]]
+"""A level of a sparse tensor: its size, or segments and indices."""
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    order: tuple[int, ...]
+    blocks: tuple[int, ...]
+    levels: tuple[Level, ...]
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,15 @@ class Tensor:
     signature: tuple[int, ...] = ()
     variable: bool = False
     buffer: int | None = None
+    sparsity: Sparsity | None = None
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator over tensor names ("" is absent); ``options`` names the table, ``fields`` its contents."""
+    """One operator over tensor names ("" is absent); ``options`` names the table, ``fields`` its contents.
+
+    ``custom_fields`` are the options of a custom operator.
+    """
 
     code: str
     inputs: tuple[str, ...]
@@ -40,6 +55,7 @@ class Op:
     fields: Mapping[str, Any] = field(default_factory=dict)
     custom: str = ""
     custom_options: bytes = b""
+    custom_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,10 @@ def quantised(name: str, shape: tuple[int, ...], scale: float, zero_point: int, 
 def constant(name: str, data: Array, **quant: Any) -> Tensor:
     dtype = str(data.dtype).upper()
     return Tensor(name, data.shape, dtype, data, **quant)
+
+
+_VECTORS, _WIDTHS = ("Int32Vector", "Uint8Vector"), (np.int32, np.uint8)
+"""How segments and indices of a sparse level are stored."""
 
 
 class _Writer:
@@ -137,6 +157,7 @@ class _Writer:
         shape = self.numbers(tensor.shape, np.int32)
         signature = self.numbers(tensor.signature, np.int32) if tensor.signature else 0
         name = self.fb.CreateString(tensor.name)
+        sparsity = self.sparsity(tensor.sparsity) if tensor.sparsity else 0
         if tensor.data is not None:
             data = tensor.data
             self.buffers.append(data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes())
@@ -151,7 +172,36 @@ class _Writer:
         if signature:
             tflite.TensorAddShapeSignature(self.fb, signature)
         tflite.TensorAddIsVariable(self.fb, tensor.variable)
+        if sparsity:
+            tflite.TensorAddSparsity(self.fb, sparsity)
         return int(tflite.TensorEnd(self.fb))
+
+    def sparsity(self, sparsity: Sparsity) -> int:
+        levels = self.offsets([self.level(level) for level in sparsity.levels])
+        order, blocks = (self.numbers(values, np.int32) for values in (sparsity.order, sparsity.blocks))
+        tflite.SparsityParametersStart(self.fb)
+        tflite.SparsityParametersAddTraversalOrder(self.fb, order)
+        tflite.SparsityParametersAddBlockMap(self.fb, blocks)
+        tflite.SparsityParametersAddDimMetadata(self.fb, levels)
+        return int(tflite.SparsityParametersEnd(self.fb))
+
+    def level(self, level: Level) -> int:
+        vectors = []
+        for values, name, dtype in zip(() if isinstance(level, int) else level, _VECTORS, _WIDTHS, strict=False):
+            numbers = self.numbers(values, dtype)
+            getattr(tflite, f"{name}Start")(self.fb)
+            getattr(tflite, f"{name}AddValues")(self.fb, numbers)
+            vectors.append(int(getattr(tflite, f"{name}End")(self.fb)))
+        tflite.DimensionMetadataStart(self.fb)
+        tflite.DimensionMetadataAddFormat(self.fb, 0 if isinstance(level, int) else 1)
+        if isinstance(level, int):
+            tflite.DimensionMetadataAddDenseSize(self.fb, level)
+        else:
+            tflite.DimensionMetadataAddArraySegmentsType(self.fb, 1)
+            tflite.DimensionMetadataAddArraySegments(self.fb, vectors[0])
+            tflite.DimensionMetadataAddArrayIndicesType(self.fb, 3)
+            tflite.DimensionMetadataAddArrayIndices(self.fb, vectors[1])
+        return int(tflite.DimensionMetadataEnd(self.fb))
 
     def quantisation(self, tensor: Tensor) -> int:
         scale = self.numbers(tensor.scale, np.float32)
@@ -166,13 +216,16 @@ class _Writer:
         if (op.code, op.custom) not in self.codes:
             self.codes.append((op.code, op.custom))
         options = self.options(op) if op.options else 0
-        custom = self.fb.CreateByteVector(op.custom_options) if op.custom_options else 0
+        given = flexbuffers.Dumps(dict(op.custom_fields)) if op.custom_fields else op.custom_options
+        custom = int(self.fb.CreateNumpyVector(np.frombuffer(given, np.uint8))) if given else 0
         inputs = self.numbers([names.index(name) if name else -1 for name in op.inputs], np.int32)
         outputs = self.numbers([names.index(name) for name in op.outputs], np.int32)
         tflite.OperatorStart(self.fb)
         tflite.OperatorAddOpcodeIndex(self.fb, self.codes.index((op.code, op.custom)))
         tflite.OperatorAddInputs(self.fb, inputs)
         tflite.OperatorAddOutputs(self.fb, outputs)
+        if op.custom_fields:
+            tflite.OperatorAddCustomOptions(self.fb, custom)
         if op.options:
             tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, op.options))
             tflite.OperatorAddBuiltinOptions(self.fb, options)

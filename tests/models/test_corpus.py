@@ -91,6 +91,15 @@ def test_floats_within_1e_5_of_the_largest(path: Path) -> None:
         assert np.max(np.abs(got - expected)) <= 1e-5 * np.max(np.abs(expected))
 
 
+@pytest.mark.parametrize("path", models("*_dynrange.tflite", "mlperf_kws_float*"), ids=lambda p: p.stem)
+def test_hybrid_layers_as_litert_computes_them(path: Path) -> None:
+    """Data are quantised row by row. A float that comes out one bit different may be rounded to the next step, so that one
+    output in a model may be off by more than 1e-5."""
+    pairs = results(path, library(path, Options(hybrid="dynamic")))
+    errors = [float(np.max(np.abs(got - expected)) / np.max(np.abs(expected))) for got, expected in pairs]
+    assert sorted(errors)[-2] <= 1e-5 and max(errors) <= 5e-3
+
+
 @pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)
 def test_qdq_as_onnx_defines_it(path: Path) -> None:
     """The outputs are dequantised: quanta are the smallest step between distinct values."""

@@ -251,3 +251,41 @@ def test_root_mean_squares_of_windows() -> None:
     fields = {"FilterHeight": 2, "FilterWidth": 3, "StrideH": 2, "StrideW": 2, "Padding": 0}
     x = np.where(data("float32", 1, 4, 4, 2) > 0, 3.0, -3.0).astype(np.float32)
     check(single(Op("L2_POOL_2D", ("x",), ("y",), "Pool2DOptions", fields), tensors), x)
+
+
+def test_quotients_of_bytes() -> None:
+    """Dividends next to zero are left out: TFLite Micro shifts them by more than 31 bits."""
+    a = np.array([n if abs(n - 4) > 8 else 40 for n in range(-128, 128)], np.int8)
+    b = np.array([-128, -100, -9, -8, -6, -5, 0, 1, 60, 127], np.int8)
+    for zero in (-7, 3):
+        tensors = (
+            tensor("a", "int8", 256, 1, zero=4),
+            tensor("b", "int8", 10, scale=0.02, zero=zero),
+            tensor("y", "int8", 256, 10, scale=0.11, zero=-9),
+        )
+        check(single(Op("DIV", ("a", "b"), ("y",), "DivOptions"), tensors), a[:, None], b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_rows_of_length_one(dtype: str) -> None:
+    x = data(dtype, 5, 40)
+    x[0] = 7
+    x[1, 1:] = 7
+    if dtype == "float32":
+        x = np.where(np.arange(40) == np.arange(5)[:, None], np.float32(3), np.float32(0))
+    scale = 1 / 128
+    tensors = (tensor("x", dtype, 5, 40), tensor("y", dtype, 5, 40, scale=scale, zero=0))
+    check(single(Op("L2_NORMALIZATION", ("x",), ("y",), "L2NormOptions"), tensors), x)
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.05, 0.004, 1.3])
+def test_logarithms_of_probabilities(scale: float) -> None:
+    for classes in (2, 10, 300):
+        tensors = (
+            tensor("x", "int8", 7, classes, scale=scale),
+            tensor("y", "int8", 7, classes, scale=1 / 16, zero=127),
+        )
+        x = data("int8", 7, classes)
+        x[0] = 5
+        x[1, 1:] = -128
+        check(single(Op("LOG_SOFTMAX", ("x",), ("y",), "LogSoftmaxOptions"), tensors), x)
