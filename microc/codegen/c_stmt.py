@@ -6,7 +6,7 @@ from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter, register_name
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, buffers_written, walk_stmt
+from microc.tir.rewrite import buffers_read, buffers_written, ending, walk_stmt
 
 INDENT = "    "
 
@@ -58,8 +58,12 @@ class StmtPrinter:
         if extent is not None:
             self.expr.bounds[loop.var] = (0, max(0, extent - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
-        head = f"for ({kind} {name} = 0; {name} < {self.expr(loop.extent)}; ++{name}) {{"
-        lines = [head, *_indented(self.lines(loop.body)), "}"]
+        end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
+        ends = ending(loop)
+        if ends is not None:
+            end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
+        head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
+        lines = [head, *_indented(self.lines(inside)), "}"]
         if loop.kind == "parallel":
             scratch = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
             if scratch:

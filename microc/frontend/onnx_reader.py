@@ -6,12 +6,13 @@ quantize and dequantize nodes. Whatever depends on constants and static shapes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
+    onnx_control,
     onnx_elementwise,
     onnx_ml,
     onnx_neural,
@@ -30,6 +31,7 @@ from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
+        **onnx_control.SPELLINGS,
         **onnx_elementwise.SPELLINGS,
         **onnx_neural.SPELLINGS,
         **onnx_quantized.SPELLINGS,
@@ -61,18 +63,23 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     not do, and UsageError for ``input_shapes`` that do not fit the model.
     """
     file = decode(data, file_name)
-    builder = Builder(file)
+    builder = Builder(file, _translate_all)
     _bind_inputs(builder, input_shapes)
+    builder.translate(builder, file.operators)
+    return builder.graph(file.graph_name or file_name)
+
+
+def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
+    """Spell or compute the operators in order; UnsupportedError, which lists all that microc does not do."""
     refusals = []
-    for operator in file.operators:
+    for operator in operators:
         try:
             _translate(builder, operator)
         except UnsupportedError as error:
             builder.lost.update(name for name in operator.outputs if name)
             refusals.append(error)
     if refusals:
-        raise _listed(file, refusals)
-    return builder.graph(file.graph_name or file_name)
+        raise _listed(builder.file, refusals)
 
 
 def _translate(builder: Builder, operator: Operator) -> None:
@@ -91,7 +98,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
         application.refuse("the operator is unknown to microc", _hint(operator))
     if not any(operator.outputs):
         application.broken("no output has a name")
-    if any(name in builder.lost for name in operator.inputs):
+    if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
@@ -132,8 +139,6 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
 
 def _hint(operator: Operator) -> str:
     """What to try where an operator is unknown."""
-    if operator.code in ("If", "Loop", "Scan"):
-        return "microc compiles straight-line graphs: export the model without control flow"
     if operator.code in ("LSTM", "GRU", "RNN"):
         return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
