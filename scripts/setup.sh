@@ -17,6 +17,7 @@ case "$requirement" in
     need riscv64-unknown-elf-gcc "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
+    need simavr simavr
     ;;
 esac
 command -v python3 >/dev/null 2>&1 || missing="$missing python3"

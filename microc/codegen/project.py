@@ -35,8 +35,8 @@ OPTIMISATION = {
 }
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to
-a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer. With its
-expensive optimisations gcc 5.4 makes wrong code for AVR."""
+a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer. QEMU 7.2
+executes some of what gcc's expensive optimisations make for AVR wrongly (simavr does not), so that they are left out there."""
 IN_ORDER = " -fno-tree-reassoc"
 """More for cores that multiply two numbers at once as one: sums take turns as in the C, not one after the other."""
 THUMB1 = " -fira-algorithm=priority -fno-tree-ter"

@@ -55,7 +55,7 @@ class Options:
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
-        if self.kind == getattr(union, name, -1) and self.table is not None:
+        if self.kind == getattr(union, name, None) and self.table is not None:  # a corrupt file may say either union
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
