@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flatbuffers import flexbuffers
 
 from microc.dtypes import Array
 from microc.frontend import tflite
@@ -15,10 +14,6 @@ from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.oracle import run
 
 RNG = np.random.default_rng(9)
-
-
-def options(fields: dict[str, Any]) -> bytes:
-    return bytes(flexbuffers.Dumps(fields))
 
 
 def check(op: Op, tensors: Sequence[Tensor], dtype: str, calls: int = 6, valid: int = -1, **bound: Any) -> None:
@@ -45,7 +40,7 @@ def check(op: Op, tensors: Sequence[Tensor], dtype: str, calls: int = 6, valid: 
 def test_delay() -> None:
     for length in (3, 7, 10):
         tensors = (Tensor("x", (2, 7), "INT16"), Tensor("y", (2, 7), "INT16"))
-        op = Op("CUSTOM", ("x",), ("y",), custom="SignalDelay", custom_options=options({"delay_length": length}))
+        op = Op("CUSTOM", ("x",), ("y",), custom="SignalDelay", custom_fields={"delay_length": length})
         check(op, tensors, "int16")
 
 
@@ -54,9 +49,7 @@ def test_delay() -> None:
 def test_framer(prefill: bool, size: int, step: int, count: int) -> None:
     tensors = (Tensor("x", (1, step * count), "INT16"), Tensor("y", (1, count, size), "INT16"), Tensor("v", (), "BOOL"))
     fields = {"frame_size": size, "frame_step": step, "prefill": prefill}
-    check(
-        Op("CUSTOM", ("x",), ("y", "v"), custom="SignalFramer", custom_options=options(fields)), tensors, "int16", 7, 1
-    )
+    check(Op("CUSTOM", ("x",), ("y", "v"), custom="SignalFramer", custom_fields=fields), tensors, "int16", 7, 1)
 
 
 @pytest.mark.parametrize(("left", "right", "step"), [(2, 1, 2), (0, 0, 1), (1, 2, 3), (3, 0, 1)])
@@ -69,9 +62,7 @@ def test_stacker(left: int, right: int, step: int) -> None:
         "stacker_right_context": right,
         "stacker_step": step,
     }
-    check(
-        Op("CUSTOM", ("x",), ("y", "v"), custom="SignalStacker", custom_options=options(fields)), tensors, "int16", 9, 1
-    )
+    check(Op("CUSTOM", ("x",), ("y", "v"), custom="SignalStacker", custom_fields=fields), tensors, "int16", 9, 1)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
@@ -79,7 +70,7 @@ def test_overlap_add(dtype: str) -> None:
     for rows in (1, 2):
         tensors = (Tensor("x", (rows, 3, 6), dtype.upper()), Tensor("y", (rows, 6), dtype.upper()))
         fields = {"T": {"int16": 7, "float32": 0}[dtype], "frame_step": 2}
-        check(Op("CUSTOM", ("x",), ("y",), custom="SignalOverlapAdd", custom_options=options(fields)), tensors, dtype)
+        check(Op("CUSTOM", ("x",), ("y",), custom="SignalOverlapAdd", custom_fields=fields), tensors, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "int32", "float32"])
@@ -88,7 +79,7 @@ def test_spectra(dtype: str, size: int, length: int) -> None:
     tensors = (Tensor("x", (2, size), dtype.upper()), Tensor("y", (2, length + 2), dtype.upper()))
     fields = {"T": {"int16": 7, "int32": 2, "float32": 0}[dtype], "fft_length": length}
     bound: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-3 * length} if dtype == "float32" else {}
-    check(Op("CUSTOM", ("x",), ("y",), custom="SignalRfft", custom_options=options(fields)), tensors, dtype, 2, **bound)
+    check(Op("CUSTOM", ("x",), ("y",), custom="SignalRfft", custom_fields=fields), tensors, dtype, 2, **bound)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "int32", "float32"])
@@ -97,6 +88,4 @@ def test_samples_of_spectra(dtype: str, length: int) -> None:
     tensors = (Tensor("x", (2, length + 2), dtype.upper()), Tensor("y", (2, length), dtype.upper()))
     fields = {"T": {"int16": 7, "int32": 2, "float32": 0}[dtype], "fft_length": length}
     bound: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-3} if dtype == "float32" else {}
-    check(
-        Op("CUSTOM", ("x",), ("y",), custom="SignalIrfft", custom_options=options(fields)), tensors, dtype, 2, **bound
-    )
+    check(Op("CUSTOM", ("x",), ("y",), custom="SignalIrfft", custom_fields=fields), tensors, dtype, 2, **bound)
