@@ -72,7 +72,7 @@ def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx"])
-@pytest.mark.parametrize("board", ["microbit", "netduinoplus2", "hifive1", "qemu-riscv32", *BOARDS])
+@pytest.mark.parametrize("board", ["microbit", "netduinoplus2", "hifive1", "qemu-riscv32", "arduino-mega", *BOARDS])
 def test_digits_equal_the_host(name: str, board: str, tmp_path: Path) -> None:
     """Integer parts bit by bit; floats to within the last place of libm's exponential."""
     skip_without(load_board(board))
