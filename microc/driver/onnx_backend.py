@@ -36,6 +36,12 @@ class Compiled:
         """The outputs of one inference."""
         kinds = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
         given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
+        shapes = (
+            self.module.values[name].shape for name in self.module.inputs
+        )  # what has no elements tells its type only
+        given = [
+            array if array.size else np.zeros(shape, array.dtype) for array, shape in zip(given, shapes, strict=True)
+        ]
         made = network(*given)
         return tuple(array.astype(kind) for array, kind in zip(made, self.outputs, strict=True))
 

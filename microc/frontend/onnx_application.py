@@ -37,6 +37,7 @@ MOVABLE = (
     "bool",
 )
 """Dtypes that operators take which do not compute."""
+_FOLDED_BYTES = 1 << 12
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
@@ -62,7 +63,7 @@ class Application:
 
     @property
     def opset(self) -> int:
-        return self.builder.file.opset
+        return self.operator.opset or self.builder.file.opset
 
     def refuse(self, what: str, hint: str = "") -> NoReturn:
         raise UnsupportedError(what, where=self.where, hint=hint)
@@ -193,6 +194,12 @@ class Application:
             self.broken(f"{name!r} is made twice")
         builder.alias[name] = value
 
+    def rename(self, name: str, value: str) -> None:
+        """A value of the file by a name that is the file's, too."""
+        if name in self.builder.types or name in self.builder.alias:
+            self.broken(f"{name!r} is made twice")
+        self.builder.alias[name] = value
+
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
         if self.type(value).shape == tuple(shape):
@@ -222,9 +229,37 @@ class Application:
             raise type(error)(error.what, where=self.where, hint=error.hint) from error
         if 0 in kind.shape:
             self.broken(f"computes shape {kind.shape}, without elements")
+        if self._folds(op, inputs, kind):
+            return self._folded(op, inputs, attrs, output)
         self.builder.define(output, kind, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)
         if op == "dequantize":
             self.builder.dequantized[output] = node
         return output
+
+    def _folds(self, op: str, inputs: Sequence[str], kind: TensorType) -> bool:
+        """Whether an application is computed now: constants that do not grow much, and nothing that says how they are stored."""
+        known = bool(inputs) and all(name in self.builder.consts for name in inputs)
+        read = sum(self.type(name).nbytes for name in inputs) if known else 0
+        return known and op not in ("quantize", "dequantize") and kind.nbytes <= max(_FOLDED_BYTES, 2 * read)
+
+    def _folded(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
+        with np.errstate(all="ignore"):
+            (data,) = registry.get(op).reference(attrs, [self.builder.consts[name] for name in inputs])
+        return self.builder.constant(output, data)
+
+    def write_all(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], outputs: Sequence[str]) -> None:
+        """Append a node with several results; those that the file does not name get names of their own."""
+        definition, builder = registry.get(op), self.builder
+        attrs = {**definition.defaults, **attrs}
+        try:
+            kinds = definition.infer(attrs, [self.type(name) for name in inputs])
+        except ModelError as error:
+            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        made = [
+            name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(kinds))[: len(kinds)]
+        ]
+        for name, kind in zip(made, kinds, strict=True):
+            builder.define(name, kind, self.where)
+        builder.nodes.append(Node(op, tuple(inputs), tuple(made), attrs, self.loc))

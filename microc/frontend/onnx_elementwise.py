@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from microc.frontend.onnx_application import FLOAT, MOVABLE, Application, Spelling
+from microc.frontend.onnx_application import FLOAT, MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx_tensor import dtype
 from microc.graph.ir import Attr
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-def unary(op: str, **defaults: float) -> Spelling:
+def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
     """An operator on one operand, whose attributes are real numbers."""
 
     def spell(application: Application) -> None:
@@ -22,10 +22,10 @@ def unary(op: str, **defaults: float) -> Spelling:
         attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
         application.result(op, (application.operand(0),), attrs)
 
-    return Spelling(spell)
+    return Spelling(spell, kinds)
 
 
-def variadic(op: str) -> Spelling:
+def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
     """An operator on operands that broadcast, folded from the left; one operand is the result."""
 
     def spell(application: Application) -> None:
@@ -37,16 +37,16 @@ def variadic(op: str) -> Spelling:
         if application.count() > 1:
             application.result(op, (value, application.operand(application.count() - 1)))
 
-    return Spelling(spell)
+    return Spelling(spell, kinds)
 
 
-def composed(write: Callable[[Composer, str], str]) -> Spelling:
+def composed(write: Callable[[Composer, str], str], kinds: tuple[str, ...] = FLOAT) -> Spelling:
     """An operator on one operand that is spelled with several of ours; ``write`` gives the last value's name."""
 
     def spell(application: Application) -> None:
         application.result_alias(write(Composer(application), application.operand(0)))
 
-    return Spelling(spell)
+    return Spelling(spell, kinds)
 
 
 class Composer:
@@ -61,6 +61,10 @@ class Composer:
         names = [o if isinstance(o, str) else self.application.scalar(o, dtype) for o in operands]
         return self.application.emit(op, names, attrs)
 
+    def number(self, number: float, like: str) -> str:
+        """A constant of the dtype of a value."""
+        return self.application.scalar(number, self.application.type(like).dtype)
+
     def real(self, name: str, default: float) -> float:
         return self.application.operator.attributes.real(name, default)
 
@@ -74,7 +78,7 @@ def clip(application: Application) -> None:
         return
     given = [application.has(position) for position in (1, 2)]
     known = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
-    if all(known):
+    if all(known) and application.type(data).dtype == "float32":
         low = application.number(1) if given[0] else -FLOAT_MAX
         high = application.number(2) if given[1] else FLOAT_MAX
         _clip(application, data, low, high)
@@ -109,9 +113,25 @@ def power(application: Application) -> None:
         if float(known.reshape(())) == 0.5:
             application.result("sqrt", (data,))
             return
-    if known is not None and known.dtype != np.float32:
-        exponent = application.new_constant(f"{exponent}_real", known.astype(np.float32))
-    application.result("pow", (data, exponent))
+    kind = application.type(data).dtype
+    real = kind if kind in FLOAT else "float64"
+    operands = [
+        value if application.type(value).dtype == real else application.emit("cast", (value,), {"dtype": real})
+        for value in (data, exponent)
+    ]
+    if real == kind:
+        application.result("pow", operands)
+    else:
+        application.result("cast", (application.emit("pow", operands),), {"dtype": kind})
+
+
+def mean(application: Application) -> None:
+    """Mean of operands that broadcast."""
+    value = application.operand(0)
+    for position in range(1, application.count()):
+        value = application.emit("add", (value, application.operand(position)))
+    count = application.scalar(1.0 / application.count(), application.type(value).dtype)
+    application.result("mul", (value, count))
 
 
 def prelu(application: Application) -> None:
@@ -120,7 +140,7 @@ def prelu(application: Application) -> None:
     shape = application.type(data).shape
     if application.broadcast(shape, application.type(slope).shape) != shape:
         application.broken(f"slope of shape {application.type(slope).shape} for data of shape {shape}")
-    below = application.emit("minimum", (data, application.scalar(0.0)))
+    below = application.emit("minimum", (data, application.scalar(0.0, application.type(data).dtype)))
     above = application.emit("relu", (data,))
     application.result("add", (above, application.emit("mul", (below, slope))))
 
@@ -174,11 +194,19 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
             axes = attributes.integers("axes", ())
         elif application.has(1):
             axes = application.integers(1)
-        if not axes and attributes.flag("noop_with_empty_axes"):
-            application.refuse("a reduction over no axes")
+        none = not axes and attributes.flag("noop_with_empty_axes")
         axes = tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
-        if not axes:
-            application.refuse("a reduction of a scalar")
+        kind = application.type(data).dtype
+        if kind == "bool":
+            data = application.emit("cast", (data,), {"dtype": "uint8"})
+        if not axes or none:
+            data = application.emit(before, (data, data) if before == "mul" else (data,)) if before else data
+            application.result_alias(application.emit(after, (data,)) if after else data)
+            return
+        if kind == "bool":
+            made = application.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
+            application.result("cast", (made,), {"dtype": "bool"})
+            return
         attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
         if before:
             data = application.emit(before, (data, data) if before == "mul" else (data,))
@@ -187,7 +215,7 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
         else:
             application.result(op, (data,), attrs)
 
-    return Spelling(spell)
+    return Spelling(spell, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
 
 
 def cast(application: Application) -> None:
@@ -202,11 +230,11 @@ def cast(application: Application) -> None:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "Abs": unary("abs"),
+    "Abs": unary("abs", NUMBERS),
     "Add": variadic("add"),
     "Cast": Spelling(cast, MOVABLE),
     "Ceil": unary("ceil"),
-    "Clip": Spelling(clip),
+    "Clip": Spelling(clip, NUMBERS),
     "Div": variadic("div"),
     "Elu": unary("elu", alpha=1.0),
     "Erf": unary("erf"),
@@ -221,9 +249,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Min": variadic("minimum"),
     "Mish": composed(mish),
     "Mul": variadic("mul"),
-    "Neg": unary("neg"),
+    "Neg": unary("neg", NUMBERS),
     "PRelu": Spelling(prelu, FLOAT),
-    "Pow": Spelling(power),
+    "Pow": Spelling(power, NUMBERS),
     "Reciprocal": composed(reciprocal),
     "ReduceL1": reduction("sum", before="abs"),
     "ReduceL2": reduction("sum", before="mul", after="sqrt"),
@@ -234,7 +262,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ReduceProd": reduction("prod"),
     "ReduceSum": reduction("sum", since=13),
     "ReduceSumSquare": reduction("sum", before="mul"),
-    "Relu": unary("relu"),
+    "Relu": unary("relu", NUMBERS),
     "Round": unary("round"),
     "Selu": composed(selu),
     "Sigmoid": unary("sigmoid"),
@@ -242,6 +270,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Softsign": composed(softsign),
     "Sqrt": unary("sqrt"),
     "Sub": variadic("sub"),
+    "Mean": Spelling(mean),
     "Sum": variadic("add"),
     "Tanh": unary("tanh"),
 }

@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.onnx_tensor import DTYPES, array, dtype, dtype_name, text
+from microc.frontend.onnx_tensor import DTYPES, FOUR_BITS, array, dtype, dtype_name, text
 
-OPSETS = range(7, 29)
-"""Versions of the default operator set: numpy broadcasting came with 7."""
+OPSETS = range(1, 29)
+OLD = 7
+"""Versions of the default operator set: numpy broadcasting came with 7. What has not changed since may be older."""
 
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = 1, 2, 3, 4, 5, 6, 7, 8
 _KINDS = {_FLOAT: "a float", _INT: "an integer", _STRING: "a string", _TENSOR: "a tensor", _GRAPH: "a graph"}
@@ -46,6 +47,10 @@ class Attributes:
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
+
+    def protos(self) -> Mapping[str, Any]:
+        """The attributes as the file holds them."""
+        return self._found
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._found)
@@ -92,16 +97,16 @@ class Attributes:
             return default
         return str(self._get(name, _STRING).s.decode("utf-8", "replace"))
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings, empty if it is absent."""
+        if name not in self._found:
+            return ()
+        return tuple(word.decode("utf-8", "replace") for word in self._get(name, _STRINGS).strings)
+
     def integers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         if name in self._found:
             return tuple(int(number) for number in self._get(name, _INTS).ints)
         return self._absent(name) if default is None else default
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings; empty where it is absent."""
-        if name not in self._found:
-            return ()
-        return tuple(str(word.decode("utf-8", "replace")) for word in self._get(name, _STRINGS).strings)
 
     def tensor(self, name: str) -> Array:
         """A tensor; ModelError where it is absent."""
@@ -135,6 +140,8 @@ class Operator:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Attributes
+    opset: int = 0
+    """The version of the operator set that it belongs to; 0: the model's."""
 
     @property
     def spelled(self) -> str:
@@ -158,6 +165,8 @@ class OnnxFile:
     unreadable: Mapping[str, str]
     operators: tuple[Operator, ...]
     declared: Mapping[str, tuple[int | str | None, ...]]
+    four_bit: frozenset[str] = frozenset()
+    """Inputs and initialisers whose integers have four bits, though they are kept in bytes."""
 
 
 def decode(data: bytes, name: str) -> OnnxFile:
@@ -202,7 +211,11 @@ def _decoded(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input,
         if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
             declared[text(value.name, where)] = _extents(tensor.shape, where)
     label = text(graph.name, where)
-    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared)
+    four = frozenset(
+        {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
+        | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
+    )
+    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four)
 
 
 def _extents(shape: Any, where: str) -> tuple[int | str | None, ...]:

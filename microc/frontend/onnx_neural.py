@@ -61,7 +61,11 @@ def _gemm_bias(application: Application, units: int, beta: float) -> Stored | No
 
 def scaled(application: Application, value: str, factor: float) -> str:
     """``value`` times a number."""
-    return value if factor == 1.0 else application.emit("mul", (value, application.scalar(factor)))
+    return (
+        value
+        if factor == 1.0
+        else application.emit("mul", (value, application.scalar(factor, application.type(value).dtype)))
+    )
 
 
 def add_term(application: Application, product: str, beta: float) -> None:
@@ -113,6 +117,9 @@ def batch_normalization(application: Application) -> None:
         application.refuse("batch normalisation in training mode", "export the model for inference")
     data = application.operand(0)
     shape = application.type(data).shape
+    if any(application.value(position) not in application.builder.consts for position in range(1, 5)):
+        _batch_normalization_by_values(application, data)
+        return
     scale, bias, mean, variance = (application.constant(position).astype(np.float64) for position in range(1, 5))
     if len(shape) < 2 or any(array.shape != (shape[1],) for array in (scale, bias, mean, variance)):
         application.broken(f"parameters do not fit data of shape {shape}")
@@ -123,29 +130,49 @@ def batch_normalization(application: Application) -> None:
     application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, len(shape))))
 
 
+def _batch_normalization_by_values(application: Application, data: str) -> None:
+    """The same with parameters that are only known at run time."""
+    rank, kind = len(application.type(data).shape), application.type(data).dtype
+    scale, bias, mean, variance = (_along_channels(application, position, rank) for position in range(1, 5))
+    epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
+    deviation = application.emit("sqrt", (application.emit("add", (variance, epsilon)),))
+    factor = application.emit("div", (scale, deviation))
+    scaled_data = application.emit("mul", (application.emit("sub", (data, mean)), factor))
+    application.result("add", (scaled_data, bias))
+
+
+def _along_channels(application: Application, position: int, rank: int) -> str:
+    """An operand of one element per channel, to broadcast along axis 1 of a tensor of ``rank``."""
+    return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
+
+
 def _per_channel(application: Application, values: Array, rank: int) -> str:
     """A constant along axis 1 of a tensor of ``rank``."""
     shape = (values.size, *[1] * (rank - 2))
     return application.new_constant(f"{application.output()}_factor", values.astype(np.float32).reshape(shape))
 
 
-def _normalized(application: Application, data: str, axes: tuple[int, ...]) -> str:
-    """``data`` less its mean over ``axes``, over its standard deviation there."""
+def _normalized(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:
+    """``data`` less its mean over ``axes``, over its standard deviation there. ``names``: those of the mean and of the inverse
+    of the deviation, where they are asked for."""
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
-    centred = application.emit("sub", (data, application.emit("mean", (data,), over)))
+    mean = application.write("mean", (data,), over, names[0]) if names[0] else application.emit("mean", (data,), over)
+    centred = application.emit("sub", (data, mean))
     variance = application.emit("mean", (application.emit("mul", (centred, centred)),), over)
-    epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5))
+    kind = application.type(data).dtype
+    epsilon = application.scalar(application.operator.attributes.real("epsilon", 1e-5), kind)
     deviation = application.emit("sqrt", (application.emit("add", (variance, epsilon)),))
+    if names[1]:
+        application.write("div", (application.scalar(1.0, kind), deviation), {}, names[1])
     return application.emit("div", (centred, deviation))
 
 
 def layer_normalization(application: Application) -> None:
     """LayerNormalization over the last axes, scaled and shifted."""
-    application.only_output()
     data = application.operand(0)
     rank = len(application.type(data).shape)
     first = application.axis(application.operator.attributes.integer("axis", -1), rank)
-    normal = _normalized(application, data, tuple(range(first, rank)))
+    normal = _normalized(application, data, tuple(range(first, rank)), (application.output(1), application.output(2)))
     if application.has(2):
         normal = application.emit("mul", (normal, application.operand(1)))
         application.result("add", (normal, application.operand(2)))
@@ -160,7 +187,7 @@ def instance_normalization(application: Application) -> None:
     if rank < 3:
         application.broken(f"data of shape {application.type(data).shape}")
     normal = _normalized(application, data, tuple(range(2, rank)))
-    scale, bias = (_per_channel(application, application.constant(position), rank) for position in (1, 2))
+    scale, bias = (_along_channels(application, position, rank) for position in (1, 2))
     application.result("add", (application.emit("mul", (normal, scale)), bias))
 
 

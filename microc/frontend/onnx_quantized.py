@@ -13,6 +13,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frontend import onnx_quantized_values as values
 from microc.frontend.onnx_application import FLOAT, Application, Spelling
 from microc.frontend.onnx_build import Stored
 from microc.frontend.onnx_neural import write_dense
@@ -22,6 +23,7 @@ from microc.graph.ir import Attr, Quant
 
 BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+_REAL = (*FLOAT, "int32")
 
 
 def real_scales(application: Application, scale: int) -> tuple[float, ...]:
@@ -71,12 +73,18 @@ def _quantize_attrs(application: Application, quant: Quant, out_dtype: str) -> M
 
 def quantize_linear(application: Application) -> None:
     """QuantizeLinear: saturate(round half to even(x / scale) + zero_point)."""
-    axis, data = _refuse_blocks(application), application.value(0)
-    quant = quantization(application, 1, 2, application.type(data).shape, axis)
-    code = application.operator.attributes.integer("output_dtype", 0)
+    data, code = application.value(0), application.operator.attributes.integer("output_dtype", 0)
     out_dtype = dtype(code, application.where) if code else "uint8"
     if application.has(2):
-        out_dtype = application.constant(2).dtype.name
+        out_dtype = application.type(application.value(2)).dtype
+    if not dtypes.is_integer(out_dtype):
+        application.broken(f"zero points of shape {application.shape(2)} and {out_dtype}")
+    bits = values.bits_of(application, 2, code, out_dtype)
+    real = application.type(data).dtype == "float32"
+    if not real or bits == 4 or out_dtype not in _INTEGERS or not values.is_known(application, 1, 2):
+        values.quantize(application, out_dtype, bits)
+        return
+    quant = quantization(application, 1, 2, application.type(data).shape, _refuse_blocks(application))
     if out_dtype not in _INTEGERS:
         application.refuse(f"quantisation to {out_dtype}")
     attrs = _quantize_attrs(application, quant, out_dtype)
@@ -103,7 +111,11 @@ def quantized(data: Array, quant: Quant, out_dtype: str) -> Array:
 
 def dequantize_linear(application: Application) -> None:
     """DequantizeLinear: (x - zero_point) * scale."""
-    axis, data = _refuse_blocks(application), application.value(0)
+    data = application.value(0)
+    if not values.is_known(application, 1, 2):
+        values.dequantize(application)
+        return
+    axis = _refuse_blocks(application)
     if application.has(2) and application.constant(2).dtype.name != application.type(data).dtype:
         application.broken(f"a zero point of {application.constant(2).dtype} for {application.type(data).dtype} data")
     quant = quantization(application, 1, 2, application.type(data).shape, axis)
@@ -157,8 +169,18 @@ class Quantized:
         application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
 
 
+def _is_constant(application: Application, count: int) -> bool:
+    """Whether all but the data is known when compiling."""
+    return all(application.value(k) in application.builder.consts for k in range(1, count) if application.has(k)) and (
+        values.is_known(application, 1, 2, 4, 5, 6, 7)
+    )
+
+
 def qlinear_conv(application: Application) -> None:
     """QLinearConv: x, w and y as triples (y without data), then the int32 bias."""
+    if not _is_constant(application, 9):
+        values.qlinear_conv(application)
+        return
     operands = Quantized(application)
     data, weight = operands.operand(0), operands.stored(3, 0)
     name = application.builder.unique(f"{application.output()}_real")
@@ -181,7 +203,10 @@ def qgemm(application: Application) -> None:
 
 
 def qlinear_matmul(application: Application) -> None:
-    """QLinearMatMul with a constant right side of two axes."""
+    """QLinearMatMul: a constant right side of two axes makes a dense layer."""
+    if not _is_constant(application, 8) or len(application.shape(3)) != 2:
+        values.qlinear_matmul(application)
+        return
     operands = Quantized(application)
     data, weight = operands.operand(0), operands.stored(3, 1)
     if weight.data.ndim != 2:
@@ -217,10 +242,12 @@ def _alpha(application: Application) -> Mapping[str, Attr]:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
+    "ConvInteger": Spelling(values.conv_integer, BYTES),
+    "MatMulInteger": Spelling(values.matmul_integer, BYTES),
     "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
     "QLinearConv": Spelling(qlinear_conv, BYTES),
     "QLinearMatMul": Spelling(qlinear_matmul, BYTES),
-    "QuantizeLinear": Spelling(quantize_linear, FLOAT),
+    "QuantizeLinear": Spelling(quantize_linear, _REAL),
 }
 
 MICROSOFT: Mapping[str, Spelling] = {

@@ -14,18 +14,24 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_control,
     onnx_elementwise,
+    onnx_logic,
     onnx_ml,
     onnx_neural,
+    onnx_places,
+    onnx_pool,
     onnx_quantized,
+    onnx_recurrent,
     onnx_shape,
+    onnx_signal,
     onnx_slice,
     onnx_upsample,
     onnx_window,
 )
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Builder
-from microc.frontend.onnx_file import Input, OnnxFile, Operator, decode
+from microc.frontend.onnx_file import OLD, Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
+from microc.frontend.onnx_function import body_of, has_body, has_changed
 from microc.graph.ir import Graph, Loc, TensorType
 from microc.sealed import Registry
 
@@ -33,9 +39,14 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
         **onnx_control.SPELLINGS,
         **onnx_elementwise.SPELLINGS,
+        **onnx_logic.SPELLINGS,
         **onnx_neural.SPELLINGS,
+        **onnx_places.SPELLINGS,
+        **onnx_pool.SPELLINGS,
         **onnx_quantized.SPELLINGS,
+        **onnx_recurrent.SPELLINGS,
         **onnx_shape.SPELLINGS,
+        **onnx_signal.SPELLINGS,
         **onnx_slice.SPELLINGS,
         **onnx_upsample.SPELLINGS,
         **onnx_window.SPELLINGS,
@@ -94,12 +105,24 @@ def _translate(builder: Builder, operator: Operator) -> None:
     custom = CUSTOM.get(f"{operator.domain}::{operator.code}")
     spelling = SPELLINGS.get(operator.domain, {}).get(operator.code, custom)
     computed = not operator.domain and operator.code in FOLDS
-    if spelling is None and not computed:
-        application.refuse("the operator is unknown to microc", _hint(operator))
     if not any(operator.outputs):
         application.broken("no output has a name")
+    if application.opset < OLD and not operator.domain and has_changed(application):
+        application.refuse(
+            f"version {application.opset} of the operator", "convert the model with onnx.version_converter"
+        )
+    known = spelling is not None or computed
+    if not known and not has_body(application):
+        application.refuse("the operator is unknown to microc", _hint(operator))
     if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
+        return
+    if spelling is None and not computed:
+        body = body_of(application)
+        if not body:
+            application.refuse("the operator is unknown to microc", _hint(operator))
+        for inner in body:
+            _translate(builder, inner)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     if values and all(value in builder.consts for value in values) and fold(application):
@@ -139,8 +162,6 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
 
 def _hint(operator: Operator) -> str:
     """What to try where an operator is unknown."""
-    if operator.code in ("LSTM", "GRU", "RNN"):
-        return "export one step of the recurrent layer, with its state as input and output"
     if operator.domain not in SPELLINGS:
         return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
     return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"

@@ -25,8 +25,8 @@ def size(application: Application) -> None:
 
 def identity(application: Application) -> None:
     """Identity, and Dropout, which is one in inference."""
-    if application.operator.code == "Dropout":
-        application.only_output()
+    if application.operator.code == "Dropout" and application.output(1):
+        application.result_constant(np.ones(application.shape(0), np.bool_), 1)
     application.result_alias(application.value(0))
 
 
@@ -120,8 +120,10 @@ def space_to_depth(application: Application) -> None:
     if block < 1 or height % block or width % block:
         application.broken(f"blocks of {block} for {height} x {width} pixels")
     view = (batch, channels, height // block, block, width // block, block)
+    mode = application.operator.attributes.text("mode", "DCR")
     parts = application.reshaped(application.value(0), view)
-    moved = application.emit("transpose", (parts,), {"axes": (0, 3, 5, 1, 2, 4)})
+    order = (0, 1, 3, 5, 2, 4) if mode == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = application.emit("transpose", (parts,), {"axes": order})
     application.result_reshape(moved, (batch, channels * block * block, height // block, width // block))
 
 

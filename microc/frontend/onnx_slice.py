@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from microc import dtypes
+from microc.dtypes import Array
 from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 from microc.frontend.onnx_moving import moving_slice
 from microc.graph.ir import Attr
@@ -20,6 +22,7 @@ def concat(application: Application) -> None:
     if not values:
         application.broken("there are no operands")
     axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
+    values = tuple(value for value in values if application.type(value).size) or values[:1]
     joined(application, values, axis, application.output())
 
 
@@ -68,23 +71,38 @@ def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
 
 
 def slice_(application: Application) -> None:
-    """Slice with positive steps; starts and ends are clamped to the tensor."""
+    """Slice: starts and ends are clamped to the tensor; what steps backwards is reversed first."""
     if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
         moving_slice(application)
         return
     starts, ends, axes, steps = slice_bounds(application)
     extents = application.shape(0)
     begin, end, strides = [0] * len(extents), list(extents), [1] * len(extents)
+    turned = []
     for axis, first, last, step in zip(axes, starts, ends, steps, strict=True):
-        if step < 0 and extents[axis] > 1:
-            application.refuse("a slice with negative steps")
-        if step > 0:
-            begin[axis], end[axis], strides[axis] = slice(first, last, step).indices(extents[axis])
+        chosen = range(extents[axis])[first:last:step]
+        if step < 0:
+            turned.append(axis)
+            chosen = range(extents[axis] - 1 - chosen.start, extents[axis] - 1 - chosen.stop, -step)
+        begin[axis], end[axis], strides[axis] = chosen.start, min(chosen.stop, extents[axis]), chosen.step
+        if not chosen:
+            application.result_constant(_nothing(application, axis))
+            return
+    data = application.value(0)
+    if turned:
+        data = application.emit("reverse", (data,), {"axes": tuple(sorted(turned))})
     if (begin, end, strides) == ([0] * len(extents), list(extents), [1] * len(extents)):
-        application.result_alias(application.value(0))
+        application.result_alias(data)
         return
     attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": tuple(strides)}
-    application.result("slice", (application.value(0),), attrs)
+    application.result("slice", (data,), attrs)
+
+
+def _nothing(application: Application, axis: int) -> Array:
+    """A tensor like input 0, but without elements along an axis: known when compiling."""
+    kind = application.type(application.value(0))
+    shape = tuple(0 if k == axis else extent for k, extent in enumerate(kind.shape))
+    return np.zeros(shape, dtypes.to_numpy(kind.dtype))
 
 
 def split(application: Application) -> None:
@@ -92,12 +110,14 @@ def split(application: Application) -> None:
     extents, attributes, outputs = application.shape(0), application.operator.attributes, application.operator.outputs
     axis = application.axis(attributes.integer("axis", 0), len(extents))
     parts = split_parts(application, extents[axis])
-    if len(parts) != len(outputs) or sum(parts) != extents[axis] or min(parts) < 1:
+    if len(parts) != len(outputs) or sum(parts) != extents[axis] or min(parts) < 0:
         application.broken(f"{len(outputs)} parts of {parts} elements of {extents[axis]}")
     first = 0
     for position, part in enumerate(parts):
-        if len(parts) == 1:
-            application.result_alias(application.value(0))
+        if part == extents[axis]:
+            application.result_alias(application.value(0), position)
+        elif part == 0:
+            application.result_constant(_nothing(application, axis), position)
         elif outputs[position]:
             cut(application, application.value(0), axis, first, first + part, outputs[position])
         first += part
@@ -117,11 +137,12 @@ def split_parts(application: Application, extent: int) -> tuple[int, ...]:
 
 
 def gather(application: Application) -> None:
-    """Gather with indices known when compiling: a slice, or a concatenation of slices."""
+    """Gather: a slice or a concatenation of slices where the indices are known when compiling and follow each other."""
     data, extents = application.value(0), application.shape(0)
     axis = application.axis(application.operator.attributes.integer("axis", 0), len(extents))
-    if application.value(1) not in application.builder.consts:
-        application.refuse("a gather whose indices are computed", "there is no table look-up by index yet")
+    if application.value(1) not in application.builder.consts or application.constant(1).size > _PIECES:
+        application.result("gather", (application.value(0), application.value(1)), {"axis": axis})
+        return
     indices = application.constant(1)
     if indices.dtype not in (np.int32, np.int64) or not indices.size:
         application.broken(f"indices of shape {indices.shape} and {indices.dtype}")
@@ -153,14 +174,26 @@ def pad(application: Application) -> None:
             application.broken(f"padding {widths} of shape {extents} leaves nothing")
         value = cut(application, value, axis, max(-before, 0), extents[axis] + min(after, 0))
     widths = tuple((max(before, 0), max(after, 0)) for before, after in widths)
-    if mode in ("reflect", "edge"):
-        application.result_alias(mirrored(application, value, widths, mode))
-        return
-    if mode != "constant":
-        application.refuse(f"padding of mode {mode!r}")
-    if any(before or after for before, after in widths):
+    if not any(before or after for before, after in widths):
+        application.result_alias(value)
+    elif mode in ("reflect", "edge", "wrap"):
+        application.result_alias(application.emit("mirror_pad", (value,), {"padding": widths, "mode": mode}))
+    elif mode != "constant":
+        application.broken(f"padding of mode {mode!r}")
+    elif application.opset >= 11 and application.has(2) and application.value(2) not in application.builder.consts:
+        application.result_alias(_padded_by(application, value, widths))
+    else:
         value = application.emit("pad", (value,), {"padding": widths, "value": pad_value(application)})
-    application.result_alias(value)
+        application.result_alias(value)
+
+
+def _padded_by(application: Application, value: str, widths: tuple[tuple[int, int], ...]) -> str:
+    """``value`` within elements that are only known at run time."""
+    kind = application.type(value)
+    inside = application.new_constant(f"{application.output()}_inside", np.ones(kind.shape, np.bool_))
+    mask = application.emit("pad", (inside,), {"padding": widths, "value": False})
+    data = application.emit("pad", (value,), {"padding": widths, "value": 0})
+    return application.emit("where", (mask, data, application.reshaped(application.operand(2), ())))
 
 
 def padding(application: Application) -> tuple[tuple[int, int], ...]:
@@ -204,22 +237,14 @@ def mirrored(application: Application, value: str, widths: Sequence[tuple[int, i
     return value
 
 
-def repeated(application: Application, value: str, axis: int, count: int) -> str:
-    """``value`` ``count`` times along ``axis``."""
-    if count > _PIECES:
-        application.refuse(f"{count} copies of a tensor; at most {_PIECES}")
-    return joined(application, [value] * count, axis)
-
-
 def expand(application: Application) -> None:
     """Expand: broadcast to a shape."""
     extents = application.shape(0)
     wanted = application.broadcast(extents, application.integers(1))
-    extents = (1,) * (len(wanted) - len(extents)) + extents
-    value = application.reshaped(application.value(0), extents)
-    for axis, (extent, goal) in enumerate(zip(extents, wanted, strict=True)):
-        value = repeated(application, value, axis, goal) if goal > extent else value
-    application.result_alias(value)
+    if wanted == application.shape(0):
+        application.result_alias(application.value(0))
+    else:
+        application.result("broadcast_to", (application.value(0),), {"shape": wanted})
 
 
 def tile(application: Application) -> None:
@@ -227,10 +252,11 @@ def tile(application: Application) -> None:
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
         application.broken(f"repeats {counts} for shape {application.shape(0)}")
-    value = application.value(0)
-    for axis, count in enumerate(counts):
-        value = repeated(application, value, axis, count)
-    application.result_alias(value)
+    extents = application.shape(0)
+    view = application.reshaped(application.value(0), [part for extent in extents for part in (1, extent)])
+    copies = tuple(part for pair in zip(counts, extents, strict=True) for part in pair)
+    made = application.emit("broadcast_to", (view,), {"shape": copies}) if max(counts, default=1) > 1 else view
+    application.result_reshape(made, [count * extent for count, extent in zip(counts, extents, strict=True)])
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -28,7 +28,11 @@ DTYPES = {
     12: "uint32",
     13: "uint64",
     16: "bfloat16",
+    21: "uint8",
+    22: "int8",
 }
+"""Integers of four bits (21, 22) are kept in bytes."""
+FOUR_BITS = (21, 22)
 _FIELDS = {
     "float32": "float_data",
     "float64": "double_data",
@@ -77,6 +81,8 @@ def array(tensor: Any, where: str) -> Array:
     kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
     check_size(shape, kind, where)
     count = prod(shape)
+    if tensor.data_type in FOUR_BITS:
+        return _nibbles(tensor, count, kind, where).reshape(shape)
     if tensor.HasField("raw_data"):
         if len(tensor.raw_data) != count * dtypes.nbytes(kind):
             raise ModelError(
@@ -97,6 +103,16 @@ def array(tensor: Any, where: str) -> Array:
     if len(values) != count:
         raise ModelError(f"{len(values)} elements of data for shape {shape}", where=where)
     return _typed(values, kind, where).reshape(shape)
+
+
+def _nibbles(tensor: Any, count: int, kind: str, where: str) -> Array:
+    """Integers of four bits, the first of two in the lower half of its byte."""
+    stored = np.frombuffer(tensor.raw_data, np.uint8) if tensor.HasField("raw_data") else np.array(tensor.int32_data)
+    if len(stored) != (count + 1) // 2:
+        raise ModelError(f"{len(stored)} bytes of data for {count} elements of four bits", where=where)
+    pairs = stored.astype(np.uint8)
+    found = np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count]
+    return found if kind == "uint8" else ((found ^ 8).astype(np.int8) - 8).astype(np.int8)
 
 
 def _typed(values: Any, kind: str, where: str) -> Array:

@@ -1,9 +1,9 @@
-"""Spellings of ONNX's operators that make images larger: ConvTranspose, and Resize to whole multiples by nearest neighbours."""
+"""Spellings of ONNX's operators that make images larger: ConvTranspose, and and Resize."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from microc.dtypes import Array
 from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 from microc.frontend.onnx_build import Stored
-from microc.frontend.onnx_slice import cut, mirrored, repeated
+from microc.frontend.onnx_resize import resample, resized_axes
+from microc.frontend.onnx_slice import cut, mirrored
 from microc.frontend.onnx_window import as_image, weights
 from microc.graph.ir import Attr, Quant
 
@@ -34,8 +35,15 @@ def conv_transpose(application: Application) -> None:
     Along one axis: y[s q + p] = sum over j of w[p + s j] x[q - j]. So phase p is a convolution with the taps p, p + s,
     ... in reverse; the phases are channels until they are interleaved; ONNX's padding cuts the result.
     """
-    weight, bias = weights(application, 1, 2)
     shape = application.shape(0)
+    known = all(application.builder.stored(application.value(k)) is not None for k in (1, 2) if application.has(k))
+    dilated = set(application.operator.attributes.integers("dilations", (1,))) != {1}
+    plain = len(shape) in (3, 4) and application.type(application.value(0)).dtype == "float32"
+    if not known or dilated or not plain:
+        operands = [application.operand(k) for k in range(3) if application.has(k)]
+        application.result("convolution_transpose", operands, _transposed(application))
+        return
+    weight, bias = weights(application, 1, 2)
     if len(shape) not in (3, 4) or weight.data.ndim != len(shape) or 0 in weight.data.shape:
         application.refuse(f"data of shape {shape} and weights of shape {weight.data.shape}")
     one = (1,) * (4 - len(shape))
@@ -49,6 +57,32 @@ def conv_transpose(application: Application) -> None:
         made = cut(application, made, 2 + axis, before, phases.sizes[axis] - after)
     result = application.type(made).shape
     application.result_alias(made if not one else application.reshaped(made, (*result[:2], result[3])))
+
+
+def _transposed(application: Application) -> Mapping[str, Attr]:
+    """The attributes of a transposed convolution over any number of axes; output padding is padding taken back."""
+    attributes, extents, kernel = application.operator.attributes, application.shape(0)[2:], application.shape(1)[2:]
+    rank = len(extents)
+    if len(kernel) != rank:
+        application.broken(f"weights of shape {application.shape(1)} for data of shape {application.shape(0)}")
+    strides, dilation = (attributes.integers(name, (1,) * rank) for name in ("strides", "dilations"))
+    growth, pads = attributes.integers("output_padding", (0,) * rank), attributes.integers("pads", (0,) * 2 * rank)
+    axes = list(zip(extents, strides, kernel, dilation, strict=True))
+    sizes = [(e - 1) * s + (k - 1) * d + 1 for e, s, k, d in axes]
+    mode, wanted = attributes.text("auto_pad", "NOTSET"), attributes.integers("output_shape", ())[-rank:]
+    before, after = list(pads[:rank]), list(pads[rank:])
+    if mode in ("SAME_UPPER", "SAME_LOWER") and not wanted:
+        wanted = tuple(e * s for e, s in zip(extents, strides, strict=True))
+    for k, (size, more) in enumerate(zip(sizes, growth, strict=True)):
+        if wanted:
+            total = size + more - wanted[k]
+            small = total // 2
+            before[k] = small if mode == "SAME_UPPER" else total - small
+            after[k] = total - before[k] - more
+        else:
+            after[k] -= more
+    padding = (*before, *after)
+    return {"strides": strides, "padding": padding, "dilation": dilation, "groups": attributes.integer("group", 1)}
 
 
 def _pair(application: Application, name: str, default: int, lowest: int) -> tuple[int, int]:
@@ -157,37 +191,20 @@ def _spread(application: Application, quant: Quant | None, axis: int, count: int
 
 
 def resize(application: Application) -> None:
-    """Resize (and Upsample) to whole multiples: to nearest neighbours, or linearly between the pixels of images."""
+    """Resize (and Upsample): images grow linearly by whole factors as a convolution, everything else is resampled."""
+    axes = resized_axes(application)
     attributes, shape = application.operator.attributes, application.shape(0)
-    mode, factors = attributes.text("mode", "nearest"), _factors(application, shape)
-    coordinates = (
-        attributes.text("coordinate_transformation_mode", "half_pixel") if application.opset >= 11 else "asymmetric"
-    )
-    rounding = attributes.text("nearest_mode", "round_prefer_floor") if application.opset >= 11 else "floor"
+    default = "half_pixel" if application.opset >= 11 else "asymmetric"
+    coordinates = attributes.text("coordinate_transformation_mode", default)
     centred = coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-    if not centred and coordinates != "asymmetric":
-        application.refuse(f"resizing with coordinates {coordinates!r}")
-    if mode == "nearest":
-        if rounding != "floor" if not centred else not rounding.startswith("round"):
-            application.refuse(f"resizing with coordinates {coordinates!r} and rounding {rounding!r}")
-        application.result_alias(_nearest(application, factors))
-    elif mode == "linear" and len(shape) == 4 and factors[:2] == (1, 1):
-        if application.type(application.value(0)).dtype != "float32":
-            application.refuse("linear resizing of integers")
-        application.result_alias(_linear(application, (factors[2], factors[3]), centred))
+    whole = all(a.scale.is_integer() and a.axis in (2, 3) and a.scale <= _LIMIT and a.size > 1 for a in axes)
+    linear = attributes.text("mode", "nearest") == "linear" and not attributes.flag("exclude_outside")
+    real = application.type(application.value(0)).dtype == "float32"
+    if len(shape) == 4 and axes and whole and linear and real and (centred or coordinates == "asymmetric"):
+        factors = {a.axis: int(a.scale) for a in axes}
+        application.result_alias(_linear(application, (factors.get(2, 1), factors.get(3, 1)), centred))
     else:
-        application.refuse(f"resizing of shape {shape} by {factors} in mode {mode!r}", "use mode nearest")
-
-
-def _nearest(application: Application, factors: Sequence[int]) -> str:
-    """Every element as often as the factors say: copies along axes of one element between the others."""
-    value, shape = application.value(0), application.shape(0)
-    if all(factor == 1 for factor in factors):
-        return value
-    value = application.reshaped(value, [extent for each in shape for extent in (each, 1)])
-    for axis, factor in enumerate(factors):
-        value = repeated(application, value, 2 * axis + 1, factor)
-    return application.reshaped(value, [e * f for e, f in zip(shape, factors, strict=True)])
+        resample(application, axes)
 
 
 def _linear(application: Application, factors: tuple[int, int], centred: bool) -> str:
@@ -217,25 +234,6 @@ def _linear_taps(factor: int, centred: bool) -> Array:
         taps[phase, first + 1] += 1 - (position - first)
         taps[phase, min(first + 2, 2)] += position - first
     return taps
-
-
-def _factors(application: Application, shape: Sequence[int]) -> tuple[int, ...]:
-    """The whole factors by which the axes grow."""
-    position = 1 if application.opset < 11 or application.operator.code == "Upsample" else 2
-    if "axes" in application.operator.attributes:
-        application.refuse("resizing of chosen axes")
-    if application.opset < 9:
-        scales: tuple[float, ...] = application.operator.attributes.reals("scales")
-    elif application.has(position) and application.constant(position).size:
-        scales = tuple(float(scale) for scale in application.constant(position).reshape(-1))
-    else:
-        sizes = application.integers(3)
-        scales = tuple(size / extent for size, extent in zip(sizes, shape, strict=False))
-    if len(scales) != len(shape) or len(shape) > 4:
-        application.broken(f"{len(scales)} scales for shape {tuple(shape)}")
-    if any(not scale.is_integer() or not 1 <= scale <= _LIMIT for scale in scales):
-        application.refuse(f"resizing by {scales}", "use whole factors")
-    return tuple(int(scale) for scale in scales)
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -1,4 +1,4 @@
-"""Spellings of ONNX's layers with windows: convolution and pooling. One dimension is two with unit height.
+"""Windows of ONNX's layers, and the spelling of convolution. One dimension is two with unit height.
 
 Everything keeps ONNX's channels-first layout; weights are OIHW.
 """
@@ -12,7 +12,7 @@ from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Stored
 from microc.graph.ir import Attr
 
-_LIMIT = 1 << 24
+LIMIT = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,25 @@ class Window:
         return top, left, bottom + self.extra[0], right + self.extra[1]
 
 
-def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
-    """The window that the attributes of a convolution or pool describe, over one or two spatial axes."""
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A window over any number of spatial axes, one entry for each; ``extra`` as in :class:`Window`."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    extra: tuple[int, ...]
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """All amounts before, then all after, with the extra elements."""
+        return (*self.before, *(a + e for a, e in zip(self.after, self.extra, strict=True)))
+
+
+def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
+    """The window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
     strides = _spatial(application, "strides", (1,) * rank, 1)
     dilation = _spatial(application, "dilations", (1,) * rank, 1)
@@ -58,13 +75,19 @@ def window(application: Application, kernel: tuple[int, ...], extents: tuple[int
             reach = (room // stride + 1) * stride
             if reach < size + before[k]:
                 extra[k] = reach - room
-    one = rank == 1
+    return Spans(kernel, strides, tuple(before), tuple(after), dilation, tuple(extra))
+
+
+def window(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Window:
+    """The same over one or two spatial axes, of which one is two with unit height."""
+    found = spans(application, kernel, extents, ceil_mode)
+    before, after = _pair(found.before, 0), _pair(found.after, 0)
     return Window(
-        _pair(kernel, 1),
-        _pair(strides, 1),
-        (0, before[0], 0, after[0]) if one else (before[0], before[1], after[0], after[1]),
-        _pair(dilation, 1),
-        _pair(tuple(extra), 0),
+        _pair(found.kernel, 1),
+        _pair(found.strides, 1),
+        (*before, *after),
+        _pair(found.dilation, 1),
+        _pair(found.extra, 0),
     )
 
 
@@ -75,14 +98,30 @@ def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
 
 def _spatial(application: Application, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
     values = application.operator.attributes.integers(name, default)
-    if len(values) != len(default) or any(not lowest <= value <= _LIMIT for value in values):
+    if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
         application.broken(f"{name} is {values}")
     return values
 
 
 def conv(application: Application) -> None:
-    """Conv over one or two spatial axes, with weights (and bias) known when compiling."""
-    convolve(application, application.value(0), *weights(application, 1, 2), application.output())
+    """Conv: over one or two spatial axes with weights (and bias) known when compiling, or over any with any."""
+    given = [application.builder.stored(application.value(k)) for k in (1, 2) if application.has(k)]
+    plain = application.type(application.value(0)).dtype == "float32" and len(application.shape(0)) in (3, 4)
+    if plain and all(stored is not None for stored in given):
+        convolve(application, application.value(0), *weights(application, 1, 2), application.output())
+        return
+    operands = [application.operand(k) for k in range(3) if application.has(k)]
+    application.result("convolution", operands, convolution(application, application.shape(1)[2:]))
+
+
+def convolution(application: Application, kernel: tuple[int, ...]) -> Mapping[str, Attr]:
+    """The attributes of a convolution over any number of axes."""
+    extents = application.shape(0)[2:]
+    if len(kernel) != len(extents) or application.operator.attributes.integers("kernel_shape", kernel) != kernel:
+        application.broken(f"data of shape {application.shape(0)} and a kernel of {kernel}")
+    found = spans(application, kernel, extents, ceil_mode=False)
+    groups = application.operator.attributes.integer("group", 1)
+    return {"strides": found.strides, "padding": found.padding, "dilation": found.dilation, "groups": groups}
 
 
 def weights(application: Application, weight: int, bias: int) -> tuple[Stored, Stored | None]:
@@ -147,57 +186,4 @@ def from_image(
     application.write("reshape", (made,), {"shape": (batch, channels, width)}, output)
 
 
-def pool(op: str) -> Spelling:
-    """MaxPool and AveragePool; ``ceil_mode`` becomes padding at the end."""
-
-    def spell(application: Application) -> None:
-        application.only_output()
-        attributes, data = application.operator.attributes, application.value(0)
-        shape = application.type(data).shape
-        if len(shape) == 5:
-            application.refuse("a pool over three spatial axes")
-        kernel = attributes.integers("kernel_shape")
-        if len(shape) not in (3, 4) or len(kernel) != len(shape) - 2 or any(not 1 <= k <= _LIMIT for k in kernel):
-            application.broken(f"kernel_shape {kernel} for data of shape {shape}")
-        view = window(application, kernel, shape[2:], attributes.flag("ceil_mode"))
-        if view.dilation != (1, 1):
-            application.refuse("a dilated pool")
-        top, left, bottom, right = view.padded
-        if max(top, bottom) >= view.kernel[0] or max(left, right) >= view.kernel[1]:
-            application.refuse(f"padding {view.padded} as large as the window {view.kernel}")
-        attrs: dict[str, Attr] = {
-            "kernel": view.kernel,
-            "strides": view.strides,
-            "padding": view.padded,
-            "layout": "NCHW",
-        }
-        if op == "avg_pool2d":
-            include = attributes.flag("count_include_pad") and any(view.padding)
-            if include and any(view.extra):
-                application.refuse("ceil_mode together with count_include_pad")
-            attrs["count_include_pad"] = include
-        from_image(application, op, [as_image(application, data)], attrs, len(shape), application.output())
-
-    return Spelling(spell, ("float32",) if op == "avg_pool2d" else ("float32", "int8", "uint8"))
-
-
-def global_pool(op: str) -> Spelling:
-    """GlobalAveragePool and GlobalMaxPool: a reduction over the spatial axes."""
-
-    def spell(application: Application) -> None:
-        data = application.value(0)
-        rank = len(application.type(data).shape)
-        if rank < 3:
-            application.broken(f"data of shape {application.type(data).shape}")
-        application.result(op, (data,), {"axes": tuple(range(2, rank)), "keepdims": True})
-
-    return Spelling(spell)
-
-
-SPELLINGS: Mapping[str, Spelling] = {
-    "AveragePool": pool("avg_pool2d"),
-    "Conv": Spelling(conv),
-    "GlobalAveragePool": global_pool("mean"),
-    "GlobalMaxPool": global_pool("max"),
-    "MaxPool": pool("max_pool2d"),
-}
+SPELLINGS: Mapping[str, Spelling] = {"Conv": Spelling(conv)}

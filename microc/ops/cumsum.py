@@ -51,9 +51,11 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (_running(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
 
 
-def _loops(call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr]) -> te.Tensor:
-    """One pass along the axis that keeps ``start`` and the sum of ``term`` of the elements in a scalar, and stores ``result``
-    of it."""
+def _loops(
+    call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr], combine: str = "add"
+) -> te.Tensor:
+    """One pass along the axis that keeps ``start`` and the sum (or product) of ``term`` of the elements in a scalar, and stores
+    ``result`` of it."""
     data, attrs = first_operand(call), call.attrs
     shape = data.type.shape
     axis = attrs["axis"] % len(shape)
@@ -64,7 +66,7 @@ def _loops(call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: 
         n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
         total, value = Buffer("total", (1,), start.dtype, "register"), Var("value", start.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
-        add = ir.Store(total, (zero,), total[0] + value)
+        add = ir.Store(total, (zero,), ir.binary(combine, total[0], value))
         store = ir.Store(out, (n, place, i), result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
         step = ir.Let(value, term(x[n, place, i]), steps)
@@ -88,6 +90,23 @@ def _cases() -> Iterable[Case]:
                 attrs = {**_DEFAULTS, "axis": axis, "exclusive": exclusive, "reverse": reverse}
                 for dtype in ("float32", "int32", "int64"):
                     yield Case(attrs, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
+
+
+def _reference_product(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, axis = arrays[0], attrs["axis"]
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+    turned = np.flip(wide, axis) if attrs["reverse"] else wide
+    if attrs["exclusive"]:
+        turned = np.roll(turned, 1, axis)
+        turned[tuple(0 if k == axis % x.ndim else slice(None) for k in range(x.ndim))] = 1
+    total = np.cumprod(turned, axis=axis)
+    return ((np.flip(total, axis) if attrs["reverse"] else total).astype(x.dtype),)
+
+
+def _compute_product(call: OpCall) -> te.Tensor:
+    dtype = call.out_types[0].dtype
+    wide = compute_dtype(dtype)
+    return _loops(call, ir.const(1, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total), "mul")
 
 
 # ---------------------------------------------------------------- quantised
@@ -153,6 +172,15 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases,
         defaults=_DEFAULTS,
         legalize=_legalize,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "cumprod",
+        infer=_infer,
+        reference=_reference_product,
+        compute=_compute_product,
+        cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
+        defaults=_DEFAULTS,
         operand_names=("data",),
     ),
     OpDef(

@@ -113,6 +113,32 @@ def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
     return ir.select(x < 0.0, ir.call("expm1", x) * float(attrs["alpha"]), x)
 
 
+def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
+    one = ir.const(1, x.dtype)
+    if dtypes.info(x.dtype).kind == "uint":
+        return ir.minimum(x, one)
+    return ir.select(x > 0, one, ir.select(x < 0, -one, x))
+
+
+def _numpy(name: str) -> Callable[[Mapping[str, Any], Array], Array]:
+    """numpy spells inverse functions out: ``arcsin`` for ``asin``."""
+    function = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
+    return lambda _, x: np.asarray(function(x))
+
+
+TRANSCENDENTAL = (
+    ("tan", (-1.5, 1.5)),
+    ("asin", (-1.0, 1.0)),
+    ("acos", (-1.0, 1.0)),
+    ("atan", (-6.0, 6.0)),
+    ("sinh", (-6.0, 6.0)),
+    ("cosh", (-6.0, 6.0)),
+    ("asinh", (-6.0, 6.0)),
+    ("acosh", (1.0, 9.0)),
+    ("atanh", (-0.99, 0.99)),
+)
+"""Functions of ``<math.h>`` and the domain that they are tested on."""
+
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 UNARY: tuple[Unary, ...] = (
@@ -139,6 +165,9 @@ UNARY: tuple[Unary, ...] = (
     Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
     Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0),
     Unary("neg", lambda _, x: -x, lambda _, x: -x, SIGNED, tolerance=0.0),
+    *(Unary(name, _numpy(name), _call(name), domain=domain, tolerance=4e-6) for name, domain in TRANSCENDENTAL),
+    Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
+    Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
     Unary("sin", lambda _, x: np.sin(x), _call("sin")),
     Unary("cos", lambda _, x: np.cos(x), _call("cos")),
     Unary("floor", lambda _, x: np.floor(x), _call("floor"), tolerance=0.0),
@@ -199,6 +228,25 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
     return ir.select(apart, rest + b, rest)
 
 
+def _shift(a: Expr, b: Expr, op: str) -> Expr:
+    """Shifts; by as many places as there are bits, or more, nothing is left but the sign of what goes to the right."""
+    bits = dtypes.info(a.dtype).bits
+    if op == "shr" and dtypes.info(a.dtype).kind == "int":
+        return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
+    wide = "uint64" if bits == 64 else "uint32"
+    x, places = ir.cast(wide, a), ir.cast(wide, b)
+    moved = ir.select(places < bits, ir.binary(op, x, ir.minimum(places, bits - 1)), ir.const(0, wide))
+    return ir.cast(a.dtype, moved)
+
+
+def _shift_left_array(a: Array, b: Array) -> Array:
+    return np.asarray(np.where((b >= 0) & (b < 64), a << (b & 63), 0))
+
+
+def _shift_right_array(a: Array, b: Array) -> Array:
+    return np.asarray(a >> np.where((b >= 0) & (b < 64), b & 63, 63))
+
+
 BINARY: tuple[Binary, ...] = (
     Binary("add", np.add, lambda a, b: a + b),
     Binary("sub", np.subtract, lambda a, b: a - b),
@@ -209,6 +257,14 @@ BINARY: tuple[Binary, ...] = (
     Binary("squared_difference", lambda a, b: (a - b) ** 2, lambda a, b: (a - b) * (a - b), SIGNED, 1e-6),
     Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
     Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
+    Binary(
+        "fmod", np.fmod, lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else ir.binary("truncmod", a, b)
+    ),
+    Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
+    Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
+    Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
+    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS),
+    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS),
     Binary("pow", np.power, _power, FLOAT, 4e-6),
 )
 

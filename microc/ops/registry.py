@@ -144,11 +144,15 @@ FAMILIES = (
     "control",
     "conv",
     "conv_transpose",
+    "convolution",
     "cumsum",
     "dense",
     "dynamic",
+    "einsum",
+    "elements",
     "elementwise",
     "fft",
+    "grid_sample",
     "log_softmax",
     "lookup",
     "normalize",
@@ -165,6 +169,7 @@ FAMILIES = (
     "spectrum",
     "svdf",
     "trees",
+    "window",
 )
 
 

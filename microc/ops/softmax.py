@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from microc import te
+from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -32,7 +32,7 @@ def _axis(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kind = types[0]
-    if kind.dtype != "float32" and kind.quant is None:
+    if not dtypes.is_float(kind.dtype) and kind.quant is None:
         raise ModelError(f"softmax of {kind.dtype}")
     _axis(attrs, kind.shape)
     return (TensorType(kind.shape, kind.dtype),)
@@ -42,7 +42,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     x = arrays[0].astype(np.float64)
     axis = _axis(attrs, x.shape)
     powers = np.exp((x - x.max(axis=axis, keepdims=True)) * np.float32(attrs["beta"]))
-    return ((powers / powers.sum(axis=axis, keepdims=True)).astype(np.float32),)
+    return ((powers / powers.sum(axis=axis, keepdims=True)).astype(arrays[0].dtype),)
 
 
 def _compute(call: OpCall) -> te.Tensor:

@@ -17,12 +17,6 @@ pytestmark = [needs_corpus, pytest.mark.corpus]
 
 REFUSED = {
     "ortq_lstm2_dynq": "DynamicQuantizeLSTM",
-    "torch_gru_step_denoise__dynamo_op18": "GRU",
-    "torch_gru_step_denoise__legacy_op17": "GRU",
-    "torch_lstm2_kws__dynamo_op18": "LSTM",
-    "torch_lstm2_kws__legacy_op17": "LSTM",
-    "torch_transformer_enc__dynamo_op18": "Gather",
-    "torch_transformer_enc__legacy_op17": "Gather",
 }
 READ = [path for path in models("*.onnx") if path.stem not in REFUSED]
 

@@ -119,10 +119,8 @@ def test_constants_are_computed(name: str) -> None:
     nodes, wanted = FOLDED[name]
     constants = {"a": ints(1, 3), "b": ints(2, 2), "n": ints(-7, -5), "minus1": ints(-1), "zero": ints(0)}
     constants |= {"lowest": ints(-(1 << 63)), "twice": ints(2), "two": np.array(2), "six": np.array(6)}
-    # The constant is seen as the extents that padding adds in front.
     model = proto([*nodes, node("Add", ["x", "k"])], {"x": (2,)}, constants, dtypes={"x": "int64", "y": "int64"})
-    with pytest.raises(UnsupportedError, match="int64 data"):
-        read(model)
+    np.testing.assert_equal(evaluate(read(model), [np.zeros(2, np.int64)])[0], wanted)
     shifted = [*nodes, node("Add", ["k", "hundred"], ["t"]), node("Reshape", ["x", "t"])]
     total = proto(shifted, {"x": tuple(int(e) + 100 for e in wanted)}, {**constants, "hundred": ints(100)})
     assert read(total).types["y"].shape == tuple(wanted + 100)
@@ -138,18 +136,17 @@ def test_outputs_that_are_inputs_or_constants_get_copies() -> None:
 
 def test_everything_unsupported_is_listed_at_once() -> None:
     nodes: list[Any] = [
-        node("LSTM", ["x", "w", "r"], ["a"], hidden_size=4),
+        node("Multinomial", ["x"], ["a"]),
         node("Relu", ["a"], ["b"]),
         node("Exotic", ["b"], ["c"], domain="org.acme"),
         node("NonZero", ["x"], ["d"]),
-        node("MaxPool", ["e"], ["y"], kernel_shape=[2, 2], dilations=[2, 2]),
+        node("Unique", ["e"], ["y"]),
     ]
-    constants = {"w": f(1, 16, 3), "r": f(1, 16, 4)}
     with pytest.raises(UnsupportedError) as caught:
-        read(proto(nodes, {"x": (2, 1, 3), "e": (1, 1, 8, 8)}, constants))
+        read(proto(nodes, {"x": (2, 1, 3), "e": (1, 1, 8, 8)}))
     what = caught.value.what
     assert "4 operators" in what
-    for part in ("#0 A (LSTM)", "#2 C (org.acme.Exotic)", "#3 D (NonZero)", "#4 Y (MaxPool): a dilated pool", "help: "):
+    for part in ("#0 A (Multinomial)", "#2 C (org.acme.Exotic)", "#3 D (NonZero)", "#4 Y (Unique)", "help: "):
         assert part in what
     assert "Relu" not in what
 
@@ -157,7 +154,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
 def test_the_operator_set_is_checked() -> None:
     for opset in (6, 99):
         with pytest.raises(UnsupportedError, match=f"version {opset}"):
-            read(proto([node("Relu", ["x"])], {"x": (2,)}, opset=opset))
+            read(proto([node("Add", ["x", "x"])], {"x": (2,)}, opset=opset))
     assert onnx_reader.read(proto([node("Relu", ["x"])], {"x": (2,)}, opset=7).SerializeToString(), "a.onnx", {})
 
 

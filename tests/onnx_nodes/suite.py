@@ -56,10 +56,15 @@ class Outcome:
 
 
 def in_scope() -> tuple[NodeTest, ...]:
-    """Every test in scope, as the scope file lists them."""
+    """Every test in scope, as the scope file lists them; an expanded function binds what the function binds."""
     assert SCOPE is not None
     rows = [line.split("\t") for line in SCOPE.read_text().splitlines() if line and not line.startswith("#")]
-    return tuple(NodeTest(row[0], row[1], tuple(row[7].split(",")) if row[7] != "-" else ()) for row in rows)
+    more = {"test_loop11": ("trip_count", "cond")}  # how many turns there are is the extent of an output
+    bound = {row[1]: tuple(row[7].split(",")) if row[7] != "-" else () for row in rows}
+    return tuple(
+        NodeTest(row[0], row[1], more.get(row[1]) or bound[row[1]] or bound.get(row[1].partition("_expanded")[0], ()))
+        for row in rows
+    )
 
 
 def sample(tests: Sequence[NodeTest], count: int) -> tuple[NodeTest, ...]:

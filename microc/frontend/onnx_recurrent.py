@@ -1,0 +1,270 @@
+"""Spellings of RNN, GRU and LSTM: the products with the data of all steps at once, then a loop over time that carries the state.
+
+Source: ONNX RNN, GRU, LSTM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from microc.frontend.onnx_application import Application, Spelling
+from microc.frontend.writer import GraphWriter
+from microc.graph.ir import Attr, Graph
+
+_FUNCTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "sigmoid": ("sigmoid", ()),
+    "tanh": ("tanh", ()),
+    "relu": ("relu", ()),
+    "softplus": ("softplus", ()),
+    "leakyrelu": ("leaky_relu", ("alpha",)),
+    "elu": ("elu", ("alpha",)),
+}
+"""What ONNX calls a function, what we do, and which attributes it takes from ``activation_alpha``."""
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Extents of a recurrent layer, and its functions for one direction."""
+
+    code: str
+    steps: int
+    batch: int
+    units: int
+    directions: int
+    functions: tuple[str, ...]
+    clip: float
+
+
+class _Step:
+    """The body of the loop, being written: values from around it come in as constants or as fixed inputs."""
+
+    def __init__(self, application: Application, layer: Layer) -> None:
+        self.application, self.layer = application, layer
+        self.body = GraphWriter(application.loc.file)
+        self.body.at(application.loc.index, application.loc.name)
+        self.turn = self.body.input("turn", (), "int32")
+        self.fixed: list[str] = []
+
+    def carried(self, value: str, name: str) -> str:
+        kind = self.application.type(value)
+        return self.body.input(name, kind.shape, kind.dtype)
+
+    def bring(self, value: str) -> str:
+        """A value from around the loop."""
+        known, kind = self.application.builder.consts.get(value), self.application.type(value)
+        if known is not None:
+            return self.body.new_constant("weights", known)
+        self.fixed.append(value)
+        return self.body.input("fixed", kind.shape, kind.dtype)
+
+    def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
+        names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
+        return self.body.emit(op, names, attrs)
+
+    def gate(self, value: str, k: int) -> str:
+        """Gate ``k`` of sums of all gates side by side."""
+        units, (batch, _) = self.layer.units, self.body.shape(value)
+        return self("slice", value, begin=(0, k * units), end=(batch, (k + 1) * units), strides=(1, 1))
+
+    def bend(self, k: int, value: str) -> str:
+        """Function ``k`` of the clipped value."""
+        if self.layer.clip:
+            value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
+        return self(_FUNCTIONS[self.layer.functions[k]][0], value)
+
+
+def _layer(application: Application) -> Layer:
+    """The attributes, checked."""
+    attributes, code = application.operator.attributes, application.operator.code
+    direction = attributes.text("direction", "forward")
+    if direction not in ("forward", "reverse", "bidirectional"):
+        application.broken(f"direction is {direction!r}")
+    shape, directions = application.shape(0), 2 if direction == "bidirectional" else 1
+    if len(shape) != 3 or len(application.shape(1)) != 3 or application.shape(1)[0] != directions:
+        application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
+    steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
+    given = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[code] * directions
+    if any(name not in _FUNCTIONS or _FUNCTIONS[name][1] for name in given) or attributes.flag("input_forget"):
+        application.refuse(f"functions {', '.join(given)}", "use sigmoid, tanh or relu")
+    units = application.shape(2)[2]
+    return Layer(code, steps, batch, units, directions, given, attributes.real("clip", 0.0))
+
+
+def recurrent(application: Application) -> None:
+    """RNN, GRU and LSTM, forwards, backwards or both."""
+    layer, attributes = _layer(application), application.operator.attributes
+    data = application.value(0)
+    batch_first = attributes.flag("layout")
+    if batch_first:
+        data = application.emit("transpose", (data,), {"axes": (1, 0, 2)})
+    parts = []
+    for k in range(layer.directions):
+        backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
+        count = len(layer.functions) // layer.directions
+        one = Layer(
+            layer.code,
+            layer.steps,
+            layer.batch,
+            layer.units,
+            layer.directions,
+            layer.functions[k * count : (k + 1) * count],
+            layer.clip,
+        )
+        parts.append(_direction(application, one, data, k, backwards, batch_first))
+    _outputs(application, layer, parts, batch_first)
+
+
+def _turned(application: Application, value: str) -> str:
+    """A sequence backwards in time; with lengths, each within its own."""
+    if application.has(4):
+        return application.emit("reverse_sequence", (value, application.value(4)), {"batch_axis": 1, "time_axis": 0})
+    return application.emit("reverse", (value,), {"axes": (0,)})
+
+
+def _part(application: Application, position: int, k: int, axis: int = 0) -> str:
+    """Direction ``k`` of an operand, without that axis."""
+    value = application.operand(position)
+    shape = application.type(value).shape
+    begin, end = [0] * len(shape), list(shape)
+    begin[axis], end[axis] = k, k + 1
+    if shape[axis] > 1:
+        attrs: Mapping[str, Attr] = {"begin": tuple(begin), "end": tuple(end), "strides": (1,) * len(shape)}
+        value = application.emit("slice", (value,), attrs)
+    return application.reshaped(value, (*shape[:axis], *shape[axis + 1 :]))
+
+
+def _state(application: Application, layer: Layer, position: int, k: int, batch_first: bool) -> str:
+    """The initial state (batch, units), zeros if it is not given."""
+    if application.has(position):
+        return _part(application, position, k, 1 if batch_first else 0)
+    zeros = np.zeros((layer.batch, layer.units), np.float32)
+    return application.new_constant(f"{application.output() or application.loc.name}_state", zeros)
+
+
+def _direction(
+    application: Application, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
+) -> tuple[str, list[str]]:
+    """One direction: the stacked rows (steps, batch, units) and the last states."""
+    weight, matrix = (
+        application.emit("transpose", (_part(application, position, k),), {"axes": (1, 0)}) for position in (1, 2)
+    )
+    if backwards:
+        data = _turned(application, data)
+    sizes = application.type(weight).shape
+    flat = application.reshaped(data, (layer.steps * layer.batch, sizes[0]))
+    sums = application.emit("matmul", (flat, weight))
+    bias = _part(application, 3, k) if application.has(3) else ""
+    halves = [_cut(application, bias, sizes[1], half) if bias else "" for half in (0, 1)]
+    if bias:
+        sums = application.emit("add", (sums, halves[0]))
+    sums = application.reshaped(sums, (layer.steps, layer.batch, sizes[1]))
+    states = [_state(application, layer, 5, k, batch_first)]
+    if layer.code == "LSTM":
+        states.append(_state(application, layer, 6, k, batch_first))
+    step = _Step(application, layer)
+    old = [step.carried(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
+    now = step("gather", step.bring(sums), step.turn, axis=0)
+    peepholes = step.bring(_part(application, 7, k)) if layer.code == "LSTM" and application.has(7) else ""
+    new = _STEPS[layer.code](step, now, old, step.bring(matrix), step.bring(halves[1]) if bias else "", peepholes)
+    body = _finished(step, application, old, new)
+    attrs: dict[str, Any] = {"body": body, "count": layer.steps, "carried": len(states), "guarded": False}
+    made = [application.builder.unique(f"{application.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
+    application.write_all("loop", (*states, *step.fixed), attrs, made)
+    rows = _turned(application, made[-1]) if backwards else made[-1]
+    return rows, made[:-1]
+
+
+def _cut(application: Application, bias: str, size: int, half: int) -> str:
+    attrs: Mapping[str, Attr] = {"begin": (half * size,), "end": ((half + 1) * size,), "strides": (1,)}
+    return application.emit("slice", (bias,), attrs)
+
+
+def _finished(step: _Step, application: Application, old: list[str], new: list[str]) -> Graph:
+    """The body: beyond the end of a sequence its state stays, and its rows are zero."""
+    row = new[0]
+    if application.has(4):
+        lengths = step("cast", step.bring(application.value(4)), dtype="int32")
+        inside = step.body.reshape(step("greater", lengths, step.turn), (step.layer.batch, 1))
+        new = [step("where", inside, fresh, before) for fresh, before in zip(new, old, strict=True)]
+        row = step("where", inside, row, step.body.scalar(0.0))
+    names = [*(f"next_{k}" for k in range(len(new))), "row"]
+    return step.body.graph("step", dict(zip(names, (*new, row), strict=True)))
+
+
+def _sums(step: _Step, hidden: str, matrix: str, bias: str) -> str:
+    """The state's products with all gates."""
+    product = step("matmul", hidden, matrix)
+    return step("add", product, bias) if bias else product
+
+
+def _rnn(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
+    return [step.bend(0, step("add", now, _sums(step, old[0], matrix, bias)))]
+
+
+def _gru(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
+    """Gates update, reset, hidden."""
+    (hidden,), units = old, step.layer.units
+    sums = _sums(step, hidden, matrix, bias)
+    update, reset = (step.bend(0, step("add", step.gate(now, k), step.gate(sums, k))) for k in (0, 1))
+    if step.application.operator.attributes.flag("linear_before_reset"):
+        past = step("mul", reset, step.gate(sums, 2))
+    else:
+        ends: dict[str, Attr] = {"begin": (0, 2 * units), "end": (units, 3 * units), "strides": (1, 1)}
+        past = step("matmul", step("mul", reset, hidden), step("slice", matrix, **ends))
+        if bias:
+            past = step("add", past, step("slice", bias, begin=(2 * units,), end=(3 * units,), strides=(1,)))
+    fresh = step.bend(1, step("add", step.gate(now, 2), past))
+    return [step("add", step("mul", step("sub", 1.0, update), fresh), step("mul", update, hidden))]
+
+
+def _lstm(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
+    """Gates input, output, forget, cell; peepholes input, output, forget."""
+    hidden, cell = old
+    sums = step("add", now, _sums(step, hidden, matrix, bias))
+    units = step.layer.units
+
+    def seen(k: int, state: str) -> str:
+        """Gate ``k``, and what it sees of the cell."""
+        if not peepholes:
+            return step.gate(sums, k)
+        weights = step("slice", peepholes, begin=(k * units,), end=((k + 1) * units,), strides=(1,))
+        return step("add", step.gate(sums, k), step("mul", weights, state))
+
+    enter, forget = (step.bend(0, seen(k, cell)) for k in (0, 2))
+    fresh = step.bend(1, step.gate(sums, 3))
+    following = step("add", step("mul", forget, cell), step("mul", enter, fresh))
+    leave = step.bend(0, seen(1, following))
+    bent = step(_FUNCTIONS[step.layer.functions[2]][0], following)
+    return [step("mul", leave, bent), following]
+
+
+_STEPS: Mapping[str, Callable[[_Step, str, list[str], str, str, str], list[str]]] = {
+    "RNN": _rnn,
+    "GRU": _gru,
+    "LSTM": _lstm,
+}
+
+
+def _outputs(application: Application, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:
+    """Directions side by side: rows (steps, directions, batch, units), last states (directions, batch, units)."""
+    stacked = [[rows for rows, _ in parts], *([states[k] for _, states in parts] for k in range(len(parts[0][1])))]
+    for position, values in enumerate(stacked):
+        if not application.output(position):
+            continue
+        shape = application.type(values[0]).shape
+        axis = len(shape) - 2
+        apart = [application.reshaped(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+        whole = apart[0] if len(apart) == 1 else application.emit("concat", apart, {"axis": axis})
+        if batch_first:
+            order = (2, 0, 1, 3) if position == 0 else (1, 0, 2)
+            whole = application.emit("transpose", (whole,), {"axes": order})
+        application.rename(application.output(position), whole)
+
+
+SPELLINGS: Mapping[str, Spelling] = {code: Spelling(recurrent, ("float32",)) for code in _GATES}

@@ -1,0 +1,229 @@
+"""``convolution`` and ``convolution_transpose`` over any number of spatial axes, with weights that may be data.
+
+Networks' usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``, which have schedules;
+here every output sums its taps as they come. Data is (N, C, spatial ...), weights are (O, C / groups, kernel ...), transposed
+(C, O / groups, kernel ...). ``padding`` is all amounts before, then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+DTYPES = ("float32", "float64", "int32")
+
+
+def _axes(attrs: Mapping[str, Any], extents: Sequence[int]) -> Iterator[tuple[int, int, int, int, int]]:
+    """(extent, stride, dilation, before, after) of every spatial axis."""
+    rank = len(extents)
+    padding = attrs["padding"]
+    return zip(extents, attrs["strides"], attrs["dilation"], padding[:rank], padding[rank:], strict=True)
+
+
+def _check(name: str, types: Sequence[TensorType], channels: int, outputs: int, groups: int) -> None:
+    data, weight = types[0], types[1]
+    fits = len(data.shape) == len(weight.shape) >= 3 and 0 not in (*data.shape, *weight.shape)
+    if not fits or data.dtype not in DTYPES or groups < 1 or data.shape[1] != channels or outputs % groups:
+        raise ModelError(f"{name} of {data.dtype} {data.shape} by weights {weight.shape} in {groups} groups")
+    if len({kind.dtype for kind in types}) > 1 or (len(types) > 2 and types[2].shape != (outputs,)):
+        raise ModelError(f"{name} with a bias of {types[-1].dtype} {types[-1].shape} for {outputs} channels")
+
+
+# ---------------------------------------------------------------- convolution
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, weight, groups = types[0], types[1], attrs["groups"]
+    _check("convolution", types, weight.shape[1] * groups, weight.shape[0], groups)
+    taps = weight.shape[2:]
+    shape = [
+        (e + before + after - (k - 1) * d - 1) // s + 1
+        for k, (e, s, d, before, after) in zip(taps, _axes(attrs, data.shape[2:]), strict=True)
+    ]
+    if min(shape) < 1:
+        raise ModelError(f"convolution of {data.shape} by a window of {taps}")
+    return (TensorType((data.shape[0], weight.shape[0], *shape), data.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, weight = arrays[0], arrays[1]
+    (result,) = _infer(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
+    rank, groups, spatial = data.ndim - 2, attrs["groups"], result.shape[2:]
+    wide = np.float64 if data.dtype.kind == "f" else np.int64
+    margin = [(0, 0), (0, 0), *zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)]
+    padded = np.pad(data.astype(wide), margin)
+    grouped = padded.reshape(data.shape[0], groups, -1, *padded.shape[2:])
+    split = weight.astype(wide).reshape(groups, -1, *weight.shape[1:])
+    total = np.zeros((data.shape[0], groups, split.shape[1], *spatial), wide)
+    for tap in np.ndindex(*weight.shape[2:]):
+        places = tuple(
+            slice(t * d, t * d + (e - 1) * s + 1, s)
+            for t, d, s, e in zip(tap, attrs["dilation"], attrs["strides"], spatial, strict=True)
+        )
+        total += np.einsum("ngc...,goc->ngo...", grouped[(slice(None),) * 3 + places], split[(slice(None),) * 3 + tap])
+    made = total.reshape(result.shape)
+    if len(arrays) > 2:
+        made = made + arrays[2].reshape(-1, *[1] * rank)
+    return (made.astype(data.dtype),)
+
+
+def _operands(call: OpCall) -> tuple[Operand, Operand, Operand | None]:
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    return data, weight, bias
+
+
+def _start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
+    return ir.const(0, dtype) if bias is None else bias.tensor()[channel]
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    data, weight, bias = _operands(call)
+    attrs, shape = call.attrs, weight.type.shape
+    each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
+    x, w = data.tensor(), weight.tensor()
+    depth = te.reduce_axis(shape[1], "k")
+    taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(shape[2:])]
+
+    def element(*index: Expr) -> Expr:
+        n, o, *where = index
+        places, inside = [], []
+        for at, tap, (extent, stride, dilation, before, after) in zip(where, taps, _axes(attrs, extents), strict=True):
+            place = at * stride + tap.var * dilation - before
+            places.append(place)
+            inside += [place >= 0] if before else []
+            inside += [place < extent] if after else []
+        value: Expr = x[(n, o // each * shape[1] + depth.var, *places)]
+        met = ir.all_of(inside)
+        value = value if met is None else ir.select(met, value, 0)
+        return te.sum_reduce(
+            value * w[(o, depth.var, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
+        )
+
+    return te.compute(call.out_types[0].shape, element, "acc")
+
+
+# ---------------------------------------------------------------- transposed
+
+
+def _infer_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, weight, groups = types[0], types[1], attrs["groups"]
+    outputs = weight.shape[1] * groups
+    _check("convolution_transpose", types, weight.shape[0], outputs, groups)
+    shape = [
+        (e - 1) * s + (k - 1) * d + 1 - before - after
+        for k, (e, s, d, before, after) in zip(weight.shape[2:], _axes(attrs, data.shape[2:]), strict=True)
+    ]
+    if min(shape) < 1 or data.shape[1] % groups:
+        raise ModelError(f"convolution_transpose of {data.shape} with padding {attrs['padding']}")
+    return (TensorType((data.shape[0], outputs, *shape), data.dtype),)
+
+
+def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """Every tap scattered into a result that is large enough, in float64."""
+    data, weight = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
+    (result,) = _infer_transpose(attrs, [TensorType(a.shape, a.dtype.name) for a in arrays])
+    rank, groups = data.ndim - 2, attrs["groups"]
+    before, out = attrs["padding"][:rank], result.shape[2:]
+    axes = list(zip(data.shape[2:], attrs["strides"], attrs["dilation"], weight.shape[2:], strict=True))
+    span = [max((e - 1) * s + (k - 1) * d + 1, b + o) for (e, s, d, k), b, o in zip(axes, before, out, strict=True)]
+    full = np.zeros((data.shape[0], groups, weight.shape[1], *span))
+    pixels = data.reshape(data.shape[0], groups, -1, *data.shape[2:])
+    split = weight.reshape(groups, -1, *weight.shape[1:])
+    for tap in np.ndindex(*weight.shape[2:]):
+        places = tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, (e, s, d, _) in zip(tap, axes, strict=True))
+        full[(slice(None),) * 3 + places] += np.einsum("ngc...,gco->ngo...", pixels, split[(slice(None),) * 3 + tap])
+    kept = tuple(slice(b, b + o) for b, o in zip(before, out, strict=True))
+    made = full[(slice(None),) * 3 + kept].reshape(result.shape)
+    if len(arrays) > 2:
+        made = made + arrays[2].reshape(-1, *[1] * rank)
+    return (made.astype(arrays[0].dtype),)
+
+
+def _compute_transpose(call: OpCall) -> te.Tensor:
+    """Every output gathers the taps that meet it."""
+    data, weight, bias = _operands(call)
+    attrs, (inputs, each, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
+    group = inputs // attrs["groups"]
+    x, w = data.tensor(), weight.tensor()
+    depth = te.reduce_axis(group, "k")
+    taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(kernel)]
+
+    def element(*index: Expr) -> Expr:
+        n, o, *where = index
+        places, meets = [], []
+        for at, tap, (extent, stride, dilation, before, _) in zip(where, taps, _axes(attrs, extents), strict=True):
+            place = at + before - tap.var * dilation
+            meets += [place >= 0, place <= (extent - 1) * stride]
+            meets += [(place % stride).eq(0)] if stride > 1 else []
+            places.append(place // stride)
+        channel = o // each * group + depth.var
+        met = ir.all_of(meets)
+        assert met is not None
+        value = ir.select(met, x[(n, channel, *places)], 0)
+        return te.sum_reduce(
+            value * w[(channel, o % each, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
+        )
+
+    return te.compute(call.out_types[0].shape, element, "acc")
+
+
+# ---------------------------------------------------------------- registry
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return out_types[0].size * prod(types[1].shape[1:])
+
+
+def _macs_transpose(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return types[0].size * prod(types[1].shape[1:])
+
+
+def _cases(transposed: bool) -> Iterable[Case]:
+    settings: tuple[tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...], tuple[int, ...], int], ...] = (
+        ((1, 2, 5), (4, 2, 3), 1, (1, 1), (1,), 1),
+        ((2, 2, 4, 5), (2, 1, 3, 2), 2, (1, 0, 0, 1), (2, 1), 2),
+        ((1, 2, 3, 4, 3), (2, 2, 2, 2, 2), 1, (0, 1, 0, 0, 0, 1), (1, 1, 2), 1),
+    )
+    for data, weight, groups, padding, strides, spread in settings:
+        if transposed:
+            weight = (data[1], *weight[1:])
+        outputs = weight[1] * groups if transposed else weight[0]
+        attrs: dict[str, Attr] = {"strides": strides, "padding": padding, "groups": groups}
+        attrs["dilation"] = (spread,) * len(strides)
+        types = tuple(TensorType(shape, "float32") for shape in (data, weight, (outputs,)))
+        yield Case(attrs, types, tolerance=2e-5, name=f"{len(strides)} axes")
+        yield Case(attrs, types[:2], (1,), tolerance=2e-5, name=f"{len(strides)} axes, constant weights")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "convolution",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=lambda: _cases(False),
+        macs=_macs,
+        operand_names=("data", "weight", "bias"),
+    ),
+    OpDef(
+        "convolution_transpose",
+        infer=_infer_transpose,
+        reference=_reference_transpose,
+        compute=_compute_transpose,
+        cases=lambda: _cases(True),
+        macs=_macs_transpose,
+        operand_names=("data", "weight", "bias"),
+    ),
+)

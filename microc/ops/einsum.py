@@ -1,0 +1,103 @@
+"""``einsum``: sums of products over labelled axes, in Einstein's notation. Source: ONNX Einsum, numpy.einsum.
+
+``inputs`` gives the labels (numbers) of every operand's axes, ``output`` those of the result's; all others are summed over. A
+label that an operand names twice walks its diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+DTYPES = ("float32", "float64", "int32", "int64")
+
+
+def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The extent of every label; axes of one element broadcast."""
+    found: dict[int, int] = {}
+    if len(attrs["inputs"]) != len(shapes):
+        raise ModelError(f"einsum of {len(shapes)} operands by labels of {len(attrs['inputs'])}")
+    for labels, shape in zip(attrs["inputs"], shapes, strict=True):
+        if len(labels) != len(shape):
+            raise ModelError(f"einsum of shape {tuple(shape)} by labels {labels}")
+        for label, extent in zip(labels, shape, strict=True):
+            known = found.get(label, 1)
+            if 1 not in (known, extent) and known != extent:
+                raise ModelError(f"einsum of {known} and {extent} elements along one label")
+            found[label] = max(known, extent)
+    return found
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    extents, output = _extents(attrs, [kind.shape for kind in types]), attrs["output"]
+    if any(label not in extents for label in output) or len(set(output)) != len(output):
+        raise ModelError(f"einsum to labels {output}")
+    if len({kind.dtype for kind in types}) != 1 or types[0].dtype not in DTYPES:
+        raise ModelError(f"einsum of {', '.join(kind.dtype for kind in types)}")
+    return (TensorType(tuple(extents[label] for label in output), types[0].dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    wide = np.float64 if arrays[0].dtype.kind == "f" else np.int64
+    terms: list[Any] = []
+    for array, labels in zip(arrays, attrs["inputs"], strict=True):
+        terms += [array.astype(wide), list(labels)]
+    return (np.asarray(np.einsum(*terms, list(attrs["output"]))).astype(arrays[0].dtype),)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    operands = [operand for operand in call.operands if operand is not None]
+    shapes = [operand.type.shape for operand in operands]
+    attrs, extents = call.attrs, _extents(call.attrs, shapes)
+    tensors, output = [operand.tensor() for operand in operands], attrs["output"]
+    summed = [label for label in extents if label not in output]
+    axes = [te.reduce_axis(extents[label], f"k{k}") for k, label in enumerate(summed)]
+
+    def element(*index: Expr) -> Expr:
+        where: dict[int, Expr] = dict(zip(output, index, strict=True))
+        where |= {label: axis.var for label, axis in zip(summed, axes, strict=True)}
+        product: Expr | None = None
+        for tensor, labels in zip(tensors, attrs["inputs"], strict=True):
+            pairs = zip(labels, tensor.shape, strict=True)
+            value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else where[label] for label, e in pairs)]
+            product = value if product is None else product * value
+        assert product is not None
+        return te.sum_reduce(product, *axes) if axes else product
+
+    return te.compute(call.out_types[0].shape, element, "acc" if axes else "product")
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return prod(_extents(attrs, [kind.shape for kind in types]).values()) * max(1, len(types) - 1)
+
+
+def _cases() -> Iterable[Case]:
+    for inputs, output, shapes in (
+        (((0, 1), (1, 2)), (0, 2), ((2, 3), (3, 4))),
+        (((0, 1, 2), (0, 2, 3)), (0, 1, 3), ((2, 2, 3), (2, 3, 2))),
+        (((0, 0),), (0,), ((3, 3),)),
+        (((0, 1),), (1, 0), ((2, 3),)),
+        (((0,), (0,)), (), ((4,), (4,))),
+        (((0, 1), (0, 2), (0,)), (2, 1), ((2, 3), (2, 2), (2,))),
+    ):
+        attrs = {"inputs": inputs, "output": output}
+        for dtype in ("float32", "int32"):
+            data = tuple((np.arange(prod(s)).reshape(s) % 7 - 3).astype(dtype) for s in shapes)
+            types = tuple(TensorType(s, dtype) for s in shapes)
+            yield Case(attrs, types, arrays=data, tolerance=1e-5, name=f"{dtype} {output}")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef("einsum", infer=_infer, reference=_reference, compute=_compute, cases=_cases, macs=_macs),
+)
