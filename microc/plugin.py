@@ -19,6 +19,7 @@ load only files that you trust. ``examples/custom_operator`` is a whole one.
 from __future__ import annotations
 
 import importlib.util
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -149,6 +150,7 @@ def load_plugin(path: str | Path) -> Plugin:
         raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
+        sys.modules[spec.name] = module  # while it runs, dataclasses look their module up
         spec.loader.exec_module(module)
     except MicrocError:
         raise
@@ -156,6 +158,8 @@ def load_plugin(path: str | Path) -> Plugin:
         raise UsageError(
             f"the plugin fails: {type(error).__name__}: {error}", where=f"{source.name} line {_line(error, source)}"
         ) from error
+    finally:
+        sys.modules.pop(spec.name, None)
     plugin = getattr(module, "PLUGIN", None)
     if not isinstance(plugin, Plugin):
         raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")

@@ -12,6 +12,14 @@ need clang clang
 need arm-none-eabi-gcc "gcc-arm-none-eabi libnewlib-arm-none-eabi"
 need qemu-system-arm qemu-system-arm
 need gdb-multiarch gdb-multiarch
+case "$requirement" in
+*test*)
+    need riscv64-unknown-elf-gcc "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
+    need avr-gcc "gcc-avr avr-libc"
+    need qemu-system-riscv32 qemu-system-misc
+    need simavr simavr
+    ;;
+esac
 command -v python3 >/dev/null 2>&1 || missing="$missing python3"
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 case " $missing " in *" gcc "*) missing="$missing libc6-dev" ;; esac

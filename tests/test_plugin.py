@@ -137,6 +137,17 @@ def test_a_board_runs_them(onnx_model: Path, capsys: pytest.CaptureFixture[str])
     assert "mps2-an386 and host agree" in capsys.readouterr().out
 
 
+def test_verify_finds_c_that_is_not_what_it_means(
+    onnx_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The board runs the C text, the host the meaning."""
+    text = OPERATORS.read_text(encoding="utf-8")
+    assert "return root;" in text
+    (tmp_path / "wrong.py").write_text(text.replace("return root;", "return root + 1u;"))
+    assert main(["verify", str(onnx_model), "--plugin", str(tmp_path / "wrong.py"), "--samples", "1"]) == 1
+    assert "magnitude" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------- what check finds
 
 
@@ -226,6 +237,16 @@ def test_plugins_that_are_refused(text: str, what: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=what) as caught:
         load_plugin(path)
     assert caught.value.where.startswith("broken.py")
+
+
+def test_a_plugin_may_have_dataclasses_and_leaves_no_module(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom microc.plugin import Plugin\n"
+        "@dataclass(frozen=True)\nclass Table:\n    size: int = 3\nPLUGIN = Plugin()\n"
+    )
+    assert load_plugin(path) == Plugin(source="mine.py")
+    assert not any(name.startswith("microc_plugin") for name in sys.modules)
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:

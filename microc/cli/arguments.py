@@ -119,7 +119,7 @@ def _global_options(default: object) -> _Parser:
     return options
 
 
-_MODEL = "a .tflite, .onnx or .mcg file"
+_MODEL = "a .tflite, .onnx, .keras, .pt2 or .mcg file, or LightGBM's text"
 
 
 def _model_commands(add: Adder) -> None:

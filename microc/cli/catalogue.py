@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
@@ -26,14 +28,14 @@ def boards(arguments: Arguments) -> show.Answer:
             (
                 b["name"],
                 b["cpu"],
-                "emulated" if b["emulated"] else "",
+                b["tried"],
                 b["title"],
                 show.count(b["flash"]),
                 show.count(b["ram"]),
             )
             for b in found
         ]
-        return show.Answer({"boards": found}, show.table(("board", "core", "", "title", "flash", "RAM"), rows, 4))
+        return show.Answer({"boards": found}, show.table(("board", "core", "tried", "title", "flash", "RAM"), rows, 4))
     if not arguments.subject:
         raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
     board = load_board(arguments.subject)
@@ -49,10 +51,32 @@ def boards(arguments: Arguments) -> show.Answer:
             for r in board.regions
         ),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
+        ("tried", _TRIED[data["tried"]]),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
     return show.Answer({"board": data}, show.facts(details))
+
+
+_TRIED: Mapping[str, str] = MappingProxyType(
+    {
+        "runs": "runs as a process in the tests",
+        "booted": "boots under emulation in the tests, and agrees with the host bit by bit",
+        "built": "builds in the tests; we have not run it on hardware",
+        "yours": "a file of your own",
+    }
+)
+"""How far a board has been tried."""
+
+
+def _tried(board: Board) -> str:
+    from microc.device.boards import list_boards
+
+    if board.name not in list_boards():
+        return "yours"
+    if board.target.isa == "host":
+        return "runs"
+    return "booted" if "emulator" in board.raw else "built"
 
 
 def _board(board: Board) -> dict[str, Any]:
@@ -66,6 +90,7 @@ def _board(board: Board) -> dict[str, Any]:
         "flash": board.flash_bytes,
         "ram": board.ram_bytes,
         "emulated": "emulator" in board.raw,
+        "tried": _tried(board),
         "runners": [runner.name for runner in runners(board)],
     }
 

@@ -6,16 +6,20 @@ from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter, register_name
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, buffers_written, walk_stmt
+from microc.tir.rewrite import buffers_read, buffers_written, ending, walk_stmt
 
 INDENT = "    "
 
 
 class StmtPrinter:
-    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions."""
+    """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
-    def __init__(self, expr: ExprPrinter | None = None) -> None:
+    ``space`` qualifies the constants that functions take: their address space and a blank, or empty where there is only one.
+    """
+
+    def __init__(self, expr: ExprPrinter | None = None, space: str = "") -> None:
         self.expr = expr or ExprPrinter()
+        self.space = space
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
         """The statement, one string per line, without indentation of its own."""
@@ -54,8 +58,12 @@ class StmtPrinter:
         if extent is not None:
             self.expr.bounds[loop.var] = (0, max(0, extent - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
-        head = f"for ({kind} {name} = 0; {name} < {self.expr(loop.extent)}; ++{name}) {{"
-        lines = [head, *_indented(self.lines(loop.body)), "}"]
+        end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
+        ends = ending(loop)
+        if ends is not None:
+            end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
+        head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
+        lines = [head, *_indented(self.lines(inside)), "}"]
         if loop.kind == "parallel":
             scratch = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
             if scratch:
@@ -82,7 +90,7 @@ class StmtPrinter:
     def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
         """The whole function, declared as ``head``; read-only parameters are pointers to const."""
         written = {b.name for b in buffers_written(func.body)}
-        params = ", ".join(_parameter(p, written=p.name in written) for p in func.params)
+        params = ", ".join(_parameter(p, self.space, written=p.name in written) for p in func.params)
         self.expr.bounds = {}
         unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
         body = _indented([*unused, *self.lines(func.body)])
@@ -111,10 +119,10 @@ def wrapped(line: str, prefix: str = "") -> list[str]:
     return [*lines, line]
 
 
-def _parameter(buffer: ir.Buffer, *, written: bool) -> str:
+def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
-        return f"const {kind} *restrict {buffer.name}"
+        return f"const {space}{kind} *restrict {buffer.name}"
     return f"{'' if written else 'const '}{kind} *{buffer.name}"
 
 

@@ -11,12 +11,12 @@ from microc.module import Value
 WIDTH = 112
 
 
-def declaration(value: Value) -> str:
-    """``const int8_t name[24]``, without storage class or initialiser."""
-    return f"const {dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
+def declaration(value: Value, space: str = "") -> str:
+    """``const int8_t name[24]``, without storage class or initialiser. ``space`` is the address space that it lies in."""
+    return f"const {space}{dtypes.c_name(value.dtype)} {value.name}[{max(1, np.prod(value.shape, dtype=int))}]"
 
 
-def definition(value: Value, attribute: str = "") -> list[str]:
+def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
     """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words."""
     assert value.data is not None
     printer = ExprPrinter()
@@ -26,7 +26,7 @@ def definition(value: Value, attribute: str = "") -> list[str]:
     else:
         words = [_integer(x, value.dtype) for x in flat.tolist()]
     suffix = f" {attribute}" if attribute and dtypes.nbytes(value.dtype) < 4 else ""
-    return [f"{declaration(value)}{suffix} = {{", *_wrapped(words or ["0"]), "};"]
+    return [f"{declaration(value, space)}{suffix} = {{", *_wrapped(words or ["0"]), "};"]
 
 
 def _integer(number: int, dtype: str) -> str:

@@ -26,13 +26,17 @@ OPTIMISATION = {
     ("arm", "speed"): "-O2 -fno-schedule-insns",
     ("arm", "balanced"): "-O2 -fno-schedule-insns",
     ("arm", "size"): "-Os",
+    ("avr", "speed"): "-O2 -fno-expensive-optimizations",
+    ("avr", "balanced"): "-Os -fno-expensive-optimizations",
+    ("avr", "size"): "-Os -fno-expensive-optimizations",
     ("riscv", "speed"): "-O2",
     ("riscv", "balanced"): "-O2",
     ("riscv", "size"): "-Os",
 }
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to
-a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer."""
+a fifth fewer instructions on Armv7-M, without the latter up to 6 % fewer. QEMU 7.2
+executes some of what gcc's expensive optimisations make for AVR wrongly (simavr does not), so that they are left out there."""
 IN_ORDER = " -fno-tree-reassoc"
 """More for cores that multiply two numbers at once as one: sums take turns as in the C, not one after the other."""
 THUMB1 = " -fira-algorithm=priority -fno-tree-ter"
@@ -43,8 +47,11 @@ RUNTIME_OPTIMISATION = "-Os"
 RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
 RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
 SMALL_RAM = 32 * 1024
+SMALLEST_RAM = 8 * 1024
 PAYLOAD, SMALL_PAYLOAD = 256, 64
 """Largest payload of a frame: the runtime's default, and for boards with less RAM than SMALL_RAM."""
+RING, SMALL_RING = 512, 128
+"""Bytes that the console keeps until they are read: the ports' default, and for boards with no more RAM than SMALLEST_RAM."""
 
 _DTYPES = {"bool": "BOOL", "float32": "FLOAT32", "float64": "FLOAT64"}
 _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate": "INTERMEDIATE"}
@@ -154,7 +161,7 @@ def project_files(module: Module, board: Board, version: str) -> dict[str, str |
         files[name] = render(f"project/{name}.j2", context)
     files["main.c"] = render("project/main.c.j2", context)
     files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module))
-    files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _payload(board)
+    files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _buffers(board)
     if context.has_linker_script:
         files["board/linker.ld"] = render("board/linker.ld.j2", board)
     runtime = paths.runtime_c()
@@ -174,10 +181,19 @@ def max_payload(board: Board) -> int:
     return SMALL_PAYLOAD if 0 < board.ram_bytes < SMALL_RAM else PAYLOAD
 
 
-def _payload(board: Board) -> str:
-    if max_payload(board) == PAYLOAD:
-        return ""
-    return f"\n#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */\n"
+def ring_size(board: Board) -> int:
+    """Size of the console's ring of received bytes."""
+    return SMALL_RING if 0 < board.ram_bytes <= SMALLEST_RAM else RING
+
+
+def _buffers(board: Board) -> str:
+    """Definitions for a board with little RAM."""
+    lines = []
+    if max_payload(board) != PAYLOAD:
+        lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */")
+    if ring_size(board) != RING:
+        lines.append(f"#define MICROC_PORT_RX_SIZE {SMALL_RING}u")
+    return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _project_context(model: ModelContext, board: Board, optimize: str) -> ProjectContext:
@@ -192,7 +208,7 @@ def _project_context(model: ModelContext, board: Board, optimize: str) -> Projec
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
         optimisation=_optimisation(board.target, optimize),
         runtime_optimisation=RUNTIME_OPTIMISATION,
-        has_linker_script=bool(board.regions),
+        has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )
 
 

@@ -29,6 +29,12 @@ class Tensor:
     offset: int | None
 
 
+OWN_FLASH = frozenset({"avr"})
+"""Instruction sets whose data pointers do not reach flash."""
+NEAR_FLASH = 60 * 1024
+"""Bytes of constants that surely lie within the first 64 KiB of flash: only the vectors stand before them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelContext:
     """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
@@ -57,6 +63,7 @@ class ModelContext:
     resets: tuple[str, ...]
     data_declarations: tuple[str, ...]
     data_definitions: tuple[str, ...]
+    flash_space: str
     data_needs_math: bool
     regions: tuple[tuple[int, int, str], ...]
 
@@ -87,7 +94,8 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
-    printer = StmtPrinter()
+    space = f"{module.name.upper()}_FLASH " if module.options["isa"] in OWN_FLASH else ""
+    printer = StmtPrinter(space=space)
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
@@ -117,14 +125,20 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
         kernels=kernels,
         steps=steps,
         resets=resets,
-        data_declarations=tuple(f"extern {declaration(v)};" for v in prefixed),
-        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED")) for v in prefixed),
+        data_declarations=tuple(f"extern {declaration(v, space)};" for v in prefixed),
+        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed),
+        flash_space=_flash_space(module) if space else "",
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
         ),
     )
+
+
+def _flash_space(module: Module) -> str:
+    """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
+    return "__flash" if module.const_bytes <= NEAR_FLASH else "__memx"
 
 
 def _prefixed(module: Module, value: Value) -> Value:

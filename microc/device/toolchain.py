@@ -25,6 +25,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "cc": "gcc libc6-dev",
         "make": "make",
         "qemu-system-arm": "qemu-system-arm",
+        "qemu-system-avr": "qemu-system-misc",
         "qemu-system-riscv32": "qemu-system-misc",
         "qemu-system-riscv64": "qemu-system-misc",
         "gdb-multiarch": "gdb-multiarch",
@@ -174,16 +175,20 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     return tuple(sorted(found, key=lambda s: (-s.size, s.name, s.section)))
 
 
-def compile_shared(folder: Path, sources: Sequence[Path], target: Path, optimize: str = "-O2") -> Path:
-    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers."""
+def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+    """Compile C sources with the host's compiler into the shared library ``target``; ``folder`` is searched for headers.
+
+    ``flags``: more arguments for the compiler; a later ``-O`` counts.
+    """
     compiler = _host_compiler()
     command = [
         compiler,
         "-std=c99",
-        optimize,
+        "-O2",
         "-shared",
         "-fPIC",
         f"-I{folder}",
+        *flags,
         *map(str, sources),
         "-o",
         str(target),

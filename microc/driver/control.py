@@ -6,7 +6,7 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,6 +45,15 @@ class _Step:
     kernel: tuple[LoweredGroup, Choice] | None = None
     start: int | None = None
     inside: Mapping[str, tuple[_Step, ...]] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """Memory for values inside, one after another; ``buffer`` stands for it until its size is known."""
+
+    stem: str
+    buffer: ir.Buffer
+    size: int
 
 
 def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
@@ -87,8 +96,8 @@ class _Control:
         self.graph, self.node, self.step, self.taken = graph, node, step, taken
         self.params: list[tuple[ir.Buffer, Param]] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
-        self.workspaces: list[ir.Buffer] = []
-        self.scratch: dict[tuple[str, int], int] = {}
+        self.slots: list[_Slot] = []
+        self.idle: list[_Slot] = []
         self.scoped: set[str] = set()
 
     def build(self) -> LoweredControl:
@@ -108,13 +117,12 @@ class _Control:
             results.append(ir.Buffer(self.fresh("result"), (kind.size,), kind.dtype))
         body = self.control(self.step, places, [Place(buffer, _ZERO) for buffer in results], "turn")
         params = sorted(self.params, key=lambda item: item[1].array is not None)
-        shared = {
-            ir.Buffer(name, (1,), dtype, "workspace"): ir.Buffer(self.fresh("scratch"), (size,), dtype, "workspace")
-            for (dtype, number), size in self.scratch.items()
-            for name in [_shared_name(dtype, number)]
+        workspaces = {
+            slot.buffer: ir.Buffer(self.fresh(slot.stem), (slot.size,), slot.buffer.dtype, "workspace")
+            for slot in self.slots
         }
-        body = placed(body, {key: Place(buffer, _ZERO) for key, buffer in shared.items()})
-        buffers = (*(buffer for buffer, _ in params), *results, *self.workspaces, *shared.values())
+        body = placed(body, {key: Place(buffer, _ZERO) for key, buffer in workspaces.items()})
+        buffers = (*(buffer for buffer, _ in params), *results, *workspaces.values())
         return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), tuple(param for _, param in params))
 
     # ------------------------------------------------------------ buffers
@@ -127,8 +135,22 @@ class _Control:
         return name
 
     def workspace(self, stem: str, size: int, dtype: str) -> Place:
-        self.workspaces.append(ir.Buffer(self.fresh(stem), (size,), dtype, "workspace"))
-        return Place(self.workspaces[-1], _ZERO)
+        """Memory until it is released: the smallest idle slot that is large enough, else the largest, which grows."""
+        idle = [slot for slot in self.idle if slot.buffer.dtype == dtype]
+        if idle:
+            found = min(idle, key=lambda slot: (slot.size < size, slot.size if slot.size >= size else -slot.size))
+            self.idle.remove(found)
+            found.size = max(found.size, size)
+        else:
+            name = f"slot {len(self.slots)}"  # until its size is known
+            found = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
+            self.slots.append(found)
+        return Place(found.buffer, _ZERO)
+
+    def release(self, places: Iterable[Place]) -> None:
+        """Nothing reads these any more: later values may lie there. In a loop, turns start anew and read nothing from before."""
+        for place in places:
+            self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
 
     def constant(self, role: str, array: Array) -> ir.Buffer:
         """The parameter for a constant; equal ones are one."""
@@ -158,11 +180,12 @@ class _Control:
         for name in ("then", "otherwise"):
             graph: Graph = node.attr(name)
             bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
-            made, found = self.steps(graph, step.inside[name], bound, {})
+            made, found, kept = self.steps(graph, step.inside[name], bound, {})
             copies = [
                 self.copy(result, found[value], graph.types[value].size)
                 for result, value in zip(results, graph.outputs, strict=True)
             ]
+            self.release(kept)
             sides.append(ir.seq(*made, *copies))
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
@@ -181,12 +204,13 @@ class _Control:
         rows: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
             rows[name] = Place(result.buffer, _start(result) + turn * graph.types[name].size)
-        made, found = self.steps(graph, steps, bound, rows)
+        made, found, kept = self.steps(graph, steps, bound, rows)
         made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
         for name in graph.outputs[carried:]:
             if found[name] != rows[name]:
                 made.append(self.copy(rows[name], found[name], graph.types[name].size))
         made += self.next_carried(graph, results[:carried], found)
+        self.release((*kept, number))
         body = ir.seq(*made)
         if node.attr("guarded"):
             body = ir.If(results[0].buffer[_start(results[0])], body)
@@ -203,28 +227,33 @@ class _Control:
     def next_carried(self, graph: Graph, results: Sequence[Place], found: Places) -> list[ir.Stmt]:
         """Copies of the carried values of the next turn; those that are carried now, elsewhere, are saved first."""
         own = {result.buffer for result in results}
-        saving, moving = [], []
+        saved, saving, moving = list[Place](), list[ir.Stmt](), list[ir.Stmt]()
         for result, name in zip(results, graph.outputs, strict=False):
             source, kind = found[name], graph.types[name]
             if source == result:
                 continue
             if source.buffer in own:
-                saved = self.workspace("saved", kind.size, kind.dtype)
-                saving.append(self.copy(saved, source, kind.size))
-                source = saved
+                saved.append(self.workspace("saved", kind.size, kind.dtype))
+                saving.append(self.copy(saved[-1], source, kind.size))
+                source = saved[-1]
             moving.append(self.copy(result, source, kind.size))
+        self.release(saved)
         return saving + moving
 
     def steps(
         self, graph: Graph, steps: Sequence[_Step], bound: Mapping[str, Place], wanted: Mapping[str, Place]
-    ) -> tuple[list[ir.Stmt], Places]:
-        """The statements of a graph, and where its values lie; ``wanted`` says where some should if they can."""
+    ) -> tuple[list[ir.Stmt], Places, list[Place]]:
+        """The statements of a graph, where its values lie, and what it leaves to be released.
+
+        ``wanted`` says where some values should lie if they can.
+        """
         places: Places = dict(bound)
+        last, own = _last_uses(graph, steps), dict[str, Place]()
         for name in graph.outputs:
             if name in graph.consts:
                 self.value(graph, name, places)
         made: list[ir.Stmt] = []
-        for step in steps:
+        for number, step in enumerate(steps):
             node = step.nodes[0]
             if step.start is not None:
                 source = self.value(graph, node.inputs[0], places)
@@ -233,14 +262,17 @@ class _Control:
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
                 kind = graph.types[name]
-                places[name] = wanted.get(name) or self.workspace("value", kind.size, kind.dtype)
+                if name not in wanted:
+                    own[name] = self.workspace("value", kind.size, kind.dtype)
+                places[name] = wanted.get(name) or own[name]
             if step.kernel is not None:
                 made.append(self.kernel(graph, *step.kernel, places))
             else:
                 for name in node.inputs:
                     self.value(graph, name, places)
                 made.append(self.control(step, places, [places[name] for name in outputs], "turn"))
-        return made, places
+            self.release(own.pop(name) for name in list(own) if last.get(name, 0) <= number)
+        return made, places, list(own.values())
 
     def value(self, graph: Graph, name: str, places: Places) -> Place:
         """Where an operand lies; constants come in when they are first asked for."""
@@ -251,7 +283,7 @@ class _Control:
         return places[name]
 
     def kernel(self, graph: Graph, group: LoweredGroup, choice: Choice, places: Places) -> ir.Stmt:
-        """A kernel's statements. Its workspaces are shared by all kernels, which run one after the other."""
+        """A kernel's statements. Its workspaces are free again behind it."""
         func, at = choice.func, dict[ir.Buffer, Place]()
         for position, param in enumerate(group.params):
             own = func.params[position]
@@ -263,12 +295,10 @@ class _Control:
         first = len(group.params)
         for own, name in zip(func.params[first:], group.outputs, strict=False):
             at[own] = places[name]
-        counts: dict[str, int] = {}
-        for own in func.params[first + len(group.outputs) :]:
-            number = counts.get(own.dtype, 0)
-            counts[own.dtype] = number + 1
-            self.scratch[own.dtype, number] = max(self.scratch.get((own.dtype, number), 0), own.size)
-            at[own] = Place(ir.Buffer(_shared_name(own.dtype, number), (1,), own.dtype, "workspace"), _ZERO)
+        scratch = func.params[first + len(group.outputs) :]
+        for own in scratch:
+            at[own] = self.workspace("scratch", own.size, own.dtype)
+        self.release(at[own] for own in scratch)
         return self.renamed(placed(func.body, at))
 
     def renamed(self, body: ir.Stmt) -> ir.Stmt:
@@ -298,9 +328,19 @@ class _Control:
         return replace_buffers(map_stmt(substitute_stmt(body, values), on_stmt), buffers)
 
 
-def _shared_name(dtype: str, number: int) -> str:
-    """What the n-th shared workspace of a dtype is called until its size is known."""
-    return f"shared {dtype} {number}"
+def _last_uses(graph: Graph, steps: Sequence[_Step]) -> dict[str, int]:
+    """By value: the number of the last step that reads it, itself or through views; beyond all steps for outputs."""
+    root: dict[str, str] = {}
+    last: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        for name in (name for node in step.nodes for name in node.inputs):
+            last[root.get(name, name)] = number
+        if step.start is not None:
+            source, made = step.nodes[0].inputs[0], step.nodes[0].outputs[0]
+            root[made] = root.get(source, source)
+        for name in (name for node in step.nodes for name in node.outputs):
+            last[root.get(name, name)] = number
+    return last | {root.get(name, name): len(steps) for name in graph.outputs}
 
 
 def _start(place: Place) -> ir.Expr:

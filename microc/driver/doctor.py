@@ -11,11 +11,21 @@ from dataclasses import dataclass
 from microc.device.toolchain import PACKAGES
 
 LIBRARIES = ("numpy", "jinja2", "onnx", "tflite", "flatbuffers", "pyserial", "cobs", "pyelftools", "jsonschema")
+READERS = (
+    ("h5py", "Keras models: microc[keras]"),
+    ("skl2onnx", "scikit-learn's estimators: microc[sklearn]"),
+    ("torch", "PyTorch programs: microc[torch]"),
+)
+"""Python packages that some formats need."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),
     ("arm-none-eabi-gcc", "building for Arm boards", False),
     ("qemu-system-arm", "emulated boards", False),
+    ("riscv64-unknown-elf-gcc", "building for RISC-V boards", False),
+    ("qemu-system-riscv32", "emulated RISC-V boards", False),
+    ("avr-gcc", "building for AVR boards", False),
+    ("qemu-system-avr", "emulated AVR boards", False),
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )
@@ -43,6 +53,7 @@ def examine() -> tuple[Finding, ...]:
     found = [Finding("python", "microc itself", True, platform.python_version(), "")]
     for name in LIBRARIES:
         found.append(Finding(name, "Python package", True, _package_version(name), ""))
+    found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
     for name, purpose, essential in PROGRAMS:
         path = shutil.which(name) or ""
         found.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
@@ -52,7 +63,7 @@ def examine() -> tuple[Finding, ...]:
 def remedy(findings: tuple[Finding, ...]) -> str:
     """Commands that install everything that is missing; empty when nothing is."""
     packages = [f.name for f in findings if f.missing and f.purpose == "Python package"]
-    programs = [PACKAGES[f.name] for f in findings if f.missing and f.name in PACKAGES]
+    programs = dict.fromkeys(PACKAGES[f.name] for f in findings if f.missing and f.name in PACKAGES)
     lines = ["pip install " + " ".join(packages)] if packages else []
     lines += ["apt-get install -y --no-install-recommends " + " ".join(programs)] if programs else []
     return "\n".join(lines)

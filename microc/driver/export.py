@@ -67,11 +67,11 @@ def _read_tar(path: Path) -> dict[str, str]:
     return found
 
 
-def build_library(sources: Mapping[str, str]) -> Library:
-    """Compile C sources into a shared library and load it."""
+def build_library(sources: Mapping[str, str], *flags: str) -> Library:
+    """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root = Path(folder.name)
     for name, text in sources.items():
         (root / name).write_text(text)
-    library = compile_shared(root, [root / name for name in SOURCES], root / "model.so")
+    library = compile_shared(root, [root / name for name in SOURCES], root / "model.so", *flags)
     return Library(library, sources, folder)

@@ -29,6 +29,7 @@ from microc.driver.fit import link_overflow
 from microc.driver.library import Library, checked
 from microc.dtypes import Array
 from microc.errors import OutputError, ToolError, UsageError
+from microc.plugin import PORTABLE
 from microc.target import Board
 
 PATIENCE = 10.0
@@ -57,6 +58,11 @@ class Project:
     @property
     def emulated(self) -> bool:
         return "emulator" in self.board.raw
+
+    @property
+    def counted(self) -> bool:
+        """Whether the emulator's time follows the instructions."""
+        return "ticks_per_instruction" in self.board.raw.get("emulator", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +112,14 @@ def build(project: Project) -> BuildResult:
 
 
 def host_library(project: Project) -> Library:
-    """The project's own network, compiled for this computer."""
+    """The project's own network, compiled for this computer; externs of plugins by their meaning, so that a board that runs
+    their C text is compared with it."""
     try:
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
         sources = {name: (project.folder / name).read_text(encoding="utf-8") for name in names}
     except (OSError, ValueError) as error:
         raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
-    return build_library({**sources, "shared.c": shared_source(project.manifest)})
+    return build_library({**sources, "shared.c": shared_source(project.manifest)}, f"-D{PORTABLE}")
 
 
 class Device:
@@ -179,8 +186,8 @@ class Device:
         return self.client.run(repeat=repeat)
 
     def instructions(self, ticks: int) -> int | None:
-        """Instructions that took ``ticks`` on an emulated board; None on any other."""
-        return instructions(self.project.board, ticks) if self.project.emulated else None
+        """Instructions that took ``ticks`` on a board whose emulator counts them; None on any other."""
+        return instructions(self.project.board, ticks) if self.project.counted else None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""

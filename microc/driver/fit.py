@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from microc.codegen.project import max_payload
+from microc.codegen.project import max_payload, ring_size
 from microc.driver.budget import CERTAIN, Room, code_bytes
 from microc.errors import FitError, ToolError
 from microc.module import Module
@@ -13,8 +13,8 @@ from microc.target import Board
 
 RUNTIME_FLASH = 3 * 1024
 """Bytes of code around the network: start, console, RPC, the C library's share."""
-RUNTIME_RAM = 560
-"""Bytes of the console's ring and of small variables, beside the two frames of the RPC."""
+RUNTIME_RAM = 48
+"""Bytes of small variables, beside the console's ring and the two frames of the RPC."""
 FRAME_OVERHEAD = 12
 
 
@@ -53,8 +53,13 @@ def footprint(module: Module, board: Board) -> Footprint:
         arena=module.plan.size,
         buffers=sum(module.values[n].nbytes for n in outside),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
-        runtime=RUNTIME_RAM + 2 * (max_payload(board) + FRAME_OVERHEAD),
+        runtime=_runtime(board),
     )
+
+
+def _runtime(board: Board) -> int:
+    """Bytes of RAM that console and RPC take."""
+    return RUNTIME_RAM + ring_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
 
 
 def capacity(board: Board, kind: str) -> int:
@@ -64,7 +69,7 @@ def capacity(board: Board, kind: str) -> int:
 
 def room_of(board: Board) -> Room:
     """What a firmware leaves to the network."""
-    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + RUNTIME_RAM + 2 * (max_payload(board) + FRAME_OVERHEAD)
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
     ram = capacity(board, "ram")
     return Room(max(capacity(board, "flash") - RUNTIME_FLASH, 0), max(ram - fixed, 1) if ram else 0)
 

@@ -139,7 +139,7 @@ def build_module(
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
-        options={"optimize": goal.name},
+        options={"optimize": goal.name, "isa": target.isa},
     )
 
 

@@ -70,13 +70,14 @@ def source_name(source: Path | Graph) -> str:
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
-def load(path: str | Path, *, input_shapes: Mapping[str, tuple[int, ...]] | None = None, **options: Any) -> Graph:
-    """The graph of a model file of any format, as it was read: no pass has run.
+def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = None, **options: Any) -> Graph:
+    """The graph of a model, anything that :func:`microc.compile` takes, as it was read: no pass has run.
 
     ``input_shapes`` binds symbolic dimensions; ``options`` are those fields of :class:`~microc.driver.options.Options` that
     speak of reading. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
     """
-    return read_model(Path(path), make_options(input_shapes=input_shapes or {}, **options))
+    chosen = make_options(input_shapes=input_shapes or {}, **options)
+    return read_model(source_of(model, chosen), chosen)
 
 
 def save(graph: Graph, path: str | Path) -> Path:

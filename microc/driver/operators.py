@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from microc.frontend import onnx_reader, tflite_ops
+from microc.frontend import keras_reader, onnx_reader, tflite_ops, torch_export
 from microc.frontend.onnx_fold import FOLDS
 from microc.ops.registry import OpDef, registry
 from microc.plugin import Plugin, active
 
-FORMATS = ("TFLite", "ONNX", "microc")
+FORMATS = ("TFLite", "ONNX", "PyTorch", "Keras", "microc")
 _ORDER = (
     *("float32", "float16", "bfloat16", "float64", "int4", "uint4", "int8", "uint8"),
     *("int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
@@ -32,7 +32,7 @@ class Row:
 def operator_rows(plugins: Iterable[Plugin] = ()) -> tuple[Row, ...]:
     """Every operator of every format, by format and name."""
     with active(plugins):
-        rows = [*_tflite(), *_onnx(), *_own()]
+        rows = [*_tflite(), *_onnx(), *_layers(), *_own()]
     return tuple(sorted(rows, key=lambda row: (FORMATS.index(row.format), "." in row.name, row.name)))
 
 
@@ -55,6 +55,13 @@ def _onnx() -> Iterator[Row]:
     for code in FOLDS:
         if code not in onnx_reader.SPELLINGS[""]:
             yield Row("ONNX", code, (), "of constants and shapes")
+
+
+def _layers() -> Iterator[Row]:
+    for name in torch_export.SPELLINGS:
+        yield Row("PyTorch", name, ())
+    for name in keras_reader.SPELLINGS:
+        yield Row("Keras", name, ())
 
 
 def _own() -> Iterator[Row]:
@@ -89,6 +96,12 @@ _TITLES = {
         "The dtypes are those of the first input. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
         "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype.",
     ),
+    "PyTorch": (
+        "PyTorch",
+        "ATen's operators after decomposition, and those of `quantized_decomposed`, whatever the overload; whatever depends on "
+        "constants alone is computed by PyTorch.",
+    ),
+    "Keras": ("Keras", "Classes of layers, with channels last and float32."),
     "microc": (
         "microc's own",
         "What the formats' operators are made of, with the dtypes that their cases test: every case runs as numpy reference, as "

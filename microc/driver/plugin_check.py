@@ -125,15 +125,14 @@ def _interpreted(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
     return rest[: len(group.outputs)]
 
 
-def _compiled(graph: Graph, arrays: Sequence[Array], definitions: str = "") -> list[Array]:
+def _compiled(graph: Graph, arrays: Sequence[Array], *flags: str) -> list[Array]:
     """The operator as the compiler makes it."""
     module = compile_model(graph, target_for("host"), Options())
-    sources = shared_files(module, __version__)
-    library = build_library({**sources, "model.c": definitions + sources["model.c"]})
+    library = build_library(shared_files(module, __version__), *flags)
     values = dict(zip(graph.nodes[0].inputs, arrays, strict=True))
     made = library(*(values[name] for name in graph.inputs))
     return list(made) if isinstance(made, tuple) else [made]
 
 
 def _portable(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    return _compiled(graph, arrays, f"#define {PORTABLE}\n")
+    return _compiled(graph, arrays, f"-D{PORTABLE}")

@@ -100,4 +100,4 @@ def profile(device: Device) -> Profile:
         )
         for k, (kernel, t) in enumerate(zip(device.kernels, ticks, strict=True))
     )
-    return Profile(device.project.board.name, device.tick_hz, device.project.emulated, kernels)
+    return Profile(device.project.board.name, device.tick_hz, device.project.counted, kernels)

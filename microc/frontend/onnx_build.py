@@ -5,7 +5,7 @@ Shapes come from the operators' own inference; what the file declares for values
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.onnx_file import OnnxFile
+from microc.frontend.onnx_file import OnnxFile, Operator
 from microc.frontend.onnx_tensor import check_size
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 
@@ -53,19 +53,26 @@ class Stored:
 
 
 class Builder:
-    """Nodes, types and constants found so far. ``alias`` maps values that are others under a new name."""
+    """Nodes, types and constants found so far. ``alias`` maps values that are others under a new name.
 
-    def __init__(self, file: OnnxFile, outer: Builder | None = None) -> None:
-        self.file, self.outer = file, outer
-        self.captured: dict[str, str] = {}
+    ``translate`` adds operators. A graph inside an operator has a builder of its own; what it reads from the ``outer`` one is
+    ``captured``, but for constants, which it gets itself.
+    """
+
+    def __init__(
+        self, file: OnnxFile, translate: Callable[[Builder, Sequence[Operator]], None], outer: Builder | None = None
+    ) -> None:
+        self.file, self.translate, self.outer = file, translate, outer
+        self.captured: list[str] = []
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
         self.alias: dict[str, str] = {}
-        self.lost: set[str] = set()
+        self.lost: set[str] = set(outer.lost) if outer is not None else set()
         self.dequantized: dict[str, Node] = {}
         self._added = 0
-        self._names: set[str] = {name for op in file.operators for name in (*op.inputs, *op.outputs)}
+        self._names: set[str] = outer._names if outer is not None else set()
+        self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
     def unique(self, stem: str) -> str:
@@ -88,35 +95,30 @@ class Builder:
         if name in self.file.unreadable:
             raise UnsupportedError(f"{name!r} holds elements of type {self.file.unreadable[name]}", where=where)
         if self.outer is not None:
-            return self._capture(name, self.outer.value(name, where), where)
+            return self.capture(self.outer.value(name, where))
         raise ModelError(
             f"{name!r} is used, but nothing before makes it",
             where=where,
             hint="the nodes of an ONNX graph must come in the order of their execution, without cycles",
         )
 
-    def _capture(self, name: str, value: str, where: str) -> str:
-        """A value from around a graph inside of another: constants are copied, what is computed comes in as an input."""
-        assert self.outer is not None
-        if value in self.types:
-            return value
-        self._names.add(value)
-        if value in self.outer.consts:
-            return self.constant(value, self.outer.consts[value])
-        self.define(value, self.outer.types[value], where)
-        self.captured[value] = value
-        return value
-
-    def region(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-        """The finished graph inside of another. Every output is a value of its own."""
-        made = []
-        for value in outputs:
-            result = self.unique(f"{value}_out")
-            attrs: Mapping[str, Attr] = {"shape": self.types[value].shape}
-            self.define(result, self.types[value], self.file.name)
-            self.nodes.append(Node("reshape", (value,), (result,), attrs, Loc(self.file.name, -1, result)))
-            made.append(result)
-        return Graph(name, tuple(inputs), tuple(made), (), self.types, self.consts).with_nodes(self.nodes)
+    def capture(self, name: str) -> str:
+        """A value of the outer graph as one of this; constants, dequantised ones too, come along."""
+        outer = self.outer
+        if name in self.types or outer is None:
+            return name
+        self.types[name] = outer.types[name]
+        stored = outer.stored(name)
+        if name in outer.consts:
+            self.consts[name] = outer.consts[name]
+        elif stored is not None:
+            node = outer.dequantized[name]
+            self.capture(node.inputs[0])
+            self.nodes.append(node)
+            self.dequantized[name] = node
+        else:
+            self.captured.append(name)
+        return name
 
     def constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""

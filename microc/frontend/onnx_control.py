@@ -1,218 +1,302 @@
-"""Spellings of ONNX's control flow: If, Loop, Scan.
+"""Spellings of ONNX's control flow: If, Loop and Scan become ``branch`` and ``loop``, or nothing where constants decide.
 
-A branch that is known when compiling takes the If's place. Loops of a known number of turns are loops of the generated C; where a
-body needs to know in which turn it is (shapes that depend on it), or all that it reads is known, the turns are written out.
+A Loop with elements to stack needs a bound of its turns: a constant, or the declared extent of what it stacks. One without runs
+for as long as its condition holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from microc.errors import UnsupportedError
-from microc.frontend.onnx_application import Application
-from microc.frontend.onnx_build import Builder
-from microc.frontend.onnx_file import Operator, subgraph
-from microc.frontend.onnx_inline import inline
-from microc.graph.ir import Attr, Graph, TensorType
+from microc.frontend.onnx_application import Application, Spelling
+from microc.frontend.onnx_bodies import Inside, all_of, append, body_of, known, read_here, scalar
+from microc.frontend.onnx_slice import cut, joined
+from microc.graph.ir import Attr, TensorType
+from microc.ops.control import UNBOUNDED
 
-Translate = Callable[[Builder, Operator], None]
-_WRITTEN_OUT = 64
-"""So many turns are written out at most."""
+_TURN = TensorType((), "int32")
 
 
-class Region:
-    """The graph of a branch or of a turn, being read: ``captured`` collects what it takes from around it."""
-
-    def __init__(self, application: Application, attribute: str, inputs: Sequence[TensorType], names: Sequence[str]):
-        outer = application.builder
-        file = subgraph(application.operator.attributes.graph(attribute), outer.file, application.opset)
-        self.builder = Builder(file, outer)
-        self.inputs = []
-        for name, kind in zip(names, inputs, strict=True):
-            self.builder.define(name, kind, application.where)
-            self.inputs.append(name)
-        self.application = application
-
-    def translate(self, translate: Translate) -> list[str]:
-        """Read the body; the values of its outputs."""
-        for operator in self.builder.file.operators:
-            translate(self.builder, operator)
-        return [self.builder.value(name, self.application.where) for name in self.builder.file.outputs]
-
-    def graph(self, name: str, outputs: Sequence[str], fixed: Mapping[str, str]) -> Graph:
-        """The finished region: its inputs, then the captured values ``fixed``, of which each region has all."""
-        for inner, outer in fixed.items():
-            if inner not in self.builder.types:
-                self.builder.define(inner, self.application.type(outer), self.application.where)
-        return self.builder.region(name, (*self.inputs, *fixed), outputs)
-
-
-def if_(application: Application, translate: Translate) -> None:
-    """If: the branch that is known, or both, of which one runs."""
-    condition, builder = application.value(0), application.builder
-    known = builder.consts.get(condition)
-    if known is not None:
-        name = "then_branch" if known.reshape(-1)[0] else "else_branch"
-        _written(application, translate, name, {}, application.operator.outputs)
+def branch(application: Application) -> None:
+    """If: one of two graphs, by a condition that is known or computed."""
+    condition = application.value(0)
+    decided = known(application, condition)
+    if decided is not None:
+        body = body_of(application, "then_branch" if decided else "else_branch")
+        made = read_here(application, body, ())
+        if len(made) != len(application.operator.outputs):
+            application.broken(f"a branch of {len(made)} results")
+        for position, value in enumerate(made):
+            application.result_alias(value, position)
         return
-    regions = [Region(application, name, (), ()) for name in ("then_branch", "else_branch")]
-    made = [region.translate(translate) for region in regions]
-    fixed = {**regions[0].builder.captured, **regions[1].builder.captured}
-    then, otherwise = (r.graph(n, o, fixed) for r, n, o in zip(regions, ("then", "else"), made, strict=True))
-    attrs: dict[str, Any] = {"then": then, "otherwise": otherwise}
-    application.write_all("branch", (condition, *fixed.values()), attrs, application.operator.outputs)
+    sides = [Inside(application, body_of(application, name)) for name in ("then_branch", "else_branch")]
+    kinds = [[side.put(value) for value in side.read()] for side in sides]
+    if [(k.shape, k.dtype) for k in kinds[0]] != [(k.shape, k.dtype) for k in kinds[1]]:
+        application.refuse("branches that make values of different shapes", "shapes are static")
+    captured = list(dict.fromkeys(name for side in sides for name in side.builder.captured))
+    graphs = {name: side.graph(captured) for name, side in zip(("then", "otherwise"), sides, strict=True)}
+    append(application, "branch", (condition, *captured), graphs, _outputs(application, len(kinds[0])))
 
 
-def _written(
-    application: Application, translate: Translate, attribute: str, inputs: dict[str, str], outputs: Sequence[str]
-) -> tuple[str, ...]:
-    """A graph's operators in the place of this one; ``outputs``: names for its results, empty for any. The values made."""
-    graph, builder = application.operator.attributes.graph(attribute), application.builder
-    found, names = inline(builder, graph, inputs, application.operator.index, application.opset, application.where)
-    for operator in found:
-        translate(builder, operator)
-    values = tuple(builder.value(name, application.where) for name in names)
-    for output, value in zip(outputs, values, strict=False):
-        if output:
-            application.rename(output, value)
-    return values
+def _outputs(application: Application, count: int) -> list[str]:
+    """The names of the operator's outputs; new ones where it leaves them out."""
+    if len(application.operator.outputs) > count:
+        application.broken(f"{len(application.operator.outputs)} outputs of {count}")
+    return [application.output(k) or application.builder.unique("unused") for k in range(count)]
 
 
-def loop(application: Application, translate: Translate) -> None:
-    """Loop of a number of turns that is known when compiling, which a condition may end earlier."""
-    builder, graph = application.builder, application.operator.attributes.graph("body")
-    count = int(application.constant(0).reshape(-1)[0]) if application.has(0) else None
-    if count is None:
-        application.refuse("a loop without a number of turns", "give the loop a trip count")
-    guard = builder.consts.get(application.value(1)) if application.has(1) else np.array(True)
-    carried = [application.value(position) for position in range(2, application.count())]
-    if guard is not None and count <= _WRITTEN_OUT and all(value in builder.consts for value in carried):
-        _turns(application, translate, count, carried)
+# ---------------------------------------------------------------- Loop
+
+
+def loop(application: Application) -> None:
+    """Loop: turns up to a limit, while a condition holds."""
+    limit, condition = (application.value(k) if application.has(k) else "" for k in (0, 1))
+    most, start = (known(application, value) if value else None for value in (limit, condition))
+    body, given = body_of(application, "body"), [application.value(k) for k in range(2, application.count())]
+    if len(body.inputs) != 2 + len(given) or not 1 + len(given) <= len(body.outputs):
+        application.broken(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs")
+    stacks = len(body.outputs) > 1 + len(given)
+    if (start is not None and not start) or (most is not None and int(most) <= 0):
+        if stacks:
+            application.refuse("a loop that stacks no elements")
+        for position, value in enumerate(given):
+            application.result_alias(value, position)
         return
-    try:
-        _loop_region(application, translate, graph, max(count, 0), carried)
-    except UnsupportedError:
-        if guard is None or not guard.reshape(-1)[0] or count > _WRITTEN_OUT:
-            raise
-        _turns(application, translate, count, carried)
+    if most is not None and int(most) == 1 and (start is not None or not condition):
+        _once(application, body, given)
+        return
+    inside = _Turns(application, Inside(application, body), limit if most is None else "", given)
+    inside.loop(condition if start is None else "", _bound(application, most, stacks, len(given)))
 
 
-def _turns(application: Application, translate: Translate, count: int, carried: list[str]) -> None:
-    """The turns of a loop one after the other; a condition that is not known ends none."""
-    builder, graph = application.builder, application.operator.attributes.graph("body")
-    names = [value.name for value in graph.input]
-    rows: list[list[str]] = []
-    going = builder.consts[application.value(1)].reshape(-1)[0] if application.has(1) else True
-    for turn in range(count if going else 0):
-        given = [
-            application.new_constant(f"{application.loc.name}_turn", np.array(turn, np.int64)),
-            application.new_constant(f"{application.loc.name}_go", np.array(True)),
-            *carried,
-        ]
-        made = _written(application, translate, "body", dict(zip(names, given, strict=True)), ())
-        carried = list(made[1 : 1 + len(carried)])
-        rows.append(list(made[1 + len(carried) :]))
-        known = builder.consts.get(made[0])
-        if known is None:
-            application.refuse("a condition that ends the loop at a turn that is not known")
-        if not known.reshape(-1)[0]:
-            break
-    for position, value in enumerate(carried):
-        if application.output(position):
-            application.rename(application.output(position), value)
-    for position, column in enumerate(zip(*rows, strict=True)):
-        name = application.output(len(carried) + position)
-        if name:
-            parts = [application.reshaped(value, (1, *application.type(value).shape)) for value in column]
-            application.write("concat", parts, {"axis": 0}, name)
+def _once(application: Application, body: Any, given: Sequence[str]) -> None:
+    """A loop of one turn: its operators."""
+    number = application.new_constant("turn", np.array(0, np.int64))
+    going = application.new_constant("going", np.array(True))
+    made = read_here(application, body, (number, going, *given))[1:]
+    for position, value in enumerate(made):
+        if position < len(given):
+            application.result_alias(value, position)
+        elif application.output(position):
+            application.result_reshape(value, (1, *application.type(value).shape), position)
 
 
-def _loop_region(application: Application, translate: Translate, graph: Any, count: int, carried: list[str]) -> None:
-    """The loop as one of the generated C."""
-    builder = application.builder
-    names = [builder.unique(f"{application.loc.name}_turn"), *(value.name for value in graph.input[1:])]
-    go = application.value(1) if application.has(1) else application.new_constant("go", np.array(True))
-    go = application.reshaped(go, ())
-    kinds = [TensorType((), "int32"), *(application.type(value) for value in (go, *carried))]
-    region = Region(application, "body", kinds, names)
-    inner = Application(
-        Operator(0, "", "Cast", "", (), (graph.input[0].name,), application.operator.attributes),
-        region.builder,
-        application.loc,
-    )
-    inner.write("cast", (names[0],), {"dtype": "int64"}, graph.input[0].name)
-    made = region.translate(translate)
-    fixed = region.builder.captured
-    body = region.graph("turn", made, fixed)
-    attrs: dict[str, Any] = {"body": body, "count": count, "carried": 1 + len(carried), "guarded": True}
-    application.write_all("loop", (go, *carried, *fixed.values()), attrs, ("", *application.operator.outputs))
+def _bound(application: Application, most: Any, stacks: bool, carried: int) -> int:
+    """How many turns there are at most."""
+    file, bounds = application.builder.file, [] if most is None else [int(most)]
+    stacked = [name for name in application.operator.outputs[carried:] if name]
+    for operator in file.operators:  # exporters declare what is returned, and cast before
+        if operator.code in ("Cast", "Identity") and operator.inputs[:1] and operator.inputs[0] in stacked:
+            stacked += operator.outputs
+    for name in stacked:
+        bounds += [extent for extent in file.declared.get(name, ())[:1] if isinstance(extent, int)]
+    bound = min(bounds, default=UNBOUNDED)
+    if stacks and bound >= UNBOUNDED:
+        application.refuse(
+            "a loop that stacks elements, of a number that only data tell",
+            "declare the shape of what it stacks, or give it a constant number of turns",
+        )
+    return min(bound, UNBOUNDED)
 
 
-def scan(application: Application, translate: Translate) -> None:
-    """Scan: the turns go through the elements of some operands along an axis, and stack what they make along one."""
-    attributes, builder = application.operator.attributes, application.builder
-    old = application.opset < 9
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """A Loop to be emitted. ``limit``: the number of turns where it is computed, ``given``: what it starts from."""
+
+    application: Application
+    inside: Inside
+    limit: str
+    given: Sequence[str]
+
+    def loop(self, condition: str, bound: int) -> None:
+        """``condition``: whether to start, where that is computed."""
+        application, inside = self.application, self.inside
+        builder, body = inside.builder, inside.body
+        turn = inside.give(builder.unique("turn"), _TURN)
+        going = builder.unique("going")
+        number = inside.application.write("cast", (turn,), {"dtype": "int64"}, body.inputs[0].name)
+        builder.alias[body.inputs[1].name] = builder.constant(builder.unique("true"), np.array(True))
+        names = [value.name for value in body.inputs[2:]]
+        for name, value in zip(names, self.given, strict=True):
+            builder.define(name, application.type(value), application.where)
+        again, *made = inside.read()
+        fixed = [k for k, name in enumerate(names) if made[k] == name]
+        moving = [k for k in range(len(names)) if k not in fixed]
+        goes = self.goes(again, number)
+        guarded = bool(goes or condition or self.limit)
+        if bound == UNBOUNDED and not guarded:
+            application.broken("a loop that never ends")
+        if guarded:
+            inside.give(going, TensorType((), "bool"))
+            inside.put(goes or builder.constant(builder.unique("true"), np.array(True)))
+        inside.inputs += [names[k] for k in (*moving, *fixed)]
+        for k in moving:
+            kind, wanted = inside.put(made[k]), application.type(self.given[k])
+            if (kind.shape, kind.dtype) != (wanted.shape, wanted.dtype):
+                application.refuse(f"a loop that carries {wanted.shape}, then {kind.shape}", "shapes are static")
+        for value in made[len(names) :]:
+            inside.put(value)
+        start = [self.start(condition)] if guarded else []
+        inputs = [*start, *(self.given[k] for k in (*moving, *fixed)), *builder.captured]
+        carried = len(start) + len(moving)
+        attrs: dict[str, Attr] = {"count": bound, "carried": carried, "guarded": guarded}
+        outputs = _outputs(application, len(made))
+        results = [builder.unique("ended") for _ in start] + [outputs[k] for k in moving] + outputs[len(names) :]
+        append(application, "loop", inputs, {**attrs, "body": inside.graph(builder.captured)}, results)
+        for k in fixed:
+            application.result_alias(self.given[k], k)
+
+    def goes(self, again: str, number: str) -> str:
+        """Whether there is a next turn: a value of the body, empty if there always is up to the bound."""
+        inner, conditions = self.inside.application, list[str]()
+        if known(inner, again) is None or not known(inner, again):
+            conditions.append(scalar(inner, again))
+        if self.limit:
+            one = inner.new_constant("one", np.array(1, np.int64))
+            following = inner.emit("add", (number, one), {"rounding": "double"})
+            limit = scalar(inner, self.inside.builder.capture(self.limit))
+            conditions.append(inner.emit("less", (following, limit)))
+        return all_of(inner, conditions) if conditions else ""
+
+    def start(self, condition: str) -> str:
+        """Whether there is a first turn."""
+        application, conditions = self.application, list[str]()
+        if condition:
+            conditions.append(scalar(application, condition))
+        if self.limit:
+            zero = application.new_constant("zero", np.array(0, np.int64))
+            conditions.append(application.emit("less", (zero, scalar(application, self.limit))))
+        return all_of(application, conditions) if conditions else application.new_constant("true", np.array(True))
+
+
+# ---------------------------------------------------------------- Scan
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Axes and directions (1: from the end) of what a Scan goes through, and of what it stacks."""
+
+    in_axes: tuple[int, ...]
+    in_turned: tuple[int, ...]
+    out_axes: tuple[int, ...]
+    out_turned: tuple[int, ...]
+
+
+def scan(application: Application) -> None:
+    """Scan: a turn for every element along an axis; before opset 9 along axis 1 of every batch."""
+    attributes, count = application.operator.attributes, application.count()
     scanned = attributes.integer("num_scan_inputs")
-    operands = [application.value(position) for position in range(int(old), application.count())]
-    states, sequences = operands[: len(operands) - scanned], operands[len(operands) - scanned :]
-    if old:
-        if any(application.type(value).shape[0] != 1 for value in operands) or application.has(0):
-            application.refuse("a scan of a batch, or with lengths", "export the model with opset 9 or newer")
-        states, sequences = ([_without(application, v) for v in values] for values in (states, sequences))
-    ranks = [len(application.type(value).shape) for value in sequences]
-    axes = attributes.integers("scan_input_axes", (0,) * scanned)
-    axes = tuple(application.axis(axis, rank) for axis, rank in zip(axes, ranks, strict=True))
-    backwards = attributes.integers("directions" if old else "scan_input_directions", (0,) * scanned)
-    sequences = [
-        application.emit("reverse", (value,), {"axes": (axis,)}) if back else value
-        for value, axis, back in zip(sequences, axes, backwards, strict=True)
-    ]
-    count = application.type(sequences[0]).shape[axes[0]]
-    graph = attributes.graph("body")
-    turn = builder.unique(f"{application.loc.name}_turn")
-    labels = [value.name for value in graph.input]
-    wholes = [builder.unique(f"{label}_whole") for label in labels[len(states) :]]
-    kinds = [TensorType((), "int32"), *(application.type(value) for value in (*states, *sequences))]
-    region = Region(application, "body", kinds, (turn, *labels[: len(states)], *wholes))
-    inner = Application(application.operator, region.builder, application.loc)
-    for label, whole, axis in zip(labels[len(states) :], wholes, axes, strict=True):
-        inner.write("gather", (whole, turn), {"axis": axis}, label)
-    made = region.translate(translate)
-    body = region.graph("turn", made, region.builder.captured)
-    attrs: dict[str, Any] = {"body": body, "count": count, "carried": len(states), "guarded": False}
-    results = [builder.unique(f"{application.loc.name}_scan") for _ in made]
-    fixed = region.builder.captured.values()
-    application.write_all("loop", (*states, *sequences, *fixed), attrs, results)
-    _scan_results(application, results, len(states), old)
+    first = 0 if application.opset >= 9 else 1
+    if not 1 <= scanned <= count - first:
+        application.broken(f"{scanned} of {count - first} inputs are scanned")
+    stacked = len(application.operator.outputs) - (count - first - scanned)
+
+    def each(name: str, number: int) -> tuple[int, ...]:
+        found = attributes.integers(name, (0,) * number)
+        if len(found) != number:
+            application.broken(f"{name} has {len(found)} entries for {number} values")
+        return found
+
+    if stacked < 0:
+        application.broken(f"{len(application.operator.outputs)} outputs")
+    values = [application.value(k) for k in range(first, count)]
+    if first:
+        _batches(
+            application, values, _Ways((0,) * scanned, each("directions", scanned), (0,) * stacked, (0,) * stacked)
+        )
+        return
+    ways = _Ways(
+        each("scan_input_axes", scanned),
+        each("scan_input_directions", scanned),
+        each("scan_output_axes", stacked),
+        each("scan_output_directions", stacked),
+    )
+    for position, value in enumerate(_scanned(application, values, ways, application.operator.outputs)):
+        if application.output(position) != value:
+            application.result_alias(value, position)
 
 
-def _without(application: Application, value: str) -> str:
-    """``value`` without its first axis of one element."""
-    return application.reshaped(value, application.type(value).shape[1:])
-
-
-def _scan_results(application: Application, results: Sequence[str], states: int, old: bool) -> None:
-    """The outputs: stacked ones turned back, with the axis where it is asked for; the batch axis of the first version."""
-    attributes = application.operator.attributes
-    rows = len(results) - states
-    backwards = attributes.integers("scan_output_directions", (0,) * rows)
-    axes = attributes.integers("scan_output_axes", (0,) * rows)
-    for position, value in enumerate(results):
-        rank = len(application.type(value).shape)
-        if position >= states:
-            axis = application.axis(axes[position - states], rank)
-            if backwards[position - states]:
-                value = application.emit("reverse", (value,), {"axes": (0,)})
-            if axis:
-                order: tuple[Attr, ...] = tuple(k + 1 if k < axis else 0 if k == axis else k for k in range(rank))
-                value = application.emit("transpose", (value,), {"axes": order})
-        if old:
-            value = application.reshaped(value, (1, *application.type(value).shape))
+def _batches(application: Application, values: Sequence[str], ways: _Ways) -> None:
+    """Every batch for itself."""
+    if application.has(0):
+        application.refuse("sequences of different lengths", "export with opset 9 or later")
+    batch, rows = application.type(values[0]).shape[:1], list[list[str]]()
+    for index in range(*batch):
+        parts = [cut(application, value, 0, index, index + 1) for value in values]
+        parts = [application.reshaped(part, application.type(part).shape[1:]) for part in parts]
+        made = _scanned(application, parts, ways, ())
+        rows.append([application.reshaped(each, (1, *application.type(each).shape)) for each in made])
+    for position, column in enumerate(zip(*rows, strict=True)):
         if application.output(position):
-            application.rename(application.output(position), value)
+            application.result_alias(joined(application, column, 0), position)
 
 
-CONTROL: Mapping[str, Callable[[Application, Translate], None]] = {"If": if_, "Loop": loop, "Scan": scan}
+def _scanned(application: Application, values: Sequence[str], ways: _Ways, outputs: Sequence[str]) -> list[str]:
+    """The values that a Scan makes, under the names of ``outputs`` where they come right from the loop."""
+    inside = Inside(application, body_of(application, "body"))
+    builder, names = inside.builder, [value.name for value in inside.body.inputs]
+    scanned, stacked = len(ways.in_axes), len(ways.out_axes)
+    carried = len(values) - scanned
+    if len(names) != len(values) or len(inside.body.outputs) != carried + stacked:
+        application.broken(f"a body of {len(names)} inputs and {len(inside.body.outputs)} outputs")
+    turn = inside.give(builder.unique("turn"), _TURN)
+    for name, value in zip(names[:carried], values, strict=False):
+        inside.give(name, application.type(value))
+    count = _gone_through(application, inside, turn, values[carried:], ways)
+    kinds = [inside.put(value) for value in inside.read()]
+    for kind, value in zip(kinds[:carried], values, strict=False):
+        if kind.shape != application.type(value).shape:
+            application.refuse(f"a scan that carries {application.type(value).shape}, then {kind.shape}")
+    direct = [True] * carried + [not (a or t) for a, t in zip(ways.out_axes, ways.out_turned, strict=True)]
+    results = [
+        outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique("scanned")
+        for k in range(carried + stacked)
+    ]
+    attrs: Mapping[str, Attr] = {"count": count, "carried": carried, "body": inside.graph(builder.captured)}
+    append(application, "loop", (*values, *builder.captured), attrs, results)
+    for k, (axis, turned) in enumerate(zip(ways.out_axes, ways.out_turned, strict=True), carried):
+        results[k] = _laid_out(application, results[k], axis, turned)
+    return results
+
+
+def _gone_through(application: Application, inside: Inside, turn: str, values: Sequence[str], ways: _Ways) -> int:
+    """Give the body one element of every value a turn; how many turns that makes."""
+    builder, inner = inside.builder, inside.application
+    extents = []
+    for name, value, axis, turned in zip(
+        [value.name for value in inside.body.inputs][-len(values) :], values, ways.in_axes, ways.in_turned, strict=True
+    ):
+        kind = application.type(value)
+        whole, axis = inside.give(builder.unique("whole"), kind), application.axis(axis, len(kind.shape))
+        extents.append(kind.shape[axis])
+        place = turn
+        if turned:
+            last = inner.new_constant("last", np.array(kind.shape[axis] - 1, np.int32))
+            place = inner.emit("sub", (last, turn), {"rounding": "double"})
+        inner.write("gather", (whole, place), {"axis": axis}, name)
+    if len(set(extents)) != 1:
+        application.broken(f"scanned extents {extents} differ")
+    return extents[0]
+
+
+def _laid_out(application: Application, value: str, axis: int, turned: int) -> str:
+    """What was stacked, along another axis, or from the end."""
+    if turned:
+        value = application.emit("reverse", (value,), {"axes": (0,)})
+    rank = len(application.type(value).shape)
+    axis = application.axis(axis, rank)
+    if not axis:
+        return value
+    axes = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+    return application.emit("transpose", (value,), {"axes": tuple(axes)})
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "If": Spelling(branch, ()),
+    "Loop": Spelling(loop, ()),
+    "Scan": Spelling(scan, ()),
+}

@@ -108,15 +108,25 @@ class Attributes:
             return tuple(int(number) for number in self._get(name, _INTS).ints)
         return self._absent(name) if default is None else default
 
-    def graph(self, name: str) -> Any:
-        """A GraphProto; ModelError if it is absent."""
-        return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
-
     def tensor(self, name: str) -> Array:
         """A tensor; ModelError where it is absent."""
         if name not in self._found:
             self._absent(name)
         return array(self._get(name, _TENSOR).t, f"{self._where} attribute {name!r}")
+
+    def graph(self, name: str) -> Any:
+        """The protobuf of a graph, which must be there; :func:`decode_body` makes sense of it."""
+        return self._get(name, _GRAPH).g if name in self._found else self._absent(name)
+
+    def read_inside(self) -> set[str]:
+        """What the operators of graphs in attributes read."""
+        graphs = [attribute.g for attribute in self._found.values() if attribute.type == _GRAPH]
+        found: set[str] = set()
+        while graphs:
+            for node in graphs.pop().node:
+                found.update(node.input)
+                graphs += [attribute.g for attribute in node.attribute if attribute.type == _GRAPH]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """A decoded model. ``unreadable`` maps initialisers of dtypes that we have not to their dtype's name."""
+    """A decoded model. ``unreadable`` maps initialisers of dtypes that we have not to their dtype's name.
+
+    ``declared``: values whose shapes the file states, extents as those of :class:`Input`.
+    """
 
     name: str
     opset: int
@@ -151,6 +164,7 @@ class OnnxFile:
     initializers: Mapping[str, Array]
     unreadable: Mapping[str, str]
     operators: tuple[Operator, ...]
+    declared: Mapping[str, tuple[int | str | None, ...]]
     four_bit: frozenset[str] = frozenset()
     """Inputs and initialisers whose integers have four bits, though they are kept in bytes."""
 
@@ -173,33 +187,46 @@ def decode(data: bytes, name: str) -> OnnxFile:
         raise UnsupportedError(
             "the model holds sparse initialisers", where=name, hint="export the model with dense weights"
         )
-    initializers, unreadable = _initializers(graph, name)
-    constants = {*initializers, *unreadable}
+    constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_input(value, name) for value in graph.input if value.name not in constants)
-    outputs = tuple(text(value.name, f"{name} outputs") for value in graph.output)
+    return _decoded(graph, name, name, _opset(model, name), inputs)
+
+
+def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
+    """A graph inside an operator. Its inputs' types are not looked at: they follow from what it is given."""
+    if graph.sparse_initializer:
+        raise UnsupportedError("a graph with sparse initialisers", where=where)
+    inputs = tuple(Input(text(value.name, where), "", None) for value in graph.input)
+    return _decoded(graph, outer.name, where, outer.opset, inputs)
+
+
+def _decoded(graph: Any, name: str, where: str, opset: int, inputs: tuple[Input, ...]) -> OnnxFile:
+    """The parts of a graph that a model and a body have in common."""
+    initializers, unreadable = _initializers(graph, where)
+    outputs = tuple(text(value.name, f"{where} outputs") for value in graph.output)
     operators = tuple(_operator(index, node, name) for index, node in enumerate(graph.node))
-    return OnnxFile(
-        name,
-        _opset(model, name),
-        text(graph.name, name),
-        inputs,
-        outputs,
-        initializers,
-        unreadable,
-        operators,
-        frozenset(
-            {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
-            | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
-        ),
+    declared = {}
+    for value in (*graph.output, *graph.value_info):
+        tensor = value.type.tensor_type
+        if value.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
+            declared[text(value.name, where)] = _extents(tensor.shape, where)
+    label = text(graph.name, where)
+    four = frozenset(
+        {value.name for value in graph.input if value.type.tensor_type.elem_type in FOUR_BITS}
+        | {tensor.name for tensor in graph.initializer if tensor.data_type in FOUR_BITS}
     )
+    return OnnxFile(name, opset, label, inputs, outputs, initializers, unreadable, operators, declared, four)
 
 
-def subgraph(graph: Any, around: OnnxFile, opset: int) -> OnnxFile:
-    """A graph inside of a model; its inputs are left to the operator that holds it."""
-    initializers, unreadable = _initializers(graph, around.name)
-    operators = tuple(_operator(index, node, around.name) for index, node in enumerate(graph.node))
-    outputs = tuple(text(value.name, f"{around.name} outputs") for value in graph.output)
-    return OnnxFile(around.name, opset, graph.name, (), outputs, initializers, unreadable, operators)
+def _extents(shape: Any, where: str) -> tuple[int | str | None, ...]:
+    """Positive extents, names of symbolic ones, None for those that nobody knows."""
+    found: list[int | str | None] = []
+    for dimension in shape.dim:
+        if dimension.WhichOneof("value") == "dim_value":
+            found.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
+        else:
+            found.append(text(dimension.dim_param, where) or None)
+    return tuple(found)
 
 
 def _parse(data: bytes, name: str) -> Any:
@@ -267,14 +294,7 @@ def _input(value: Any, name: str) -> Input:
     kind = dtype(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return Input(value.name, kind, None)
-    extents: list[int | str | None] = []
-    for dimension in tensor.shape.dim:
-        which = dimension.WhichOneof("value")
-        if which == "dim_value":
-            extents.append(int(dimension.dim_value) if dimension.dim_value > 0 else None)
-        else:
-            extents.append(text(dimension.dim_param, where) or None)
-    return Input(value.name, kind, tuple(extents))
+    return Input(value.name, kind, _extents(tensor.shape, where))
 
 
 def _operator(index: int, node: Any, name: str) -> Operator:

@@ -6,18 +6,20 @@ quantize and dequantize nodes. Whatever depends on constants and static shapes o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from microc.dtypes import HALF
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
+    onnx_control,
     onnx_determinant,
     onnx_elementwise,
     onnx_logic,
     onnx_ml,
     onnx_neural,
     onnx_places,
+    onnx_pool,
     onnx_quantized,
     onnx_recurrent,
     onnx_shape,
@@ -28,7 +30,6 @@ from microc.frontend import (
 )
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_build import Builder
-from microc.frontend.onnx_control import CONTROL
 from microc.frontend.onnx_file import OLD, Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.frontend.onnx_function import body_of, has_body, has_changed
@@ -37,11 +38,13 @@ from microc.sealed import Registry
 
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
+        **onnx_control.SPELLINGS,
         **onnx_determinant.SPELLINGS,
         **onnx_elementwise.SPELLINGS,
         **onnx_logic.SPELLINGS,
         **onnx_neural.SPELLINGS,
         **onnx_places.SPELLINGS,
+        **onnx_pool.SPELLINGS,
         **onnx_quantized.SPELLINGS,
         **onnx_recurrent.SPELLINGS,
         **onnx_shape.SPELLINGS,
@@ -73,18 +76,23 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     not do, and UsageError for ``input_shapes`` that do not fit the model.
     """
     file = decode(data, file_name)
-    builder = Builder(file)
+    builder = Builder(file, _translate_all)
     _bind_inputs(builder, input_shapes)
+    builder.translate(builder, file.operators)
+    return builder.graph(file.graph_name or file_name)
+
+
+def _translate_all(builder: Builder, operators: Sequence[Operator]) -> None:
+    """Spell or compute the operators in order; UnsupportedError, which lists all that microc does not do."""
     refusals = []
-    for operator in file.operators:
+    for operator in operators:
         try:
             _translate(builder, operator)
         except UnsupportedError as error:
             builder.lost.update(name for name in operator.outputs if name)
             refusals.append(error)
     if refusals:
-        raise _listed(file, refusals)
-    return builder.graph(file.graph_name or file_name)
+        raise _listed(builder.file, refusals)
 
 
 def _translate(builder: Builder, operator: Operator) -> None:
@@ -105,14 +113,11 @@ def _translate(builder: Builder, operator: Operator) -> None:
         application.refuse(
             f"version {application.opset} of the operator", "convert the model with onnx.version_converter"
         )
-    known = spelling is not None or computed or (not operator.domain and operator.code in CONTROL)
+    known = spelling is not None or computed
     if not known and not has_body(application):
         application.refuse("the operator is unknown to microc", _hint(operator))
-    if any(name in builder.lost for name in operator.inputs):
+    if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
-        return
-    if not operator.domain and operator.code in CONTROL:
-        CONTROL[operator.code](application, _translate)
         return
     if spelling is None and not computed:
         body = body_of(application)

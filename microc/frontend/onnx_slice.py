@@ -9,6 +9,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.frontend.onnx_application import MOVABLE, Application, Spelling
+from microc.frontend.onnx_moving import moving_slice
 from microc.graph.ir import Attr
 
 _PIECES = 64
@@ -71,6 +72,9 @@ def slice_bounds(application: Application) -> tuple[tuple[int, ...], ...]:
 
 def slice_(application: Application) -> None:
     """Slice: starts and ends are clamped to the tensor; what steps backwards is reversed first."""
+    if application.opset >= 10 and any(application.value(k) not in application.builder.consts for k in (1, 2)):
+        moving_slice(application)
+        return
     starts, ends, axes, steps = slice_bounds(application)
     extents = application.shape(0)
     begin, end, strides = [0] * len(extents), list(extents), [1] * len(extents)

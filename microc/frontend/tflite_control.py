@@ -1,8 +1,8 @@
-"""Spellings of TFLite's operators that hold subgraphs: IF, STABLEHLO_COMPOSITE, and WHILE where its turns can be counted.
+"""Spellings of TFLite's operators that hold subgraphs: IF, WHILE, STABLEHLO_COMPOSITE.
 
 How often a WHILE runs follows from what it carries that starts as a constant and changes by constants: counters. They are
 followed here, turn by turn. A counter that is the number of the turn goes; a list that gets its t-th element in turn t becomes
-what the loop stacks; what a turn hands on unchanged is not carried.
+what the loop stacks; what a turn hands on unchanged is not carried. Where data end a loop, it is guarded by its condition.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import Spelling
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops import registry
+from microc.ops.control import UNBOUNDED
 
 _MOST_TURNS = 1 << 14
 _FOLLOWED = 64
@@ -45,7 +46,10 @@ def loop(application: Application) -> None:
     if not len(body.inputs) == len(body.outputs) == len(condition.inputs) == count == len(application.operator.outputs):
         application.broken("subgraphs with other values than the loop carries")
     starts = {k: application.builder.consts[name] for k, name in enumerate(given) if name in application.builder.consts}
-    turns = _follow(application, condition, body, starts)
+    turns = _follow(condition, body, starts)
+    if turns is None:
+        _emit_guarded(application, condition, body, given)
+        return
     _emit(application, _Loop(body, len(turns), _roles(body, turns)), given)
 
 
@@ -61,8 +65,16 @@ def composite(application: Application) -> None:
         for names, wanted in zip((inside.inputs, inside.outputs), kinds, strict=True)
     ):
         application.broken("a decomposition with other inputs or outputs")
+    _inline(
+        application,
+        inside,
+        dict(zip((*inside.inputs, *inside.outputs), (*given, *(t.name for t in targets)), strict=True)),
+    )
+
+
+def _inline(application: Application, inside: Graph, names: dict[str, str]) -> None:
+    """The nodes of a graph in the place of the operator; ``names``: what some of its values are called here, then all."""
     builder, unique = application.builder, application.builder.file.unique
-    names = dict(zip((*inside.inputs, *inside.outputs), (*given, *(t.name for t in targets)), strict=True))
     for name, data in inside.consts.items():
         names[name] = builder.constant(unique(f"{application.loc.name}_{name}"), data, inside.types[name].quant)
     for node in inside.nodes:
@@ -79,21 +91,17 @@ def composite(application: Application) -> None:
 Known = Mapping[str, Array]
 
 
-def _follow(application: Application, condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known]:
-    """What is known of the values of every turn."""
+def _follow(condition: Graph, body: Graph, starts: Mapping[int, Array]) -> list[Known] | None:
+    """What is known of the values of every turn; None where data end the loop, or too many turns."""
     known = {k: array for k, array in starts.items() if array.size <= _FOLLOWED}
     turns: list[Known] = []
     while True:
         tested = _partial(condition, {condition.inputs[k]: array for k, array in known.items()})
         go = tested.get(condition.outputs[0])
-        if go is None:
-            application.refuse(
-                "a loop whose number of turns depends on data", "convert it with a fixed number of steps"
-            )
+        if go is None or len(turns) > _MOST_TURNS:
+            return None
         if not go.reshape(-1)[:1].any():
             return turns
-        if len(turns) == _MOST_TURNS:
-            application.refuse(f"a loop of more than {_MOST_TURNS} turns")
         made = _partial(body, {body.inputs[k]: array for k, array in known.items()})
         turns.append(made)
         known = {k: made[name] for k, name in enumerate(body.outputs) if name in made}
@@ -183,6 +191,57 @@ def _emit(application: Application, made: _Loop, given: Sequence[str]) -> None:
         application.result_reshape(given[k], application.type(given[k]).shape, k)
     for k in made.having("counter"):
         builder.constant(application.target(k).name, np.array(made.count, np.int32))
+
+
+def _emit_guarded(application: Application, condition: Graph, body: Graph, given: Sequence[str]) -> None:
+    """A loop that its condition ends; it is computed once before, and then at the end of every turn."""
+    start = dict(zip(condition.inputs, given, strict=True))
+    _inline(application, condition, start)
+    flag = application.reshaped(start[condition.outputs[0]], ())
+    fixed = [k for k, role in enumerate(_roles(body, ())) if role == "fixed"]
+    carried = [k for k in range(len(given)) if k not in fixed]
+    names = [application.target(k).name for k in carried]
+    application.append(
+        "loop",
+        [flag, *(given[k] for k in (*carried, *fixed))],
+        {
+            "body": _going(condition, body, carried, fixed),
+            "count": UNBOUNDED,
+            "carried": 1 + len(carried),
+            "guarded": True,
+        },
+        [application.builder.file.unique(f"{application.loc.name}_ended"), *names],
+        [TensorType((), "bool"), *(application.target(k).type for k in carried)],
+    )
+    for k in fixed:
+        application.result_reshape(given[k], application.type(given[k]).shape, k)
+
+
+def _going(condition: Graph, body: Graph, carried: Sequence[int], fixed: Sequence[int]) -> Graph:
+    """The body as ``loop`` wants it, followed by the condition on what it makes: whether there is a next turn."""
+    types = dict(body.types)
+    own = dict(zip(condition.inputs, body.outputs, strict=True))
+
+    def named(stem: str, kind: TensorType) -> str:
+        name = fresh_name(types, stem)
+        types[name] = kind
+        return name
+
+    for name, kind in condition.types.items():
+        if name not in own:
+            own[name] = named(name, kind)
+    turn, flag = named("turn", TensorType((), "int32")), named("flag", TensorType((), "bool"))
+    nodes = [
+        replace(n, inputs=tuple(own.get(i, i) for i in n.inputs), outputs=tuple(own.get(o, o) for o in n.outputs))
+        for n in condition.nodes
+    ]
+    go = named("go", TensorType((), "bool"))
+    last = Node("reshape", (own[condition.outputs[0]],), (go,), {"shape": ()})
+    inputs = (turn, flag, *(body.inputs[k] for k in (*carried, *fixed)))
+    outputs = (go, *(body.outputs[k] for k in carried))
+    consts = {**body.consts, **{own[name]: data for name, data in condition.consts.items()}}
+    needed = _needed([*body.nodes, *nodes, last], outputs)
+    return Graph(body.name, inputs, outputs, (), types, consts).with_nodes(needed)
 
 
 def _turn(made: _Loop) -> Graph:

@@ -55,7 +55,7 @@ class Options:
         import tflite
 
         union = tflite.BuiltinOptions2 if self.second else tflite.BuiltinOptions
-        if self.kind == getattr(union, name) and self.table is not None:
+        if self.kind == getattr(union, name, None) and self.table is not None:  # a corrupt file may say either union
             data, position = self.table.Bytes, self.table.Pos
         elif self.kind == 0 and not required:
             data, position = _EMPTY_TABLE, 4
@@ -135,7 +135,7 @@ def custom_options(data: bytes) -> Mapping[str, Custom]:
         root = flexbuffers.GetRoot(data)
         fields = root.AsMap if root.IsMap else None
         found = {str(key.AsKey): _custom(fields[key.AsKey]) for key in fields.Keys} if fields is not None else {}
-    except (struct.error, LookupError, ValueError, TypeError, OverflowError):
+    except (struct.error, LookupError, ValueError, TypeError, ArithmeticError, AttributeError, RecursionError):
         return {}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -94,9 +94,6 @@ class Application:
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         return self.write.reshape(value, shape)
 
-    def axis(self, axis: int, rank: int) -> int:
-        return axis % rank if rank else 0
-
 
 Spelling = Callable[[Application], Any]
 """Writes an operator; what it gives: a value's name, or a tuple of these."""

@@ -1,9 +1,9 @@
-"""Spellings of ATen's elementwise operators, reductions and operators that move elements."""
+"""Spellings of ATen's elementwise operators, reductions and searches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -104,10 +104,6 @@ def clamp(a: Application) -> str:
         (x,),
         {"minimum": -most if low is None else float(low), "maximum": most if high is None else float(high)},
     )
-
-
-def composed_relu(a: Application) -> str:
-    return a.emit("relu", (a.operand("self"),))
 
 
 def leaky(a: Application) -> str:
@@ -245,189 +241,43 @@ def place_of(op: str) -> Spelling:
     return spell
 
 
-# ---------------------------------------------------------------- moving elements
-
-
-def view(a: Application) -> str:
-    return a.reshaped(a.operand("self"), a.result_shape())
-
-
-def same(a: Application) -> str:
-    """A copy, a change of strides, dropout: the same elements."""
-    return a.operand("self") if a.argument("self") is not None else a.operand("input")
-
-
-def permute(a: Application) -> str:
-    x = a.operand("self")
-    rank = len(a.shape(x))
-    if a.name == "permute":
-        axes = [d % rank for d in a.argument("dims")]
-    else:
-        axes = list(range(rank))
-        one, other = (0, rank - 1) if a.name == "t" else (a.argument("dim0") % rank, a.argument("dim1") % rank)
-        axes[one], axes[other] = axes[other], axes[one]
-    return x if axes == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
-
-
-def expand(a: Application) -> str:
-    x, wanted = a.operand("self"), a.result_shape()
-    return x if a.shape(x) == wanted else a.emit("broadcast_to", (x,), {"shape": wanted})
-
-
-def repeat(a: Application) -> str:
-    x, wanted = a.operand("self"), a.result_shape()
-    x = a.reshaped(x, (1,) * (len(wanted) - len(a.shape(x))) + a.shape(x))
-    for axis, extent in enumerate(wanted):
-        have = a.shape(x)[axis]
-        if have != extent:
-            x = a.emit("concat", (x,) * (extent // have), {"axis": axis})
-    return x
-
-
-def concat(a: Application) -> str:
-    parts = [a.value(part) for part in a.argument("tensors")]
-    parts = [part for part in parts if 0 not in a.shape(part)]
-    if len(parts) == 1:
-        return parts[0]
-    return a.emit("concat", parts, {"axis": int(a.argument("dim", 0))})
-
-
-def stack(a: Application) -> str:
-    axis, wanted = int(a.argument("dim", 0)), a.result_shape()
-    axis %= len(wanted)
-    one = (*wanted[:axis], 1, *wanted[axis + 1 :])
-    return a.emit("concat", [a.reshaped(a.value(part), one) for part in a.argument("tensors")], {"axis": axis})
-
-
-def sliced(a: Application, x: str, axis: int, begin: int, end: int, step: int = 1) -> str:
-    """Elements begin, begin + step ... below end along an axis."""
-    shape = a.shape(x)
-    if (begin, end, step) == (0, shape[axis], 1):
-        return x
-    starts, ends, strides = [0] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], ends[axis], strides[axis] = begin, end, step
-    return a.emit("slice", (x,), {"begin": tuple(starts), "end": tuple(ends), "strides": tuple(strides)})
-
-
-def slice_(a: Application) -> str:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    begin, end, step = slice(a.argument("start"), a.argument("end"), a.argument("step", 1)).indices(a.shape(x)[axis])
-    return sliced(a, x, axis, begin, end, step)
-
-
-def select(a: Application) -> str:
-    x, axis = a.operand("self"), int(a.argument("dim")) % len(a.shape(a.operand("self")))
-    place = int(a.argument("index")) % a.shape(x)[axis]
-    return a.reshaped(sliced(a, x, axis, place, place + 1), a.result_shape())
-
-
-def split(a: Application) -> tuple[str, ...]:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    extents = [a.result_shape(k)[axis] for k in range(len(a.node.meta["val"]))]
-    starts = [sum(extents[:k]) for k in range(len(extents))]
-    return tuple(sliced(a, x, axis, start, start + extent) for start, extent in zip(starts, extents, strict=True))
-
-
-def unbind(a: Application) -> tuple[str, ...]:
-    x, axis = a.operand("self"), int(a.argument("dim", 0)) % len(a.shape(a.operand("self")))
-    return tuple(a.reshaped(sliced(a, x, axis, k, k + 1), a.result_shape(k)) for k in range(a.shape(x)[axis]))
-
-
-def pad(a: Application) -> str:
-    """constant_pad_nd: pairs from the last axis on; negative ones cut."""
-    x, amounts = a.operand("self"), a.argument("pad")
-    rank = len(a.shape(x))
-    pairs: list[Sequence[int]] = [(0, 0)] * rank
-    for k in range(len(amounts) // 2):
-        pairs[rank - 1 - k] = amounts[2 * k : 2 * k + 2]
-    for axis, (before, after) in enumerate(pairs):
-        x = sliced(a, x, axis, max(-before, 0), a.shape(x)[axis] - max(-after, 0))
-    padding = tuple((max(int(b), 0), max(int(e), 0)) for b, e in pairs)
-    if not any(map(any, padding)):
-        return x
-    return a.emit("pad", (x,), {"padding": padding, "value": float(a.argument("value", 0) or 0)})
-
-
-def embedding(a: Application) -> str:
-    return a.emit("gather", (a.operand("weight"), a.operand("indices")), {"axis": 0})
-
-
-def index_select(a: Application) -> str:
-    return a.emit("gather", (a.operand("self"), a.operand("index")), {"axis": int(a.argument("dim"))})
-
-
-def index(a: Application) -> str:
-    """index by one tensor along one axis, the others whole."""
-    x, places = a.operand("self"), a.argument("indices")
-    given = [axis for axis, place in enumerate(places) if place is not None]
-    if len(given) != 1:
-        a.refuse("indices along several axes")
-    return a.emit("gather", (x, a.value(places[given[0]])), {"axis": given[0]})
-
-
-def to_dtype(a: Application) -> str:
-    return a.cast(a.operand("self"), a.result_dtype())
-
-
 def where(a: Application) -> str:
     x, y = _pair(a, a.argument("self"), a.argument("other"))
     return a.emit("where", (a.operand("condition"), x, y))
 
 
-def filled(a: Application) -> str:
-    """full_like and its kin: a constant of the operand's shape."""
-    number = {"zeros_like": 0, "ones_like": 1}.get(a.name, a.argument("fill_value"))
-    return a.write.new_constant("full", np.full(a.result_shape(), number, dtypes.to_numpy(a.result_dtype())))
-
-
 SPELLINGS: Mapping[str, Spelling] = {
     "_log_softmax": log_softmax,
     "_softmax": softmax,
-    "_to_copy": to_dtype,
-    "_unsafe_view": view,
     "abs": unary("abs"),
     "add": binary("add"),
-    "alias": same,
     "amax": reduction("max"),
     "amin": reduction("min"),
     "argmax": place_of("argmax"),
     "argmin": place_of("argmin"),
-    "cat": concat,
     "ceil": unary("ceil"),
     "clamp": clamp,
     "clamp_max": clamp,
     "clamp_min": clamp,
-    "clone": same,
-    "constant_pad_nd": pad,
-    "contiguous": same,
-    "detach": same,
     "cos": unary("cos"),
     "cumsum": running_sum,
     "div": divide,
-    "dropout": same,
     "elu": elu,
-    "embedding": embedding,
     "eq": comparison("equal"),
     "erf": unary("erf"),
     "exp": unary("exp"),
-    "expand": expand,
     "expm1": exponential_less_one,
-    "flatten": view,
     "flip": flip,
     "floor": unary("floor"),
     "floor_divide": binary("floor_div"),
-    "full_like": filled,
     "ge": comparison("greater_equal"),
     "gelu": gelu,
     "gt": comparison("greater"),
     "hardsigmoid": hard_sigmoid,
     "hardswish": unary("hard_swish"),
     "hardtanh": clamp,
-    "index": index,
-    "index_select": index_select,
     "le": comparison("less_equal"),
     "leaky_relu": leaky,
-    "lift_fresh_copy": same,
     "linalg_vector_norm": norm,
     "log": unary("log"),
     "log1p": logarithm_of_one_more,
@@ -443,38 +293,24 @@ SPELLINGS: Mapping[str, Spelling] = {
     "mul": binary("mul"),
     "ne": comparison("not_equal"),
     "neg": unary("neg"),
-    "ones_like": filled,
-    "permute": permute,
     "pow": power,
     "prod": reduction("prod"),
     "reciprocal": reciprocal,
-    "relu": composed_relu,
+    "relu": unary("relu"),
     "remainder": binary("floor_mod"),
-    "repeat": repeat,
     "round": unary("round"),
     "rsqrt": unary("rsqrt"),
     "rsub": binary("sub", swapped=True),
-    "select": select,
     "sigmoid": unary("sigmoid"),
     "sign": sign,
     "sin": unary("sin"),
-    "slice": slice_,
     "softplus": unary("softplus"),
-    "split_with_sizes": split,
     "sqrt": unary("sqrt"),
-    "squeeze": view,
-    "stack": stack,
     "sub": binary("sub"),
     "sum": reduction("sum"),
-    "t": permute,
     "tanh": unary("tanh"),
     "topk": top,
-    "transpose": permute,
     "trunc": truncate,
-    "unbind": unbind,
-    "unsqueeze": view,
     "var": variance,
-    "view": view,
     "where": where,
-    "zeros_like": filled,
 }

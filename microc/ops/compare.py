@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
-from microc.ops.functions import INTEGERS, compute_dtype
+from microc.ops.functions import NUMBERS, compute_dtype
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rescale import shifted_scaled
 from microc.ops.surface import dequantized
@@ -78,7 +78,10 @@ def _comparison_cases(sign: str) -> Iterable[Case]:
     yield Case(attrs, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
     for shapes in (((2, 3), (3,)), ((), (4,)), ((2, 1, 3), (4, 1)), ((1,), (1,))):
         yield Case(attrs, tuple(TensorType(shape, "float32") for shape in shapes))
-    for dtype in INTEGERS:
+    yield Case(
+        attrs, (TensorType((7,), "float64"),) * 2, arrays=(a.astype(np.float64), b.astype(np.float64)), name="float64"
+    )
+    for dtype in filter(dtypes.is_integer, NUMBERS):
         low, high = dtypes.int_range(dtype)
         edges = np.array([low, low + 1, 5, high - 1, high], dtypes.to_numpy(dtype))
         yield Case(

@@ -24,6 +24,10 @@ from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.registry import Case, OpDef
+from microc.tir import ir
+
+UNBOUNDED = ir.ENDLESS
+"""The ``count`` of a loop that its guard alone ends. It stacks nothing; estimates take it for one turn."""
 
 
 def _plain(kind: TensorType) -> tuple[tuple[int, ...], str]:
@@ -71,6 +75,8 @@ def _infer_loop(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
         raise ModelError("a loop whose turns change the types of what they carry")
     if attrs["guarded"] and (not carried or _plain(types[0]) != ((), "bool")):
         raise ModelError("a guarded loop without a guard")
+    if attrs["count"] == UNBOUNDED and not (attrs["guarded"] and carried == len(made)):
+        raise ModelError("a loop without a bound that stacks values, or has no guard")
     stacked = [TensorType((attrs["count"], *kind.shape), kind.dtype) for kind in made[carried:]]
     return (*(TensorType(kind.shape, kind.dtype) for kind in made[:carried]), *stacked)
 
@@ -91,7 +97,8 @@ def _reference_loop(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
 
 
 def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
-    return int(attrs["count"]) * _total_macs(attrs["body"])
+    turns = 1 if attrs["count"] == UNBOUNDED else int(attrs["count"])
+    return turns * _total_macs(attrs["body"])
 
 
 def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:

@@ -112,6 +112,10 @@ def _turns(step: Turns, wanted: set[ir.Var], values: Values, when: Array) -> Ite
     extents = _value(loop.extent, values)
     if extents is None or loop.kind == "parallel":
         raise InternalError(f"the order in loop {loop.var.name} is not known")
+    if step.longest < int(extents.max(initial=0)):
+        if loop.var in wanted:
+            raise InternalError(f"loop {loop.var.name} is endless and addresses by its turn")
+        extents = np.minimum(extents, step.longest)
     extents = np.broadcast_to(extents, when.shape)
     count = int(extents.max(initial=0))
     turns = np.arange(count if loop.var in wanted else min(count, 2))

@@ -88,8 +88,10 @@ class _Ticks:
 
 
 def longest(extent: ir.Expr) -> int:
-    """The most turns of a loop: a literal, or the smaller side of a minimum."""
+    """The most turns of a loop: a literal, or the smaller side of a minimum; two for an endless one, whose turns are alike."""
     match extent:
+        case ir.Const(ir.ENDLESS):
+            return 2
         case ir.Const(int() as value):
             return max(value, 0)
         case ir.Bin("min", (ir.Const() | ir.Bin("min")) as known, _) | ir.Bin("min", _, ir.Const() as known):

@@ -82,6 +82,13 @@ _M3 = Core(14, 0, 4095, True, 3.4, _V7M, {**_LOADS, "multiply_long": 4.0})
 _M4 = Core(14, 30, 4095, True, 3.4, _V7EM, _LOADS)
 _M7 = Core(14, 30, 4095, True, 3.4, _V7EM, {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}, 0.65)
 _M55 = Core(14, 30, 4095, True, 3.4, _V7EM, {**_LOADS, **_VECTORS, "load": 1.2, "store": 1.0, "taken": 1.0}, 0.85)
+_V8 = {
+    **_V6M, "alu": 4.0, "load": 4.0, "store": 4.0, "multiply": 24.0, "branch": 2.0, "call_multiply_long": 200.0,
+    "call_divide": 600.0,
+}  # fmt: skip
+_AVR = Core(
+    5, 0, 63, False, 2.0, _V8, {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_byte": 1.0}
+)
 _RV32 = Core(26, 0, 2047, False, 3.2, {**_V7M, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 32.0})
 _RV32F = Core(26, 30, 2047, False, 3.2, {**_V7EM, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 32.0})
 _HOST = Core(14, 16, 1 << 31, True, 4.5, {**_LIBRARY, "call_math": 40.0}, {"divide": 20.0, "float_divide": 10.0}, 0.35)
@@ -97,6 +104,7 @@ CORES: Mapping[str, Core] = MappingProxyType(
         "cortex-m33-nodsp": _M3,
         "cortex-m7": _M7,
         "cortex-m55": _M55,
+        "avr": _AVR,
         "rv32imc": _RV32,
         "rv32imac": _RV32,
         "rv32imafc": _RV32F,

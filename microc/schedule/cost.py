@@ -138,6 +138,7 @@ class _Walker:
 
     def loop(self, loop: ir.For, weight: float) -> None:
         extent = ir.int_value(loop.extent) or 1
+        extent = 1 if extent == ir.ENDLESS else extent
         self.extents[loop.var] = extent
         self.regions.append(Region(loop.var, weight, weight * extent))
         before = self.printed

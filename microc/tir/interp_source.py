@@ -9,6 +9,7 @@ from microc.errors import InternalError
 from microc.tir import interval, ir
 from microc.tir.interval import Interval
 from microc.tir.mathematics import FUNCTIONS
+from microc.tir.rewrite import ending
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "bitand": "&", "bitor": "|",
@@ -137,7 +138,13 @@ class SourceWriter:
             self.blocks = 0
         self.blocks += 1
         self.line(f"for {name} in range({extent.text}):")
-        self.body(loop.body)
+        ends = ending(loop)
+        if ends is not None:
+            self.indent += 1
+            self.line(f"if not {self.value(ends.condition).text}:")
+            self.line("    break")
+            self.indent -= 1
+        self.body(loop.body if ends is None else ends.then)
         self.blocks = outer
         if wrapped:
             self.indent -= 1

@@ -273,6 +273,10 @@ class Store(Stmt):
     value: Expr
 
 
+ENDLESS = (1 << 31) - 1
+"""The extent of a loop that a condition inside ends, and that does not address by its turn."""
+
+
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
     """``for var in range(extent)``; ``kind`` is one of :data:`FOR_KINDS`; annotations are (key, value) pairs."""

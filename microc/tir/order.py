@@ -169,6 +169,8 @@ def _bound(extent: ir.Expr) -> int | None:
     if isinstance(extent, ir.Bin) and extent.op == "min":
         return min((n for n in (_bound(extent.a), _bound(extent.b)) if n is not None), default=None)
     value = ir.int_value(extent)
+    if value == ir.ENDLESS:
+        return 2  # its turns touch the same elements: the first and the last tell all
     return None if value is None else max(value, 0)
 
 

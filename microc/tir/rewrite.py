@@ -205,3 +205,17 @@ def buffers_written(stmt: Stmt) -> set[ir.Buffer]:
     """Buffers that are stored to (or written through an address) anywhere under ``stmt``."""
     stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store)}
     return stored | {x.buffer for x in walk_all_exprs(stmt) if isinstance(x, ir.AddressOf) and x.writes}
+
+
+def ending(loop: ir.For) -> ir.If | None:
+    """What may end a loop before its time: the condition that is all of its body, an element that the turns change.
+
+    Where it is false once, no turn does anything any more.
+    """
+    body = loop.body
+    if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
+        return None
+    condition = body.condition
+    if not isinstance(condition, ir.Load) or loop.var in free_vars(condition):
+        return None
+    return body if condition.buffer in buffers_written(body.then) else None

@@ -14,7 +14,10 @@ from microc.transform.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 LAYOUTS = ("NCHW", "NHWC")
 EVERY = "*"
-_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64", "bool")
+_DTYPES = (
+    *("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "uint16"),
+    *("int32", "uint32", "int64", "uint64", "bool"),
+)
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 

@@ -14,6 +14,13 @@
 #define MICROC_PORT_RX_SIZE 512u
 #endif
 
+/* Counts bytes, modulo its own size; the core must read and write it at once. */
+#if MICROC_PORT_RX_SIZE <= 128
+typedef uint8_t ring_count;
+#else
+typedef uint32_t ring_count;
+#endif
+
 #define STACK_PATTERN 0xA5A5A5A5u
 /* Bytes of its own frame that painting leaves alone. */
 #define PAINT_MARGIN 32u
@@ -23,19 +30,19 @@ extern uint32_t __stack_limit[];
 extern uint32_t __stack_top[];
 
 static uint8_t ring[MICROC_PORT_RX_SIZE];
-static volatile uint32_t ring_head; /* bytes ever received; only the interrupt writes it */
-static volatile uint32_t ring_tail; /* bytes ever read; only microc_port_read writes it */
+static volatile ring_count ring_head; /* bytes ever received; only the interrupt writes it */
+static volatile ring_count ring_tail; /* bytes ever read; only microc_port_read writes it */
 
 void microc_console_interrupt(void)
 {
-    uint32_t head = ring_head;
+    ring_count head = ring_head;
     while (microc_uart_waiting()) {
-        if (head - ring_tail == MICROC_PORT_RX_SIZE) {
+        if ((ring_count)(head - ring_tail) == MICROC_PORT_RX_SIZE) {
             microc_interrupt_disable();
             break;
         }
         ring[head % MICROC_PORT_RX_SIZE] = microc_uart_take();
-        head += 1u;
+        head = (ring_count)(head + 1u);
         ring_head = head;
     }
 }
@@ -49,12 +56,12 @@ void microc_port_init(void)
 
 int microc_port_read(uint8_t *data, size_t size)
 {
-    uint32_t tail = ring_tail;
+    ring_count tail = ring_tail;
     size_t count = 0;
     while (count < size && tail != ring_head) {
         data[count] = ring[tail % MICROC_PORT_RX_SIZE];
         count += 1u;
-        tail += 1u;
+        tail = (ring_count)(tail + 1u);
     }
     if (count != 0u) {
         ring_tail = tail;

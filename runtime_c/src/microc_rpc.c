@@ -69,7 +69,7 @@ static int list_tensors(const struct call *call)
         entry[7] = tensor->kind;
         size = (uint16_t)(size + TENSOR_ENTRY);
     }
-    return size;
+    return (int)size;
 }
 
 /* The only place that makes an address of a tensor's bytes: `size` bytes from the offset in the payload on. */
@@ -115,7 +115,7 @@ static int read_tensor(const struct call *call)
         return MICROC_BAD_RANGE;
     }
     memcpy(call->answer, bytes, size);
-    return size;
+    return (int)size;
 }
 
 static int kernels_exist(const struct call *call)

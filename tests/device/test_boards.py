@@ -29,9 +29,14 @@ def test_every_board_loads(name: str) -> None:
     if name == "host":
         assert board.flash_bytes == board.ram_bytes == 0
     else:
-        assert board.target.isa in ("arm", "riscv")
+        assert board.target.isa in ("arm", "riscv", "avr")
         assert board.raw["link"]["stack_bytes"] < board.ram_bytes
         assert {r.name for r in board.regions} == {m["name"] for m in board.raw["memory"]}
+
+
+def test_every_board_is_in_the_readme() -> None:
+    text = (paths.boards() / "README.md").read_text()
+    assert [name for name in list_boards() if f"`{name}`" not in text] == []
 
 
 def test_known_facts() -> None:

@@ -18,7 +18,7 @@ from microc.device.boards import load_board
 from microc.device.emulator import Emulator, instructions
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
-from tests.device.smoke import EMULATED, Line, build, needs
+from tests.device.smoke import FAMILIES, Line, build, needs
 
 ROUNDED = ("emcraft-sf2",)
 """Boards whose emulated timer has rounding errors of its own."""
@@ -31,7 +31,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(load_board("mps2-an386"), tmp_path_factory.mktemp("smoke"))
 
 
-@pytest.fixture(scope="module", params=EMULATED)
+@pytest.fixture(scope="module", params=FAMILIES)
 def booted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Board, Path, Line]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from microc.driver.lower import build_module
 from microc.driver.options import Options
 from microc.driver.pipeline import optimise
 from microc.dtypes import Array
-from microc.graph.ir import Graph, Node, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import one_node, run
 from microc.ops.registry import Case
@@ -118,3 +119,40 @@ def test_layers_inside_a_loop_are_scheduled() -> None:
     module = build_module(optimise(graph, Options()), target_for("cortex-m4"), "test", SPEED)
     assert len(module.calls) == 1 and module.const_bytes == 8 * 8 * 4
     assert module.macs == 50 * 64
+
+
+def chain(length: int) -> Graph:
+    """A body of layers one after another, with a branch among them: two values live at a time."""
+    kind = TensorType((64,), "float32")
+    names = [f"v{k}" for k in range(length + 1)]
+    layers = [Node("sum", (a,), (f"{a}_s",), _SUM) for a in names[:-1]]
+    steps = [Node("mul", (a, f"{a}_s"), (b,), _PLAIN) for a, b in pairwise(names)]
+    sides = {"then": one_node("neg", kind), "otherwise": one_node("relu", kind)}
+    nodes = [node for pair in zip(layers, steps, strict=True) for node in pair]
+    nodes += [
+        Node("cast", ("i",), ("odd",), {"dtype": "bool"}),
+        Node("branch", ("odd", names[-1]), ("chosen",), sides),
+        Node("mul", ("chosen", f"{names[0]}_s"), ("next",), _PLAIN),
+    ]
+    types = {"i": TensorType((), "int32"), "odd": TensorType((), "bool"), **dict.fromkeys(names, kind)}
+    types |= dict.fromkeys((f"{name}_s" for name in names[:-1]), TensorType((1,), "float32"))
+    types |= {"chosen": kind, "next": kind}
+    return Graph("body", ("i", "v0"), ("next",), tuple(nodes), types)
+
+
+_PLAIN: dict[str, Attr] = {"activation": "", "rounding": "double"}
+_SUM: dict[str, Attr] = {"axes": (0,), "keepdims": True, "offset": 0, "out_dtype": "", "rounding": "double"}
+
+
+def test_values_inside_share_memory() -> None:
+    """A body of eight layers takes as much as one of four, and computes what it should."""
+    sizes = []
+    for length in (4, 8):
+        graph = single("loop", Case({"body": chain(length), "count": 3, "carried": 1}, (TensorType((64,), "float32"),)))
+        arrays = [np.full(64, 1 / 64, np.float32) * np.linspace(0.9, 1.1, 64, dtype=np.float32)]
+        for got, want in zip(results(graph, arrays), run(graph, arrays), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4)
+        module = plan_module(build_module(optimise(graph, Options()), target_for("cortex-m4"), "test", SPEED))
+        assert module.plan is not None
+        sizes.append(module.plan.size)
+    assert sizes[1] <= sizes[0] + 64

@@ -48,6 +48,11 @@ def test_the_parts_of_a_network_are_the_whole() -> None:
     np.testing.assert_array_equal(tail(head(image)), microc.compile(digits.INT8)(image))
 
 
+def test_load_takes_what_compile_takes() -> None:
+    graph = microc.load(digits.INT8)
+    assert to_text(microc.load(graph, outputs="flat")) == to_text(microc.load(digits.INT8, outputs="flat"))
+
+
 def test_a_wrong_name_is_refused_with_near_ones() -> None:
     with pytest.raises(UsageError, match="no tensor 'pointwise'") as caught:
         microc.load(digits.INT8, outputs=("pointwise",))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import ModelError
 from microc.frontend import tflite
 from microc.graph.ir import Graph
+from microc.ops.control import UNBOUNDED
 from tests.corpus import models, needs_corpus
 from tests.driver.test_control import compiled
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
@@ -65,11 +66,14 @@ def test_loops_of_counters(start: int, step: int, limit: int) -> None:
     assert node.attr("carried") == (1 if (start, step) == (0, 1) else 2)
 
 
-def test_a_loop_that_data_ends_is_refused() -> None:
+@pytest.mark.parametrize("start", [-3, 4, 5, 9])
+def test_a_loop_that_data_end_is_guarded(start: int) -> None:
+    """The C looks at the guard before every turn, where no number of them is known."""
     tensors = (Tensor("i", (), INT), Tensor("x", (3,)), Tensor("n", (), INT), Tensor("y", (3,)))
     data = model(tensors, (WHILE,), ("i", "x"), ("y",), (condition(5), body(1)))
-    with pytest.raises(UnsupportedError, match="number of turns depends on data"):
-        tflite.read(data, "control.tflite")
+    graph = check(data, np.array(start, np.int32), np.array([0.5, -1, 2], np.float32))
+    (node,) = (node for node in graph.nodes if node.op == "loop")
+    assert (node.attr("count"), node.attr("carried"), node.attr("guarded")) == (UNBOUNDED, 3, True)
 
 
 def test_subgraphs_inside_themselves_are_refused() -> None:

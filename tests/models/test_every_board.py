@@ -10,6 +10,7 @@ import pytest
 
 import microc
 from microc.device.boards import list_boards, load_board
+from microc.device.toolchain import run_make
 from microc.driver.api import Program
 from microc.driver.firmware import build, connect, open_project
 from microc.driver.library import Library
@@ -36,6 +37,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     skip_without(board)
     program, library = compiled(board.target.cpu)
     project = open_project(Program(program.module, board).write(tmp_path / "project"))
+    run_make(project.folder, ("CFLAGS=-Werror",))
     result = build(project)
     assert 0 < result.sizes.flash <= board.flash_bytes
     assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
@@ -52,4 +54,5 @@ def test_every_board(name: str, tmp_path: Path) -> None:
 
 def test_there_are_many() -> None:
     emulated = [name for name in BOARDS if "emulator" in load_board(name).raw]
-    assert len(emulated) >= 10
+    assert len(emulated) >= 20
+    assert len(BOARDS) >= 40

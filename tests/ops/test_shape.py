@@ -50,7 +50,7 @@ def test_concat_of_one_quantisation_stays() -> None:
 
 def test_gather_reads_the_nearest_element_beyond_the_ends() -> None:
     data, indices = np.array([10, 20, 30], np.int8), np.array([-4, -3, -1, 0, 2, 3, 99], np.int32)
-    (got,) = registry.get("gather").reference({"axis": 0}, [data, indices])
+    (got,) = registry.get("gather").reference({"axis": 0, "batch_dims": 0}, [data, indices])
     assert got.tolist() == [10, 10, 30, 10, 30, 30, 30]
 
 

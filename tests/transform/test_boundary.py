@@ -119,7 +119,9 @@ def test_real_qdq_model_in_integers() -> None:
     assert result in whole.outputs
 
 
-@pytest.mark.parametrize(("inner", "outer"), [("int64", "int32"), ("float32", "float64"), ("int32", "uint8")])
+@pytest.mark.parametrize(
+    ("inner", "outer"), [("int64", "int32"), ("float32", "float64"), ("float32", "float16"), ("int32", "uint8")]
+)
 def test_plain_numbers_are_cast(inner: str, outer: str) -> None:
     kind = TensorType((2, 3), inner)
     graph = Graph(
