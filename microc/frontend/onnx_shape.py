@@ -25,9 +25,17 @@ def size(application: Application) -> None:
 
 def identity(application: Application) -> None:
     """Identity, and Dropout, which is one in inference."""
-    if application.operator.code == "Dropout" and application.output(1):
-        application.result_constant(np.ones(application.shape(0), np.bool_), 1)
+    if application.operator.code == "Dropout":
+        if application.has(2) and application.constant(2).any() and _ratio(application) != 0:
+            application.refuse("dropout in training", "export the network for inference")
+        if application.output(1):
+            application.result_constant(np.ones(application.shape(0), np.bool_), 1)
     application.result_alias(application.value(0))
+
+
+def _ratio(application: Application) -> float:
+    """The share of elements that a Dropout drops."""
+    return float(application.constant(1).reshape(-1)[0]) if application.has(1) else 0.5
 
 
 def target_shape(application: Application, given: Sequence[int]) -> tuple[int, ...]:

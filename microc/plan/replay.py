@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -24,8 +23,6 @@ from microc.tir import ir
 NEVER = 1 << 62
 _CHUNK = 1 << 18
 """Executions of an access that are followed side by side."""
-_MOST = 1 << 22
-"""Places that indices made of data are followed to; where there are more, they reach the whole buffer."""
 
 
 Values = Mapping[ir.Var, Array | None]
@@ -50,29 +47,36 @@ class Replay:
     def _touch(self, access: Access, values: Values, when: Array) -> None:
         buffer, width = access.buffer, dtypes.nbytes(access.buffer.dtype)
         numbers = [_value(index, values) for index in access.indices]
-        unknown = prod(extent for number, extent in zip(numbers, buffer.shape, strict=True) if number is None)
-        if len(when) * unknown > _MOST:
-            self._mark(access, np.arange(buffer.nbytes), when[:, None])
-            return
-        when = np.repeat(when, unknown)
-        element, inside = np.zeros_like(when), np.ones(len(when), bool)
-        choice = np.tile(np.arange(unknown), len(when) // unknown)
-        for number, extent in zip(numbers, buffer.shape, strict=True):
-            if number is None:  # made of data: anywhere along its axis
-                choice, place = np.divmod(choice, extent)
-            else:
-                place = np.repeat(np.broadcast_to(number, len(when) // unknown), unknown)
-            inside &= (place >= 0) & (place < extent)  # behind a guard that is made of data, anything may stand
-            element = element * extent + place
+        known, inside = np.zeros_like(when), np.ones(len(when), bool)
+        unknown = np.zeros(1, np.int64)  # an index made of data stands anywhere along its axis
+        for number, extent, stride in zip(numbers, buffer.shape, buffer.strides, strict=True):
+            if number is None:
+                unknown = (unknown[:, None] + np.arange(extent) * stride).reshape(-1)
+            else:  # behind a guard that is made of data, anything may stand
+                inside &= (number >= 0) & (number < extent)
+                known = known + number * stride
+        known, first, last = _spans(known[inside], when[inside])
         offsets = (np.arange(access.extent)[:, None] * access.step * width + np.arange(width)).reshape(-1)
-        touched = element[inside, None] * width + offsets
-        self._mark(access, np.minimum(touched, buffer.nbytes - 1), when[inside, None])
+        for start in range(0, len(known), max(1, _CHUNK // (len(unknown) * len(offsets)))):
+            part = slice(start, start + max(1, _CHUNK // (len(unknown) * len(offsets))))
+            element = known[part, None, None] + unknown[:, None]
+            touched = np.minimum(element * width + offsets, buffer.nbytes - 1)
+            self._mark(access, touched, first[part, None, None], last[part, None, None])
 
-    def _mark(self, access: Access, touched: Array, when: Array) -> None:
-        touched, when = (part.reshape(-1) for part in np.broadcast_arrays(touched, when))
-        np.maximum.at(self.last_touch[access.buffer], touched, when)
+    def _mark(self, access: Access, touched: Array, first: Array, last: Array) -> None:
+        touched, first, last = (part.reshape(-1) for part in np.broadcast_arrays(touched, first, last))
+        np.maximum.at(self.last_touch[access.buffer], touched, last)
         if access.write:
-            np.minimum.at(self.first_write[access.buffer], touched, when)
+            np.minimum.at(self.first_write[access.buffer], touched, first)
+
+
+def _spans(places: Array, when: Array) -> tuple[Array, Array, Array]:
+    """Every place once, with the earliest and the latest of its times."""
+    distinct, number = np.unique(places, return_inverse=True)
+    first, last = np.full(len(distinct), NEVER, np.int64), np.full(len(distinct), -1, np.int64)
+    np.minimum.at(first, number, when)
+    np.maximum.at(last, number, when)
+    return distinct, first, last
 
 
 def _walk(way: Way, wanted: set[ir.Var], values: Values, when: Array) -> Iterator[tuple[Values, Array]]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
+from microc.errors import UnsupportedError
 from tests.frontend.onnx_model import Shape, evaluate, expected, node, proto, read
 
 RNG = np.random.default_rng(5)
@@ -241,3 +242,11 @@ def test_operators_on_integers_are_spelled_as_dequantize_float_quantize() -> Non
     model = proto(nodes, {"x": (1, 4, 8, 8)}, constants)
     inputs = [f(1, 4, 8, 8)]
     np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.1001)
+
+
+def test_dropout_in_training_is_refused() -> None:
+    """It is random; with nothing to drop it is no change."""
+    with pytest.raises(UnsupportedError, match="dropout in training"):
+        read(one("Dropout", (2, 3), scalar(0.5), np.array(True)))
+    x = f(2, 3)
+    np.testing.assert_array_equal(evaluate(read(one("Dropout", (2, 3), scalar(0.0), np.array(True))), [x])[0], x)
