@@ -122,6 +122,19 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     return schedule
 
 
+def finish_tile(schedule: Schedule, loops: tuple[str, str, str], target: Target) -> Schedule:
+    """The end of a register tile of a matrix product, p by o, split and reordered: its patch copied, scalars for every sum."""
+    p, o, k = loops
+    if schedule.has("patch"):
+        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
+    for block in ("acc_init", "out"):
+        for loop in schedule.loops_of(block)[-2:]:
+            schedule = schedule.unroll(loop)
+    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
+        schedule = schedule.unroll(loop)
+    return schedule
+
+
 def split_runs(schedule: Schedule, block: str) -> Schedule:
     """The innermost loop of a gathering block covers one run that is consecutive in its source."""
     runs = run_lengths(schedule, block)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import copy_words, inline_elementwise
+from microc.schedule.rules.generic import finish_tile, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -82,11 +82,4 @@ def schedule_matrix(schedule: Schedule, target: Target) -> Schedule:
     if tile.intrin:
         schedule = schedule.tensorize(f"{k}_2", tile.intrin)
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(store.buffer.name, "register")
-    if schedule.has("patch"):
-        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
-    for block in ("acc_init", "out"):
-        for loop in schedule.loops_of(block)[-2:]:
-            schedule = schedule.unroll(loop)
-    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
-        schedule = schedule.unroll(loop)
-    return schedule
+    return finish_tile(schedule, (p, o, k), target)

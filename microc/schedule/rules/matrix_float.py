@@ -7,7 +7,7 @@ A tile of pixels by channels accumulates in registers beside the weights of one 
 from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import copy_words, inline_elementwise
+from microc.schedule.rules.generic import finish_tile, inline_elementwise
 from microc.schedule.rules.matrix_dsp import operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -53,11 +53,4 @@ def schedule_matrix_float(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
-    if schedule.has("patch"):
-        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
-    for block in ("acc_init", "out"):
-        for loop in schedule.loops_of(block)[-2:]:
-            schedule = schedule.unroll(loop)
-    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
-        schedule = schedule.unroll(loop)
-    return schedule
+    return finish_tile(schedule, (p, o, k), target)

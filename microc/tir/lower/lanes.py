@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from microc.tir import ir
-from microc.tir.affine import bounds_of, linear, simplify, simplify_stmt
+from microc.tir.affine import bounds_of, simplify, simplify_stmt
 from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounding_shift
-from microc.tir.lower.region import flat_step
+from microc.tir.lower.region import address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
-from microc.tir.rewrite import buffers_read, free_vars, map_stmt, substitute, walk_expr, walk_stmt
+from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_expr, walk_stmt
 
 LANES, VECTOR = 4, "int32x4"
 KEY = "lanes"
@@ -83,14 +83,14 @@ def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
     store = loop.body
     if not isinstance(store, ir.Store) or store.buffer.dtype not in _RUNS or store.buffer.scope == "register":
         return None
-    if not _consecutive(store.indices, loop.var):
+    if not consecutive(store.indices, loop.var):
         return None
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-    target = _address(store.buffer, store.indices, first, extent, writes=True)
+    target = address(store.buffer, store.indices, first, extent, writes=True)
     kind, count = _TYPES[store.buffer.dtype], ir.const(extent, "int32")
     match store.value:
-        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and _consecutive(indices, loop.var):
-            source = _address(buffer, indices, first, extent, writes=False)
+        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and consecutive(indices, loop.var):
+            source = address(buffer, indices, first, extent, writes=False)
             return ir.Evaluate(ir.Call(f"copy_{kind}", (target, source, count), "int32"))
         case ir.Const(int() as value):
             return ir.Evaluate(ir.Call(f"fill_{kind}", (target, ir.const(value, "int32"), count), "int32"))
@@ -110,7 +110,7 @@ def _joined(loop: ir.For) -> ir.Stmt | None:
             return None
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
     moved = [
-        _address(a.buffer, a.indices, first, extent * size, writes=a.writes) if isinstance(a, ir.AddressOf) else a
+        address(a.buffer, a.indices, first, extent * size, writes=a.writes) if isinstance(a, ir.AddressOf) else a
         for a in places
     ]
     return ir.Evaluate(ir.Call(name, (*moved, ir.const(extent * size, "int32")), dtype))
@@ -316,7 +316,7 @@ class _Lanes:
         return (name, args) if self.count == LANES else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
     def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
-        return replace(_address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
+        return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
 
     def offsets(self, step: int) -> ir.Expr:
         """Multiples of ``step``, set before the loop."""
@@ -366,19 +366,3 @@ def _clamped(expr: ir.Expr) -> ir.Expr:
         low, high, _ = _CLAMPS[expr.name]
         return ir.clamp(ir.Var("any"), low, high)
     return expr
-
-
-def _address(
-    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: Mapping[ir.Var, ir.Expr], extent: int, *, writes: bool
-) -> ir.AddressOf:
-    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
-
-
-def _consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Whether the last index moves by one with ``var`` and the others do not move."""
-    for axis, index in enumerate(indices):
-        terms, _ = linear(simplify(index))
-        hidden = any(var in free_vars(t) for t in terms if t != var)
-        if hidden or terms.get(var, 0) != (1 if axis == len(indices) - 1 else 0):
-            return False
-    return True

@@ -1,4 +1,4 @@
-"""Which part of a buffer is touched: accesses with the loops around them, and affine splitting of their indices."""
+"""Which part of a buffer is touched: accesses with the loops around them, affine splitting of indices, steps along a loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from microc.tir import ir
 from microc.tir.affine import bounds_of, linear, simplify
-from microc.tir.rewrite import free_vars, stmt_children, stmt_exprs, walk_expr
+from microc.tir.rewrite import free_vars, stmt_children, stmt_exprs, substitute, walk_expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +77,20 @@ def split_index(
         else:
             outer = outer + term * factor
     return simplify(outer, bounds), low, high
+
+
+def address(
+    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: Mapping[ir.Var, ir.Expr], extent: int, *, writes: bool
+) -> ir.AddressOf:
+    """Where ``extent`` elements begin, with the variables of ``at`` at their values."""
+    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), extent, writes)
+
+
+def consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
+    """Whether the last index moves by one with ``var`` and the others do not move."""
+    for axis, index in enumerate(indices):
+        terms, _ = linear(simplify(index))
+        hidden = any(var in free_vars(t) for t in terms if t != var)
+        if hidden or terms.get(var, 0) != (1 if axis == len(indices) - 1 else 0):
+            return False
+    return True

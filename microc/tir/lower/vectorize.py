@@ -14,7 +14,8 @@ from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.lower.pairs import pairs_of_sums
-from microc.tir.rewrite import free_vars, map_stmt, substitute
+from microc.tir.lower.region import address, consecutive
+from microc.tir.rewrite import map_stmt, substitute
 
 LANES = 4
 SHORT = 16
@@ -40,7 +41,7 @@ def _words(loop: ir.For) -> ir.Stmt | None:
         return None
     if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
         return _whole_words(store, loop.var, extent)
-    if not _consecutive(store.indices, loop.var):
+    if not consecutive(store.indices, loop.var):
         return None
     word = ir.Var(loop.var.name, loop.var.dtype)
     move = _moved(store, loop.var, word) if extent >= LANES else None
@@ -78,21 +79,21 @@ def _widens(store: ir.Store) -> bool:
 def _moved(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
     """Four elements from four times ``word`` on."""
     at: dict[ir.Var, ir.Expr] = {var: word * LANES}
-    target = _address(store.buffer, store.indices, at, writes=True)
+    target = address(store.buffer, store.indices, at, LANES, writes=True)
     kind = _TYPES.get(store.buffer.dtype)
     match store.value:
         case ir.Const(int() as value) if kind is not None:
             return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, _repeated(value)), "int32"))
-        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and kind and _consecutive(indices, var):
-            source = ir.Call(f"load_{kind}x4", (_address(buffer, indices, at, writes=False),), "int32")
+        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and kind and consecutive(indices, var):
+            source = ir.Call(f"load_{kind}x4", (address(buffer, indices, at, LANES, writes=False),), "int32")
             return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, source), "int32"))
         case ir.Const(int() as value) if store.buffer.dtype == "int16" and -128 <= value <= 127 and _aligned(target):
             return ir.Evaluate(ir.Call("widen_i8x4", (target, _repeated(value)), "int32"))
         case ir.Cast("int16", ir.Load(buffer, indices)) if (
-            buffer.dtype in _TYPES and _consecutive(indices, var) and _aligned(target)
+            buffer.dtype in _TYPES and consecutive(indices, var) and _aligned(target)
         ):
             kind = _TYPES[buffer.dtype]
-            source = ir.Call(f"load_{kind}x4", (_address(buffer, indices, at, writes=False),), "int32")
+            source = ir.Call(f"load_{kind}x4", (address(buffer, indices, at, LANES, writes=False),), "int32")
             return ir.Evaluate(ir.Call(f"widen_{kind}x4", (target, source), "int32"))
         case _:
             return None
@@ -121,19 +122,3 @@ def _elements(store: ir.Store, var: ir.Var, start: int, stop: int) -> ir.Stmt:
 
 def _element(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:
     return ir.Store(store.buffer, tuple(substitute(i, at) for i in store.indices), substitute(store.value, at))
-
-
-def _address(
-    buffer: ir.Buffer, indices: tuple[ir.Expr, ...], at: dict[ir.Var, ir.Expr], *, writes: bool
-) -> ir.AddressOf:
-    return ir.AddressOf(buffer, tuple(simplify(substitute(i, at)) for i in indices), LANES, writes)
-
-
-def _consecutive(indices: tuple[ir.Expr, ...], var: ir.Var) -> bool:
-    """Whether the last index moves by one with ``var`` and the others do not move."""
-    for axis, index in enumerate(indices):
-        terms, _ = linear(simplify(index))
-        hidden = any(var in free_vars(t) for t in terms if t != var)
-        if hidden or terms.get(var, 0) != (1 if axis == len(indices) - 1 else 0):
-            return False
-    return True
