@@ -222,7 +222,7 @@ def cast(application: Application) -> None:
     """Cast between numbers that have a dtype of ours."""
     data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
     if to not in MOVABLE:
-        application.refuse(f"a cast to {to}")
+        application.refuse(f"a cast to {to}", "docs/operators.md lists the dtypes that Cast knows")
     if to == application.type(data).dtype:
         application.result_alias(data)
     else:

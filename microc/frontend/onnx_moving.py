@@ -29,7 +29,10 @@ def moving_slice(application: Application) -> None:
     step = application.integers(4) if application.has(4) else (1,)
     kinds = [application.type(application.value(position)) for position in (1, 2)]
     if any(kind.size != 1 or kind.dtype not in ("int32", "int64") for kind in kinds) or step != (1,):
-        application.refuse("a slice along several axes, or in steps, to a place that is computed")
+        application.refuse(
+            "a slice along several axes, or in steps, to a place that is computed",
+            "slice along one axis at a time, in steps of one",
+        )
     start, end = (_place(application, application.value(position)) for position in (1, 2))
     size = end.offset - start.offset
     if start.value != end.value or not 0 < size <= shape[axis]:

@@ -177,7 +177,7 @@ def bit_cast(application: Application) -> None:
     to = dtype(application.operator.attributes.integer("to"), application.where)
     kind = application.type(application.value(0)).dtype
     if not dtypes.is_integer(to) or dtypes.is_float(kind) or dtypes.nbytes(to) != dtypes.nbytes(kind):
-        application.refuse(f"the bits of {kind} as {to}")
+        application.refuse(f"the bits of {kind} as {to}", "integers of one size can be reinterpreted, floats cannot")
     application.result("cast", (application.value(0),), {"dtype": to})
 
 
