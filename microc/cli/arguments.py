@@ -58,6 +58,7 @@ class Arguments(argparse.Namespace):
     runner: str
     dry_run: bool
     port: str
+    baud: tuple[int, ...]
     timeout: float
     repeat: int
     trace: Path | None
@@ -162,14 +163,24 @@ def _source(command: _Parser) -> None:
 def _device_options(command: _Parser) -> None:
     group = command.add_argument_group("the board's line")
     group.add_argument(
-        "--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)"
+        "--port",
+        default="",
+        help="serial port, socket://HOST:PORT, or auto: by the board's USB ids "
+        "(default: the emulator, a process, or auto for hardware)",
+    )
+    group.add_argument(
+        "--baud",
+        type=values.bauds,
+        default=(),
+        metavar="RATE,...",
+        help="rates to try in turn, or auto (default: the board's)",
     )
     group.add_argument(
         "--timeout",
         type=values.seconds,
         default=10.0,
         metavar="SECONDS",
-        help="silence after which to give up (default: 10)",
+        help="without an answer, or without the line, after which to give up (default: 10)",
     )
 
 

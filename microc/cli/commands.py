@@ -10,7 +10,7 @@ from typing import Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
-from microc.cli.session import compile_model, profile, reading, run, verify
+from microc.cli.session import compile_model, line, profile, reading, run, verify
 
 _SHOWN_SYMBOLS = 12
 
@@ -149,9 +149,7 @@ def flash(arguments: Arguments) -> show.Answer:
     from microc.driver import firmware
 
     project = firmware.open_project(arguments.folder)
-    commands, answered = firmware.flash_project(
-        project, arguments.runner, port=arguments.port, dry_run=arguments.dry_run, patience=arguments.timeout
-    )
+    commands, answered = firmware.flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     text = "\n".join(map(shlex.join, commands)) + ("\nthe board answers: it runs this build" if answered else "")
     return show.Answer(
         {

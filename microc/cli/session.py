@@ -27,7 +27,7 @@ def run(arguments: Arguments) -> show.Answer:
     with _project(arguments) as project:
         arrays = _load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
-        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
             ticks = device.last.max if device.last else 0
             instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
@@ -64,7 +64,7 @@ def profile(arguments: Arguments) -> show.Answer:
 
     with (
         _project(arguments) as project,
-        connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device,
+        connect(project, progress=progress(arguments), **line(arguments)) as device,
     ):
         device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
         result = measure(device)
@@ -106,7 +106,7 @@ def verify(arguments: Arguments) -> show.Answer:
     with _project(arguments) as project:
         given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
         library = firmware.host_library(project)
-        with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
+        with firmware.connect(project, **line(arguments)) as device:
             inputs = given or samples(device, arguments.samples, arguments.seed)
             layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
     if difference is not None:
@@ -138,6 +138,11 @@ def verify(arguments: Arguments) -> show.Answer:
 def progress(arguments: Arguments) -> show.Progress | None:
     """Where long work reports to."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+
+
+def line(arguments: Arguments) -> dict[str, Any]:
+    """The options that say how a board is reached."""
+    return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
 def compile_model(model: Path, arguments: Arguments) -> Program:

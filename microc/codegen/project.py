@@ -48,8 +48,10 @@ RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "includ
 RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
-PAYLOAD, SMALL_PAYLOAD = 256, 64
-"""Largest payload of a frame: the runtime's default, and for boards with less RAM than SMALL_RAM."""
+LARGE_RAM = 96 * 1024
+PAYLOAD, SMALL_PAYLOAD, LARGE_PAYLOAD = 256, 64, 1024
+"""Largest payload of a frame: the runtime's default, for boards with less RAM than SMALL_RAM, and from LARGE_RAM on: the host
+waits for an answer to every frame, and a fast line would stand still for a quarter of the time with short ones."""
 RING, SMALL_RING = 512, 128
 """Bytes that the console keeps until they are read: the ports' default, and for boards with no more RAM than SMALLEST_RAM."""
 
@@ -178,7 +180,9 @@ def _headers(runtime: Path) -> tuple[str, ...]:
 
 def max_payload(board: Board) -> int:
     """Largest payload of a frame, in bytes."""
-    return SMALL_PAYLOAD if 0 < board.ram_bytes < SMALL_RAM else PAYLOAD
+    if 0 < board.ram_bytes < SMALL_RAM:
+        return SMALL_PAYLOAD
+    return PAYLOAD if 0 < board.ram_bytes < LARGE_RAM else LARGE_PAYLOAD
 
 
 def ring_size(board: Board) -> int:
@@ -187,10 +191,10 @@ def ring_size(board: Board) -> int:
 
 
 def _buffers(board: Board) -> str:
-    """Definitions for a board with little RAM."""
+    """Definitions for a board with little RAM, or with much."""
     lines = []
     if max_payload(board) != PAYLOAD:
-        lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */")
+        lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
     if ring_size(board) != RING:
         lines.append(f"#define MICROC_PORT_RX_SIZE {SMALL_RING}u")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
