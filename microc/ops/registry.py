@@ -46,6 +46,11 @@ class OpCall:
     target: Target
     name: str = "out"
 
+    @property
+    def present(self) -> tuple[Operand, ...]:
+        """The operands that are there: optional ones may be left out."""
+        return tuple(operand for operand in self.operands if operand is not None)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -148,13 +153,18 @@ FAMILIES = (
     "cumsum",
     "dense",
     "dynamic",
+    "dynamic_slices",
     "einsum",
     "elements",
     "elementwise",
     "fft",
+    "fft_inverse",
+    "filter_bank",
     "grid_sample",
+    "indexing",
     "log_softmax",
     "lookup",
+    "noise",
     "normalize",
     "places",
     "pool",
@@ -164,6 +174,7 @@ FAMILIES = (
     "reduce",
     "resample",
     "search",
+    "sequences",
     "shape",
     "softmax",
     "spectrum",
