@@ -17,6 +17,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     may keep elsewhere.
     """
     assert module.plan is not None
+    tensors = tensor_names(module)
+    known = frozenset(tensors)
     return {
         "schema_version": SCHEMA_VERSION,
         "microc": version,
@@ -31,7 +33,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "macs": module.macs,
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
-        "tensors": [_tensor(module, name) for name in tensor_names(module)],
+        "tensors": [_tensor(module, name) for name in tensors],
         "kernels": [
             {
                 "index": k,
@@ -43,7 +45,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "schedule": call.schedule,
                 "estimated_instructions": call.instructions,
                 "estimated_cycles": call.cycles,
-                "outputs": [n for n in call.writes if n in set(tensor_names(module))],
+                "outputs": [n for n in call.writes if n in known],
             }
             for k, call in enumerate(module.calls)
         ],
@@ -52,14 +54,9 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
 
 def tensor_names(module: Module) -> tuple[str, ...]:
     """Inputs, outputs, state, then every intermediate that has memory of its own: the board's tensor table."""
-    intermediate = tuple(
-        name for name, value in module.values.items() if value.storage == "intermediate" and _written(module, name)
-    )
+    written = {name for call in module.calls for name in call.writes}
+    intermediate = tuple(n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
     return tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediate)))
-
-
-def _written(module: Module, name: str) -> bool:
-    return any(name in call.writes for call in module.calls)
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:
