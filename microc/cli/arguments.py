@@ -28,6 +28,8 @@ class Arguments(argparse.Namespace):
     quiet: bool = False
     verbose: bool = False
     model: Path
+    models: list[Path]
+    network: str
     folder: Path
     source: Path
     output: Path | None
@@ -129,8 +131,11 @@ def _model_commands(add: Adder) -> None:
         "compile a model into a C project",
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+        "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument(
+        "models", type=Path, nargs="+", metavar="MODEL", help=_MODEL + "; several share one firmware and its arena"
+    )
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
     compile_options(command)
     command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
@@ -155,6 +160,9 @@ def _model_commands(add: Adder) -> None:
 def _source(command: _Parser) -> None:
     command.add_argument(
         "source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly"
+    )
+    command.add_argument(
+        "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
     )
     _device_options(command)
     compile_options(command)

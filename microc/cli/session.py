@@ -190,7 +190,7 @@ def _project(arguments: Arguments) -> Iterator[Project]:
     from microc.driver import firmware
 
     if arguments.source.is_dir():
-        project = firmware.open_project(arguments.source)
+        project = firmware.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
                 f"the project is for board {project.board.name!r}, not {arguments.board!r}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from microc.module import Module, Value
@@ -48,6 +49,11 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
             for k, call in enumerate(module.calls)
         ],
     }
+
+
+def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
 def tensor_names(module: Module) -> tuple[str, ...]:
