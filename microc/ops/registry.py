@@ -153,6 +153,7 @@ FAMILIES = (
     "elementwise",
     "fft",
     "grid_sample",
+    "inverse_root",
     "log_softmax",
     "lookup",
     "normalize",
