@@ -164,6 +164,7 @@ FAMILIES = (
     "fft_inverse",
     "filter_bank",
     "grid_sample",
+    "inverse_root",
     "indexing",
     "log_softmax",
     "lookup",
