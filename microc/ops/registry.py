@@ -145,6 +145,7 @@ class OpDef:
 
 
 FAMILIES = (
+    "bit_cast",
     "compare",
     "control",
     "conv",
