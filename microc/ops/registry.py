@@ -148,6 +148,7 @@ class OpDef:
 
 
 FAMILIES = (
+    "bit_cast",
     "compare",
     "control",
     "conv",
@@ -164,8 +165,8 @@ FAMILIES = (
     "fft_inverse",
     "filter_bank",
     "grid_sample",
-    "inverse_root",
     "indexing",
+    "inverse_root",
     "log_softmax",
     "lookup",
     "noise",
