@@ -64,6 +64,10 @@ class Arguments(argparse.Namespace):
     timeout: float
     repeat: int
     trace: Path | None
+    html: Path | None
+    csv: Path | None
+    project: Path | None
+    compare: Path | None
     samples: int
     tolerance: float
     seed: int
@@ -157,10 +161,8 @@ def _model_commands(add: Adder) -> None:
     reading_options(command)
 
 
-def _source(command: _Parser) -> None:
-    command.add_argument(
-        "source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly"
-    )
+def _source(command: _Parser, meaning: str = "a project, or a model to compile and build on the fly") -> None:
+    command.add_argument("source", type=Path, metavar="DIR|MODEL", help=meaning)
     command.add_argument(
         "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
     )
@@ -227,6 +229,21 @@ def _project_commands(add: Adder) -> None:
     _source(command)
     command.add_argument("--trace", type=Path, metavar="T.json", help="write a Chrome trace, which Perfetto opens")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    command = add(
+        "size",
+        "explain flash and RAM: by part, layer and symbol of the linked program",
+        "firmware",
+        "firmware --json > before.json",
+        "firmware --compare before.json",
+        "my_product.elf --project firmware",
+        "model.tflite --board mps2-an386 --csv symbols.csv",
+    )
+    _source(command, "a project, an ELF file that holds its network, or a model to compile and build on the fly")
+    command.add_argument(
+        "--project", type=Path, metavar="DIR", help="whose network an ELF file holds (default: its folder)"
+    )
+    command.add_argument("--compare", type=Path, metavar="F.json", help="show what has changed since an earlier --json")
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write a table of all symbols")
     command = add(
         "verify",
         "compare board and host after every kernel, bit by bit",

@@ -12,6 +12,7 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
 from microc.cli.session import compile_model, line, profile, reading, run, verify
+from microc.cli.size import size
 from microc.errors import UsageError
 
 _SHOWN_SYMBOLS = 12
@@ -198,6 +199,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "flash": flash,
         "run": run,
         "profile": profile,
+        "size": size,
         "verify": verify,
         "boards": boards,
         "plugin": plugin,

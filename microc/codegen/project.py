@@ -12,7 +12,8 @@ import numpy as np
 
 from microc import paths
 from microc.codegen.data import definition
-from microc.codegen.manifest import manifest, table, tensor_names, to_json
+from microc.codegen.manifest import manifest, table, to_json
+from microc.codegen.memory import Memory
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
@@ -276,7 +277,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
     return RpcContext(
         name=module.name,
         upper=module.name.upper(),
-        tensors=tuple(_rpc_tensor(module, name) for name in tensor_names(module)),
+        tensors=tuple(_rpc_tensor(module, name) for name in Memory(module).names),
         buffers=buffers,
         inputs=tuple((n, _place(module, n)) for n in module.inputs),
         outputs=tuple((n, _place(module, n)) for n in module.outputs),

@@ -174,7 +174,12 @@ def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
 
 
 def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
-    for ring, data, axis in (((1, 6, 4), (1, 1, 4), 1), ((2, 6, 3), (2, 2, 3), 1), ((3, 3), (3, 3), 1), ((4, 5), (1, 5), 0)):
+    for ring, data, axis in (
+        ((1, 6, 4), (1, 1, 4), 1),
+        ((2, 6, 3), (2, 2, 3), 1),
+        ((3, 3), (3, 3), 1),
+        ((4, 5), (1, 5), 0),
+    ):
         for dtype, position in (("int8", 0), ("float32", 2)):
             types = (TensorType(ring, dtype), TensorType((1,), "int32"), TensorType(data, dtype))
             yield axis, types, np.array([position], np.int32)

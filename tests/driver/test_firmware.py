@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import microc
+from microc.codegen.manifest import SCHEMA_VERSION
 from microc.device import ports
 from microc.device.boards import load_board
 from microc.driver import firmware
@@ -167,7 +168,7 @@ def test_no_project(host: firmware.Project, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": 99, "board": "host"}')
     with pytest.raises(OutputError, match="schema version 99"):
         microc.open_project(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"schema_version": 1, "board": "host"}')
+    (tmp_path / "manifest.json").write_text(f'{{"schema_version": {SCHEMA_VERSION}, "board": "host"}}')
     with pytest.raises(UsageError, match="cannot read the project's board"):
         microc.open_project(tmp_path)
     unbuilt = shutil.copytree(host.folder, tmp_path / "unbuilt")
