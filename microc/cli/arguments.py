@@ -51,6 +51,7 @@ class Arguments(argparse.Namespace):
     opt_level: int
     disable_pass: list[str]
     io: str
+    protocol: str
     requantize: str
     hybrid: str
     optimize: str

@@ -60,6 +60,10 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
     )
     group.add_argument(
+        "--protocol", choices=("rpc", "mlperf"), default="rpc",
+        help="what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01)",
+    )  # fmt: skip
+    group.add_argument(
         "--requantize", choices=("float", "fixed"), default="float",
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
     )  # fmt: skip

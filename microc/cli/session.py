@@ -163,6 +163,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
+        protocol=arguments.protocol,
         dump=arguments.dump,
     )
 

@@ -235,6 +235,13 @@ def connect(
     answers, or when the board runs another build.
     """
     project = project if isinstance(project, Project) else open_project(project)
+    protocol = project.manifest["options"]["protocol"]
+    if protocol != "rpc":
+        raise UsageError(
+            f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
+            where=str(project.folder),
+            hint="compile it with --protocol rpc",
+        )
     with ExitStack() as stack:
         if port or not (project.emulated or project.board.target.isa == "host"):
             port = find_port(project.board) if port in ("", AUTO) else port

@@ -15,6 +15,7 @@ from microc.transform.boundary import EVERY
 
 HYBRID = ("float", "dynamic")
 REQUANTIZE = ("float", "fixed")
+PROTOCOLS = ("rpc", "mlperf")
 OPT_LEVELS = (0, 1, 2)
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
 
@@ -42,6 +43,8 @@ class Options:
       takes more is made again with a higher price for flash.
     - ``ram``: bytes that the arena may take; 0: what the board has. Where the plan takes more, chains of layers are computed row
       by row, which costs some time; FitError if that is not enough.
+    - ``protocol``: what the firmware answers on its console: ``rpc``, or ``mlperf``, the runner of MLPerf Tiny (whose name of the
+      benchmark is the network's ``name``: kws01 say). The latter keeps inputs outside the arena.
     - ``dump``: folder that receives every stage as text.
     """
 
@@ -63,6 +66,7 @@ class Options:
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
+    protocol: str = "rpc"
     dump: Path | None = None
 
     def __post_init__(self) -> None:
@@ -90,6 +94,8 @@ def make_options(**values: Any) -> Options:
         values[name] = {EVERY: given} if isinstance(given, str) else given
     if values.get("dump") is not None:
         values["dump"] = Path(values["dump"])
+    if values.get("protocol") == "mlperf":
+        values["io_in_arena"] = False
     chosen = Options(**values)
     if chosen.opt_level not in OPT_LEVELS:
         raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
@@ -97,6 +103,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
     if chosen.hybrid not in HYBRID:
         raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
+    if chosen.protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {chosen.protocol!r}", hint=" or ".join(PROTOCOLS))
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not isinstance(chosen.flash, int) or chosen.flash < 0:

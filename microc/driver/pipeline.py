@@ -74,7 +74,8 @@ def _compiled(
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
-        return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
+        chosen = {**made.options, "protocol": options.protocol}
+        return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read), options=chosen)
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
         made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
