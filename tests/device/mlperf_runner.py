@@ -16,9 +16,13 @@ class Runner:
     """A dialogue with a device: every command ends with ``%``, every answer with a line ``m-ready``."""
 
     def __init__(self, line: Transport) -> None:
+        """A device that has just been reset greets; what came before is dropped."""
         self._line = line
         self._received = b""
         self.greeting = self._answer()
+        while more := self._received or line.read(0.3):
+            self._received = more
+            self.greeting = self._answer()
 
     def ask(self, command: str) -> list[str]:
         """The lines of an answer, without its last."""

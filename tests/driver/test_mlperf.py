@@ -107,6 +107,7 @@ def test_a_benchmark_on_an_emulated_board(tmp_path: Path) -> None:
     elf = flash(path, tmp_path, "mps2-an386", name="kws01")
     with Emulator(load_board("mps2-an386"), elf) as emulator:
         line = open_transport(emulator.url)
+        emulator.reset()  # it greeted before anybody listened
         runner = Runner(line)
         assert runner.ask("profile")[1] == "m-model-[kws01]"
         for (data,), (expected,) in cases(path)[:2]:
