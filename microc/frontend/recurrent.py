@@ -5,11 +5,12 @@ The products with the data of all steps are made at once, before the loop; a ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from microc.frontend.writer import GraphWriter
+from microc.graph.ir import Attr
 
 State = tuple[str, ...]
 Step = Callable[[GraphWriter, str, State], State]
@@ -33,7 +34,7 @@ def over_time(
         moment = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), moment))
     new = step(body, body.emit("gather", (every, moment), {"axis": 0}), old)
     results = {f"next_{k}": value for k, value in enumerate(new)} | ({"row": new[0]} if rows else {})
-    attrs = {"body": body.graph("step", results), "count": count, "carried": len(old), "guarded": False}
+    attrs: Mapping[str, Attr] = {"body": body.graph("step", results), "count": count, "carried": len(old)}
     made = write.emit_all("loop", (*state, shares), attrs)
     return made[len(old)] if rows else "", made[: len(old)]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microc.graph.ir import TensorType
+from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED, running_sum
 from microc.ops.registry import Case
@@ -28,7 +28,7 @@ def test_turns_of_a_loop(guarded: bool) -> None:
 def test_a_loop_that_its_guard_alone_ends() -> None:
     case = list(registry.get("loop").cases())[-1]
     body = case.attrs["body"]
-    assert case.name == "guarded" and hasattr(body, "outputs")
+    assert case.name == "guarded" and isinstance(body, Graph)
     bare = replace(body, outputs=body.outputs[:2])
     sizes = [
         network_size(single("loop", replace(case, attrs={**case.attrs, "body": bare, "count": count})))
