@@ -174,6 +174,7 @@ FAMILIES = (
     "quotient",
     "reduce",
     "resample",
+    "roi_align",
     "search",
     "sequences",
     "shape",
