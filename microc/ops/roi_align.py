@@ -1,5 +1,5 @@
-"""``roi_align``: the boxes (R, 4) of images (N, C, H, W), each divided into ``size`` cells, of which every one is the average (``avg``)
-or the largest (``max``) of ``samples`` by ``samples`` points between elements.
+"""``roi_align``: boxes (R, 4) of images (N, C, H, W), each divided into ``size`` cells, of which every one is the average
+(``avg``) or the largest (``max``) of ``samples`` by ``samples`` points between elements.
 
 A box names its left, top, right and bottom edge, in units of ``scale`` elements; ``images`` (R) says which image it is of.
 ``half_pixel``: edges are those of elements, not their centres, and boxes may be of any size; else they are one element or larger.
