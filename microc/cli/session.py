@@ -24,7 +24,7 @@ def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
     from microc.driver.firmware import connect
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         arrays = _load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with connect(project, progress=progress(arguments), **line(arguments)) as device:
@@ -63,7 +63,7 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import random_inputs
 
     with (
-        _project(arguments) as project,
+        opened_project(arguments) as project,
         connect(project, progress=progress(arguments), **line(arguments)) as device,
     ):
         device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
@@ -103,7 +103,7 @@ def verify(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import samples
     from microc.driver.verify import verify as compare
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
         library = firmware.host_library(project)
         with firmware.connect(project, **line(arguments)) as device:
@@ -182,7 +182,7 @@ def reading(arguments: Arguments) -> dict[str, Any]:
 
 
 @contextmanager
-def _project(arguments: Arguments) -> Iterator[Project]:
+def opened_project(arguments: Arguments) -> Iterator[Project]:
     """The built project in a folder, or that of a model, compiled into a temporary folder.
 
     A project whose board is behind a port is not built again: the board has its firmware already.
@@ -190,7 +190,7 @@ def _project(arguments: Arguments) -> Iterator[Project]:
     from microc.driver import firmware
 
     if arguments.source.is_dir():
-        project = firmware.open_project(arguments.source)
+        project = firmware.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
                 f"the project is for board {project.board.name!r}, not {arguments.board!r}",

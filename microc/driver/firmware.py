@@ -44,11 +44,13 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A folder that ``microc compile`` wrote."""
+    """A folder that ``microc compile`` wrote, and one of the networks in it: ``index`` is its number on the board."""
 
     folder: Path
     manifest: dict[str, Any]
     board: Board
+    index: int = 0
+    sources: Path = Path()
 
     @property
     def elf(self) -> Path:
@@ -77,8 +79,11 @@ class BuildResult:
     sizes: Sizes
 
 
-def open_project(folder: str | Path) -> Project:
-    """The project in a folder; UsageError or OutputError when there is none, or one of another version."""
+def open_project(folder: str | Path, model: str = "") -> Project:
+    """The project in a folder, and its network called ``model``, which may be left out when there is one.
+
+    UsageError or OutputError when there is no project, one of another version, or no such network.
+    """
     root = Path(folder)
     path = root / MARKER
     hint = "make one: microc compile MODEL --board BOARD -o DIR"
@@ -86,9 +91,20 @@ def open_project(folder: str | Path) -> Project:
         raise OutputError(f"there is no folder {root}", where=str(root), hint=hint)
     if not path.is_file():
         raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
+    data = _manifest(path)
+    names = data.get("models", [data.get("model")])
+    if model and model not in names:
+        raise UsageError(f"the project has no network {model!r}", where=str(root), hint="it has: " + ", ".join(names))
+    index = names.index(model) if model else 0
+    sources = root / names[index] if "models" in data else root
+    own = _manifest(sources / MARKER) if "models" in data else data
+    return Project(root, own, load_copy(root / "board" / "board.json", own["board"]), index, sources)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version, board = manifest["schema_version"], str(manifest["board"])
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version, _ = data["schema_version"], str(data["board"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is damaged", where=str(path), hint="compile again") from error
     if version != SCHEMA_VERSION:
@@ -97,7 +113,7 @@ def open_project(folder: str | Path) -> Project:
             where=str(path),
             hint="compile again",
         )
-    return Project(root, manifest, load_copy(root / "board" / "board.json", board))
+    return data
 
 
 def build(project: Project) -> BuildResult:
@@ -120,7 +136,7 @@ def host_library(project: Project) -> Library:
     their C text is compared with it."""
     try:
         names = ("model.c", "model.h", "model_data.c", "model_data.h")
-        sources = {name: (project.folder / name).read_text(encoding="utf-8") for name in names}
+        sources = {name: (project.sources / name).read_text(encoding="utf-8") for name in names}
     except (OSError, ValueError) as error:
         raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
     return build_library({**sources, "shared.c": shared_source(project.manifest)}, f"-D{PORTABLE}")
@@ -267,7 +283,7 @@ def _session(
     progress: Progress | None = None,
     reconnect: float = 0.0,
 ) -> Iterator[Device]:
-    with Client(transport, patience / _ATTEMPTS, reconnect=reconnect, progress=progress) as client:
+    with Client(transport, patience / _ATTEMPTS, reconnect=reconnect, model=project.index, progress=progress) as client:
         client.expect(project.manifest["fingerprint"])
         yield Device(project, client)
 
