@@ -10,7 +10,8 @@ from typing import Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
-from microc.cli.session import compile_model, profile, reading, run, verify
+from microc.cli.profile import profile
+from microc.cli.session import compile_model, reading, run, verify
 from microc.cli.size import size
 
 _SHOWN_SYMBOLS = 12

@@ -18,12 +18,13 @@ from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.project import shared_source
 from microc.device.boards import load_copy
 from microc.device.client import Client, Progress
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
 from microc.device.flash import flash, load
 from microc.device.info import Stats, Timing
 from microc.device.runners import select_runner
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.device.transport import Transport, open_transport
+from microc.driver.clock import Clock
 from microc.driver.export import build_library
 from microc.driver.fit import link_overflow
 from microc.driver.library import Library, checked
@@ -58,11 +59,6 @@ class Project:
     @property
     def emulated(self) -> bool:
         return "emulator" in self.board.raw
-
-    @property
-    def counted(self) -> bool:
-        """Whether the emulator's time follows the instructions."""
-        return "ticks_per_instruction" in self.board.raw.get("emulator", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +121,14 @@ def host_library(project: Project) -> Library:
 class Device:
     """A board that runs a project: a process for the host board, an emulator, or hardware on a serial line.
 
-    ``last`` is the timing of the last :meth:`run`, in ticks of :attr:`tick_hz`.
+    ``last`` is the timing of the last :meth:`run`, in ticks, which :attr:`clock` makes something of. ``emulated``: it is an
+    emulator that we run.
     """
 
-    def __init__(self, project: Project, client: Client) -> None:
+    def __init__(self, project: Project, client: Client, emulated: bool = False) -> None:
         self.project = project
         self.client = client
+        self.emulated = emulated
         self.last: Timing | None = None
         self._tensors = project.tensors
         self._index = {name: k for k, name in enumerate(self._tensors)}
@@ -140,6 +138,11 @@ class Device:
     @property
     def tick_hz(self) -> int:
         return self.client.info.tick_hz
+
+    @property
+    def clock(self) -> Clock:
+        """What ticks are."""
+        return Clock(self.project.board, self.tick_hz, self.emulated)
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -187,7 +190,7 @@ class Device:
 
     def instructions(self, ticks: int) -> int | None:
         """Instructions that took ``ticks`` on a board whose emulator counts them; None on any other."""
-        return instructions(self.project.board, ticks) if self.project.counted else None
+        return self.clock.amount(ticks) if self.clock.counts else None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""
@@ -210,11 +213,12 @@ def connect(
     """
     project = project if isinstance(project, Project) else open_project(project)
     with ExitStack() as stack:
-        if not port and project.emulated:
+        emulated = not port and project.emulated
+        if emulated:
             port = stack.enter_context(Emulator(project.board, project.elf)).url
         elif not port:
             port = _process(project)
-        yield stack.enter_context(_session(project, _open(project, port), patience, progress))
+        yield stack.enter_context(_session(project, _open(project, port), patience, progress, emulated))
 
 
 def _process(project: Project) -> str:
@@ -233,10 +237,12 @@ def _open(project: Project, port: str) -> Transport:
 
 
 @contextmanager
-def _session(project: Project, transport: Transport, patience: float, progress: Progress | None) -> Iterator[Device]:
+def _session(
+    project: Project, transport: Transport, patience: float, progress: Progress | None, emulated: bool
+) -> Iterator[Device]:
     with Client(transport, patience / _ATTEMPTS, progress=progress) as client:
         client.expect(project.manifest["fingerprint"])
-        yield Device(project, client)
+        yield Device(project, client, emulated)
 
 
 def flash_project(
@@ -259,5 +265,5 @@ def flash_project(
         raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
     with Emulator(project.board, None, debug=True) as emulator:
         command = load(emulator, project.elf)
-        with _session(project, _open(project, emulator.url), patience, None):
+        with _session(project, _open(project, emulator.url), patience, None, True):
             return (command,), True
