@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import opened_project, progress
+from microc.cli.session import line, opened_project, progress
 
 if TYPE_CHECKING:
     from microc.driver.profile import Profile
@@ -29,7 +29,7 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import random_inputs
 
     with opened_project(arguments) as project:
-        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
             result = measure(device)
         data = result.to_data()

@@ -26,7 +26,7 @@ def run(arguments: Arguments) -> show.Answer:
     with opened_project(arguments) as project:
         arrays = _load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
-        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
     results = result if isinstance(result, tuple) else (result,)
@@ -62,7 +62,7 @@ def verify(arguments: Arguments) -> show.Answer:
     with opened_project(arguments) as project:
         given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
         library = firmware.host_library(project)
-        with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
+        with firmware.connect(project, **line(arguments)) as device:
             inputs = given or samples(device, arguments.samples, arguments.seed)
             layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
     if difference is not None:
@@ -94,6 +94,11 @@ def verify(arguments: Arguments) -> show.Answer:
 def progress(arguments: Arguments) -> show.Progress | None:
     """Where long work reports to."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+
+
+def line(arguments: Arguments) -> dict[str, Any]:
+    """The options that say how a board is reached."""
+    return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
 def compile_model(model: Path, arguments: Arguments) -> Program:
@@ -141,7 +146,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
     from microc.driver import firmware
 
     if arguments.source.is_dir():
-        project = firmware.open_project(arguments.source)
+        project = firmware.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
                 f"the project is for board {project.board.name!r}, not {arguments.board!r}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from microc.codegen.memory import Memory
@@ -58,6 +59,11 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
             for k, call in enumerate(module.calls)
         ],
     }
+
+
+def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class TimingResult:
 class Library:
     """A compiled network in this process. ``lib(x)`` runs it; ``set_input / run / get_output / reset`` do so in steps.
 
-    One instance has one arena: use one per thread.
+    One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives more of them.
     """
 
     def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
@@ -93,6 +93,10 @@ class Library:
     def get_output(self, key: int | str) -> Array:
         """A copy of an output, by position or name."""
         return self._out[_position(key, self.outputs, "output")].copy()
+
+    def instance(self) -> Library:
+        """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
+        return Library(self.path, self._sources, self._folder)
 
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""

@@ -119,6 +119,7 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
     times = [clock.amount(t) for t in ticks]
     total = sum(times) or 1
     arena = live_bytes(project.manifest)
+    sizes = size.of_network(project.manifest["model"]) if size else ()
     kernels = tuple(
         KernelTime(
             kernel=k,
@@ -132,8 +133,8 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
             rule=kernel["rule"],
             schedule=kernel["schedule"],
             estimated_cycles=kernel["estimated_cycles"],
-            code=size.layers[k].code if size else None,
-            constants=size.layers[k].constants if size else None,
+            code=sizes[k].code if sizes else None,
+            constants=sizes[k].constants if sizes else None,
             arena=arena[k],
         )
         for k, kernel in enumerate(project.manifest["kernels"])

@@ -11,8 +11,9 @@ from microc.device.toolchain import find_compiler
 from microc.driver.fit import capacity
 from microc.driver.graph_layout import layout
 from microc.driver.memory_map import MemoryMap, memory_map
+from microc.driver.owners import PARTS
 from microc.driver.profile import KernelTime, Profile, short_layer
-from microc.driver.size import PARTS, SizeReport
+from microc.driver.size import SizeReport
 from microc.errors import ToolError
 
 BOX_WIDTH, BOX_HEIGHT = 220, 62
