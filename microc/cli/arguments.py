@@ -223,12 +223,17 @@ def _project_commands(add: Adder) -> None:
     )  # fmt: skip
     command = add(
         "profile",
-        "time every kernel on the board",
+        "measure every layer on the board: time, products, flash, memory",
         "firmware",
+        "firmware --html report.html --csv layers.csv",
         "model.tflite --board mps2-an386 --trace trace.json",
     )
     _source(command)
-    command.add_argument("--trace", type=Path, metavar="T.json", help="write a Chrome trace, which Perfetto opens")
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
+    )
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
+    command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command = add(
         "size",

@@ -11,7 +11,8 @@ from typing import Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
-from microc.cli.session import compile_model, line, profile, reading, run, verify
+from microc.cli.profile import profile
+from microc.cli.session import compile_model, line, reading, run, verify
 from microc.cli.size import size
 from microc.errors import UsageError
 

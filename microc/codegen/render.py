@@ -11,14 +11,14 @@ import jinja2
 from microc import paths
 
 
-@lru_cache(maxsize=1)
-def environment() -> jinja2.Environment:
-    """The environment over the project's templates."""
+@lru_cache(maxsize=2)
+def environment(html: bool = False) -> jinja2.Environment:
+    """The environment over the project's templates; in ``html`` every value is escaped, in C none is."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(paths.templates())),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # the output is C, not HTML
+        autoescape=html,
     )
     env.filters["comment"] = safe_comment
     return env
@@ -32,7 +32,16 @@ def safe_comment(text: str) -> str:
 
 def render(template: str, context: Any) -> str:
     """One template filled from a frozen context class (its fields are the template's names)."""
+    return _fill(environment(), template, context)
+
+
+def render_html(template: str, context: Any) -> str:
+    """The same for a page of HTML: text from models and boards stays text."""
+    return _fill(environment(html=True), template, context)
+
+
+def _fill(env: jinja2.Environment, template: str, context: Any) -> str:
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError("a template is filled from a dataclass")
     names = {f.name: getattr(context, f.name) for f in fields(context)}
-    return environment().get_template(template).render(names)
+    return env.get_template(template).render(names)

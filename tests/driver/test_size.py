@@ -111,6 +111,31 @@ def test_functions_that_layers_share(tmp_path: Path) -> None:
     assert abs(first.code - second.code) <= len(shared)
 
 
+def test_several_networks(tmp_path: Path) -> None:
+    """Each has its own layers, though all call their files and some of their functions alike."""
+    folder = microc.bundle(
+        microc.compile(digits.INT8, board="host", name="plain"),
+        microc.compile(digits.INT8, board="host", name="small", optimize="balanced", opt_level=1),
+        microc.compile(digits.FLOAT, board="host", name="real"),
+    ).write(tmp_path / "all")
+    firmware.build(firmware.open_project(folder))
+    report = measure(firmware.open_project(folder, "small"))
+    assert report == measure(firmware.open_project(folder, "plain"))
+    code, weights = 0, 0
+    for name in ("plain", "small", "real"):
+        project = firmware.open_project(folder, name)
+        layers = report.of_network(name)
+        assert [layer.layer for layer in layers] == [k["layer"] for k in project.manifest["kernels"]]
+        assert sum(layer.constants for layer in layers) == report_weights(project)
+        objects = pieces(folder / "build" / name / "model.o")
+        own = sum(p.size for p in objects if p.names and p.kind == "text" and not p.names[0].startswith(name))
+        assert sum(layer.code for layer in layers) == own
+        code, weights = code + own, weights + report_weights(project)
+    parts = report.parts()
+    assert (parts["kernels"]["text"], parts["weights"]["text"]) == (code, weights)
+    assert parts["arena"]["bss"] > 0
+
+
 def test_a_firmware_of_ones_own(host: firmware.Project, tmp_path: Path) -> None:
     """Somebody else's program, with the network in it and without our build."""
     (tmp_path / "app.c").write_text(
