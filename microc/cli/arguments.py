@@ -51,6 +51,9 @@ class Arguments(argparse.Namespace):
     io: str
     requantize: str
     hybrid: str
+    stream: list[tuple[str, int]]
+    hop: int
+    stream_allow: list[tuple[str, ...]]
     optimize: str
     flash: int
     ram: int
@@ -128,6 +131,7 @@ def _model_commands(add: Adder) -> None:
         "compile a model into a C project",
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+        "keywords.tflite --stream 1 --stream-allow window -o firmware",
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")

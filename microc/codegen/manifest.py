@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
-from microc.module import Module, Value
+from microc.module import Module, Streaming, Value
 
 SCHEMA_VERSION = 1
 
@@ -31,6 +32,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "macs": module.macs,
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "tensors": [_tensor(module, name) for name in tensor_names(module)],
         "kernels": [
             {
@@ -48,6 +50,12 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
             for k, call in enumerate(module.calls)
         ],
     }
+
+
+def streaming_data(streaming: Streaming) -> dict[str, Any]:
+    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
+    return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
 def tensor_names(module: Module) -> tuple[str, ...]:

@@ -41,9 +41,7 @@ def schedule_group(
         (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
     )
     found = [
-        (group, schedule)
-        for group in lowered
-        for schedule in candidates(group.func, group.anchor.op, target, goal)
+        (group, schedule) for group in lowered for schedule in candidates(group.func, group.anchor.op, target, goal)
     ]
     choice = choose([schedule for _, schedule in found], target, goal, uses)
     return next(group for group, schedule in found if schedule is choice.schedule), choice

@@ -49,7 +49,9 @@ def in_order(graph: Graph, groups: Sequence[tuple[Node, ...]], partly: Mapping[s
         names = _names_of(graph, state)
         order.remove(own)
         last = max((k for k, nodes in enumerate(order) if any(names & set(n.inputs) for n in nodes)), default=-1)
-        ready = max((k for k, nodes in enumerate(order) if any(set(node.inputs) & set(n.outputs) for n in nodes)), default=-1)
+        ready = max(
+            (k for k, nodes in enumerate(order) if any(set(node.inputs) & set(n.outputs) for n in nodes)), default=-1
+        )
         order.insert(max(last, ready) + 1, own)
     return order
 
@@ -63,7 +65,9 @@ def written_in_place(module: Module, updates: Mapping[str, str]) -> dict[str, st
     for state, value in sorted(updates.items()):
         makers = [k for k, call in enumerate(module.calls) if value in call.writes]
         plain = module.values[value].storage == "intermediate" and module.base_of(value) == (value, 0)
-        written = any(module.base_of(name)[0] == value for call in module.calls for name in call.writes if name != value)
+        written = any(
+            module.base_of(name)[0] == value for call in module.calls for name in call.writes if name != value
+        )
         needed = any(module.base_of(other)[0] == state for other in updates.values())
         if not plain or written or len(makers) != 1 or value in found or needed:
             continue
@@ -103,4 +107,3 @@ def starts_uniform(data: Array) -> bool:
     """Whether all elements have the same bits, so that a number says what the state starts with."""
     raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(data.size, -1)
     return bool((raw == raw[:1]).all())
-

@@ -111,8 +111,8 @@ class OpDef:
       application with ``padding`` zero, on the padded window, makes the row.
     - ``algorithms(call)``: values of the attribute ``algorithm`` that suit an application where it is empty; each is lowered, and
       the cost model chooses.
-    - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only, into
-      a result that holds the operand already: how state is updated in place.
+    - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
+      into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor

@@ -171,4 +171,6 @@ def test_instances_in_c() -> None:
     program = microc.compile(written(), board="mps2-an386")
     assert isinstance(program, Program)
     text = str(program.files()["model.c"])
-    assert not [line for line in text.splitlines() if line.startswith("static ") and "(" not in line and "const" not in line]
+    assert not [
+        line for line in text.splitlines() if line.startswith("static ") and "(" not in line and "const" not in line
+    ]
