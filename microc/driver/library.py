@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.manifest import SCHEMA_VERSION
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError
-
-MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Library:
             self.manifest: dict[str, Any] = json.loads(text.decode())
         except (OSError, ValueError) as error:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
-        if self.manifest.get("schema_version") != MANIFEST_VERSION:
+        if self.manifest.get("schema_version") != SCHEMA_VERSION:
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])

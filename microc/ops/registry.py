@@ -46,6 +46,11 @@ class OpCall:
     target: Target
     name: str = "out"
 
+    @property
+    def present(self) -> tuple[Operand, ...]:
+        """The operands that are there: optional ones may be left out."""
+        return tuple(operand for operand in self.operands if operand is not None)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -143,6 +148,7 @@ class OpDef:
 
 
 FAMILIES = (
+    "bit_cast",
     "compare",
     "control",
     "conv",
@@ -151,13 +157,19 @@ FAMILIES = (
     "cumsum",
     "dense",
     "dynamic",
+    "dynamic_slices",
     "einsum",
     "elements",
     "elementwise",
     "fft",
+    "fft_inverse",
+    "filter_bank",
     "grid_sample",
+    "indexing",
+    "inverse_root",
     "log_softmax",
     "lookup",
+    "noise",
     "normalize",
     "places",
     "pool",
@@ -168,6 +180,7 @@ FAMILIES = (
     "resample",
     "ring",
     "search",
+    "sequences",
     "shape",
     "softmax",
     "spectrum",
