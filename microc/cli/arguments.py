@@ -54,6 +54,9 @@ class Arguments(argparse.Namespace):
     protocol: str
     requantize: str
     hybrid: str
+    stream: list[tuple[str, int]]
+    hop: int
+    stream_allow: list[tuple[str, ...]]
     optimize: str
     flash: int
     ram: int
@@ -136,6 +139,7 @@ def _model_commands(add: Adder) -> None:
         "compile a model into a C project",
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+        "keywords.tflite --stream 1 --stream-allow window -o firmware",
         "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
     )
     command.add_argument(
