@@ -168,6 +168,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "spectrum",
+    "suppression",
     "svdf",
     "trees",
     "window",
