@@ -53,6 +53,7 @@ class Arguments(argparse.Namespace):
     io: str
     requantize: str
     hybrid: str
+    rounding: str
     optimize: str
     flash: int
     ram: int

@@ -160,6 +160,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
         hybrid=arguments.hybrid,
+        rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,

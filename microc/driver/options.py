@@ -14,6 +14,7 @@ from microc.target import GOALS
 from microc.transform.boundary import EVERY
 
 HYBRID = ("float", "dynamic")
+ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
 OPT_LEVELS = (0, 1, 2)
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
@@ -35,6 +36,8 @@ class Options:
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
     - ``hybrid``: how layers of floats with integer weights are computed: ``float`` on widened weights, or ``dynamic`` as LiteRT
       does, quantising data row by row.
+    - ``rounding``: how integers of TFLite files are rounded (:mod:`microc.transform.rounding`): as ``tflm`` does, twice; as
+      ``litert``, whose dense layers round once; or by all operators once (``single``).
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
     - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
       percent of the flash.
@@ -60,6 +63,7 @@ class Options:
     io_in_arena: bool = True
     requantize: str = "float"
     hybrid: str = "float"
+    rounding: str = "tflm"
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
@@ -97,6 +101,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
     if chosen.hybrid not in HYBRID:
         raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
+    if chosen.rounding not in ROUNDING:
+        raise UsageError(f"rounding cannot be {chosen.rounding!r}", hint=", ".join(ROUNDING))
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not isinstance(chosen.flash, int) or chosen.flash < 0:

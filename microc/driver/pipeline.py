@@ -37,7 +37,7 @@ def optimise(graph: Graph, options: Options) -> Graph:
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize, "hybrid": options.hybrid},
+        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
     return run_passes(graph, PASSES, context)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.rewriting import without_dead_nodes
+from microc.ops import registry
 from microc.ops.arith import Rewrite
 from microc.ops.surface import emit_activation
 from microc.transform.context import Pass, PassContext
@@ -65,10 +66,16 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
     node, graph = rewrite.node, rewrite.graph
     data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
     (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attrs["rank"])
-    found = _product(rewrite, source, rewrite.value("features", (batch, filters), "float32"), "dense", _PLAIN)
+    found = _product(
+        rewrite,
+        source,
+        rewrite.value("features", (batch, filters), "float32"),
+        "dense",
+        {**registry.get("dense").defaults, **_PLAIN},
+    )
 
     def step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
-        return rewrite.emit(op, inputs, rewrite.value(op, shape, "float32"), attrs)
+        return rewrite.emit(op, inputs, rewrite.value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
 
     memory = (batch, filters, taps)
     past = step("reshape", (node.inputs[4],), memory, {"shape": memory})
