@@ -57,6 +57,7 @@ class Arguments(argparse.Namespace):
     stream: list[tuple[str, int]]
     hop: int
     stream_allow: list[tuple[str, ...]]
+    rounding: str
     optimize: str
     flash: int
     ram: int

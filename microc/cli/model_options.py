@@ -72,6 +72,11 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         help="layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT does",
     )  # fmt: skip
     group.add_argument(
+        "--rounding", choices=("tflm", "litert", "single"), default="tflm",
+        help="integers of TFLite files: as TFLite Micro and CMSIS-NN round, bit for bit; as LiteRT, whose dense layers round "
+        "once; or once everywhere, as with TFLITE_SINGLE_ROUNDING (default: tflm)",
+    )  # fmt: skip
+    group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",
         help="what the code is made for; balanced: a percent of the time is worth four percent of the flash (default: balanced)",
     )  # fmt: skip

@@ -119,6 +119,7 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         stream=dict(arguments.stream),
         hop=arguments.hop,
         stream_allow=[word for words in arguments.stream_allow for word in words],
+        rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,

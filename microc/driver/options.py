@@ -15,6 +15,7 @@ from microc.transform.boundary import EVERY
 from microc.transform.streaming import ALLOWED
 
 HYBRID = ("float", "dynamic")
+ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
 PROTOCOLS = ("rpc", "mlperf")
 OPT_LEVELS = (0, 1, 2)
@@ -40,6 +41,8 @@ class Options:
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
     - ``hybrid``: how layers of floats with integer weights are computed: ``float`` on widened weights, or ``dynamic`` as LiteRT
       does, quantising data row by row.
+    - ``rounding``: how integers of TFLite files are rounded (:mod:`microc.transform.rounding`): as ``tflm`` does, twice; as
+      ``litert``, whose dense layers round once; or by all operators once (``single``).
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
     - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
       percent of the flash.
@@ -70,6 +73,7 @@ class Options:
     io_in_arena: bool = True
     requantize: str = "float"
     hybrid: str = "float"
+    rounding: str = "tflm"
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
@@ -115,6 +119,8 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
     if chosen.protocol not in PROTOCOLS:
         raise UsageError(f"there is no protocol {chosen.protocol!r}", hint=" or ".join(PROTOCOLS))
+    if chosen.rounding not in ROUNDING:
+        raise UsageError(f"rounding cannot be {chosen.rounding!r}", hint=", ".join(ROUNDING))
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not chosen.stream and (chosen.hop or chosen.stream_allow):

@@ -43,7 +43,7 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize, "hybrid": options.hybrid},
+        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
     graph, streaming = run_passes(graph, NORMALISING, context, PASSES), None
     if options.stream:
