@@ -10,6 +10,7 @@ from typing import Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
+from microc.cli.exporting import export
 from microc.cli.session import compile_model, profile, reading, run, verify
 
 _SHOWN_SYMBOLS = 12
@@ -169,6 +170,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "compile": compile_,
         "check": check,
         "import": import_,
+        "export": export,
         "build": build,
         "flash": flash,
         "run": run,

@@ -113,12 +113,13 @@ class SharedContext:
 
 def network_files(module: Module, version: str) -> dict[str, str]:
     """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
-    return _render_network(model_context(module, version, stack_bound(module)))
+    return render_network(model_context(module, version, stack_bound(module)))
 
 
-def _render_network(context: ModelContext) -> dict[str, str]:
-    names = ("model.c", "model.h", "model_data.c", "model_data.h")
-    return {name: render(f"project/{name}.j2", context) for name in names}
+def render_network(context: ModelContext) -> dict[str, str]:
+    """The network's own files, by the names that the context's stem gives them."""
+    ends = (".c", ".h", "_data.c", "_data.h")
+    return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
@@ -156,7 +157,7 @@ def project_files(module: Module, board: Board, version: str) -> dict[str, str |
     """Everything that ``microc compile -o DIR`` writes."""
     model = model_context(module, version, stack_bound(module))
     context = _project_context(model, board, module.options["optimize"])
-    files: dict[str, str | bytes] = dict(_render_network(model))
+    files: dict[str, str | bytes] = dict(render_network(model))
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
     files["main.c"] = render("project/main.c.j2", context)
@@ -206,13 +207,13 @@ def _project_context(model: ModelContext, board: Board, optimize: str) -> Projec
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
-        optimisation=_optimisation(board.target, optimize),
+        optimisation=optimisation(board.target, optimize),
         runtime_optimisation=RUNTIME_OPTIMISATION,
         has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )
 
 
-def _optimisation(target: Target, optimize: str) -> str:
+def optimisation(target: Target, optimize: str) -> str:
     """Compiler options for the network."""
     options = OPTIMISATION[target.isa, optimize]
     options += IN_ORDER if target.multiplies_alone else ""

@@ -84,6 +84,8 @@ def open_project(folder: str | Path) -> Project:
         raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+        if "format" in manifest:
+            raise OutputError(f"{root} is an export ({manifest['format']}), not a project", where=str(root), hint=hint)
         version, board = manifest["schema_version"], str(manifest["board"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is damaged", where=str(path), hint="compile again") from error
