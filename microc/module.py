@@ -129,7 +129,8 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``plain``: what it would take if no layers were streamed; None if none are.
+    ``plain``: what it would take if no layers were streamed; None if none are. ``starts``: constants with the initial contents of
+    the state that is not all one number.
     """
 
     name: str
@@ -145,10 +146,12 @@ class Module:
     fingerprint: str = ""
     nominal_macs: int = 0
     plain: Plain | None = None
+    starts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+        object.__setattr__(self, "starts", MappingProxyType(dict(self.starts)))
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(self.options.items()))))
 
     def with_plan(self, plan: Plan) -> Module:

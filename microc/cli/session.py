@@ -25,10 +25,10 @@ def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
     from microc.driver.firmware import connect
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         arrays = _load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
-        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
             ticks = device.last.max if device.last else 0
             instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
@@ -64,8 +64,8 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import random_inputs
 
     with (
-        _project(arguments) as project,
-        connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device,
+        opened_project(arguments) as project,
+        connect(project, progress=progress(arguments), **line(arguments)) as device,
     ):
         device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
         result = measure(device)
@@ -104,10 +104,10 @@ def verify(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import samples
     from microc.driver.verify import verify as compare
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
         library = firmware.host_library(project)
-        with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
+        with firmware.connect(project, **line(arguments)) as device:
             inputs = given or samples(device, arguments.samples, arguments.seed)
             layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
     if difference is not None:
@@ -139,6 +139,11 @@ def verify(arguments: Arguments) -> show.Answer:
 def progress(arguments: Arguments) -> show.Progress | None:
     """Where long work reports to."""
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+
+
+def line(arguments: Arguments) -> dict[str, Any]:
+    """The options that say how a board is reached."""
+    return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
@@ -178,7 +183,7 @@ def reading(arguments: Arguments) -> dict[str, Any]:
 
 
 @contextmanager
-def _project(arguments: Arguments) -> Iterator[Project]:
+def opened_project(arguments: Arguments) -> Iterator[Project]:
     """The built project in a folder, or that of a model, compiled into a temporary folder.
 
     A project whose board is behind a port is not built again: the board has its firmware already.
@@ -186,7 +191,7 @@ def _project(arguments: Arguments) -> Iterator[Project]:
     from microc.driver import firmware
 
     if arguments.source.is_dir():
-        project = firmware.open_project(arguments.source)
+        project = firmware.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
                 f"the project is for board {project.board.name!r}, not {arguments.board!r}",

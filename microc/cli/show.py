@@ -11,6 +11,7 @@ from typing import Any
 
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1
+_SILENT_SECONDS = 2.0  # before an estimate is worth showing
 _WIDTH = 79
 _SHOWN_VALUES = 16
 
@@ -67,17 +68,32 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
 
 
 class _Line:
-    """The line under way; not more often than ten times a second, and wiped when its work is done."""
+    """The line under way; not more often than ten times a second, and wiped when its work is done. Work that goes on for
+    some seconds is told how many are left, if it goes on as it did."""
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._done = 0
+        self._begin = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done <= self._done:
+            self._begin = now
+        self._done = done
         if done + 1 >= total:
             _say("\r" + " " * _WIDTH + "\r")
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY
-            _say("\r" + f"[{done + 1}/{total}] {what}"[:_WIDTH].ljust(_WIDTH))
+        elif now >= self._next:
+            self._next = now + _EVERY
+            left = _remaining(now - self._begin, done, total)
+            _say("\r" + f"[{done + 1}/{total}] {what}"[: _WIDTH - len(left)].ljust(_WIDTH - len(left)) + left)
+
+
+def _remaining(elapsed: float, done: int, total: int) -> str:
+    if elapsed < _SILENT_SECONDS or not done:
+        return ""
+    seconds = elapsed * (total - done) / done
+    return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
 
 
 def _say(text: str) -> None:

@@ -51,6 +51,20 @@ def seconds(text: str) -> float:
     return seconds
 
 
+BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
+"""What ``auto`` tries."""
+
+
+def bauds(text: str) -> tuple[int, ...]:
+    """Rates between commas, or ``auto``."""
+    if text == "auto":
+        return BAUDS
+    rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not all(300 <= rate <= 20_000_000 for rate in rates):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of baud rates: write 115200,921600 or auto")
+    return rates
+
+
 def tolerance(text: str) -> float:
     try:
         tolerance = float(text)

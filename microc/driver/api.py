@@ -14,7 +14,7 @@ from microc.codegen.project import project_files, shared_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library
-from microc.driver.fit import capacity, check_module, footprint, room_of
+from microc.driver.fit import capacity, check_modules, footprint, room_of
 from microc.driver.library import Library, checked
 from microc.driver.lower import Progress
 from microc.driver.model import source_of
@@ -45,7 +45,7 @@ class Program:
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
-        need = footprint(module, self.board)
+        need = footprint((module,), self.board)
         return {
             "model": module.name,
             "source": module.source,
@@ -93,11 +93,11 @@ class Program:
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
         with active(self.plugins):
-            return project_files(self.module, self.board, __version__)
+            return project_files((self.module,), self.board, __version__)
 
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
-        check_module(self.module, self.board)
+        check_modules((self.module,), self.board)
         target = Path(folder)
         write_tree(target, self.files())
         return target
@@ -192,5 +192,5 @@ def compile(
             return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
     program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
-    check_module(program.module, found)
+    check_modules((program.module,), found)
     return program

@@ -108,6 +108,15 @@ class Application:
         """A constant operand of a few integers (axes, paddings, sizes), flattened."""
         return integers(self, position)
 
+    def index(self, indices: str) -> str:
+        """Indices as int32 or int64."""
+        kind = self.type(indices)
+        if kind.dtype in ("int32", "int64"):
+            return indices
+        if kind.dtype not in ("int8", "int16", "uint8"):
+            self.refuse(f"{kind.dtype} indices")
+        return self.emit("cast", (indices,), {"dtype": "int32"})
+
     def axis(self, axis: int, rank: int) -> int:
         """A possibly negative axis as 0..rank-1."""
         return normal_axis(self, axis, rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
@@ -11,7 +10,7 @@ import numpy as np
 
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
-from microc.frontend.tflite_spelling import FLOAT, Spelling, activation, explicit_padding, rounding
+from microc.frontend.tflite_spelling import FLOAT, Spelling, activation, explicit_padding, real_clip, rounding
 from microc.graph.ir import Attr
 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
@@ -135,11 +134,7 @@ def l2_pool(application: Application) -> None:
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
     root = application.emit("sqrt", (mean,), {})
-    bounds = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
-    if function not in bounds:
-        application.refuse(f"a fused {function}")
-    low, high = bounds[function]
-    application.result("clip", (root,), {"minimum": low, "maximum": high})
+    real_clip(application, root, function)
 
 
 def softmax(application: Application) -> None:

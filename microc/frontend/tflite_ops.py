@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from microc.frontend import (
     tflite_control,
+    tflite_conversions,
     tflite_elementwise,
     tflite_frames,
     tflite_images,
+    tflite_known,
     tflite_logic,
     tflite_neural,
     tflite_places,
     tflite_recurrent,
+    tflite_reductions,
+    tflite_segments,
     tflite_shapes,
     tflite_signal,
     tflite_slices,
     tflite_variables,
+    tflite_volumes,
 )
 from microc.frontend.tflite_spelling import Spelling
 from microc.sealed import Registry
@@ -23,17 +28,22 @@ SPELLINGS: Registry[Spelling] = Registry(
     "a TFLite operator",
     {
         **tflite_control.SPELLINGS,
+        **tflite_conversions.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
         **tflite_frames.SPELLINGS,
         **tflite_images.SPELLINGS,
+        **tflite_known.SPELLINGS,
         **tflite_logic.SPELLINGS,
         **tflite_neural.SPELLINGS,
         **tflite_places.SPELLINGS,
         **tflite_recurrent.SPELLINGS,
+        **tflite_reductions.SPELLINGS,
+        **tflite_segments.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
+        **tflite_volumes.SPELLINGS,
     },
 )
 """Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from microc.graph.ir import Attr, Graph, Node
-from microc.graph.match import without_dead_nodes
+from microc.graph.rewriting import without_dead_nodes
 from microc.ops.arith import Rewrite
 from microc.ops.surface import emit_activation
 from microc.transform.context import Pass, PassContext

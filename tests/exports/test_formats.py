@@ -34,7 +34,7 @@ def test_all_formats_for_all_boards() -> None:
         if board.target not in modules:
             modules[board.target] = compile_model(awkward(), board.target, Options())
         module = modules[board.target]
-        texts = dict(project_files(module, board, "test"))
+        texts = dict(project_files((module,), board, "test"))
         for name in FORMATS:
             texts |= {f"{name}/{k}": v for k, v in export_files(module, board, name, "test").files.items()}
         for path, text in texts.items():
