@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
     from microc.dtypes import Array
+    from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
@@ -101,13 +102,13 @@ def line(arguments: Arguments) -> dict[str, Any]:
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
-def compile_model(model: Path, arguments: Arguments) -> Program:
-    """Compile under the options of the command line."""
+def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
+    """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
 
     return api.compile(
         model,
-        board=arguments.board or "host",
+        board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
         name=arguments.name,
@@ -180,10 +181,11 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    return [checked(load_array(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
 
 
-def _load(path: Path) -> Array:
+def load_array(path: Path) -> Array:
+    """The array in a .npy file."""
     import numpy as np
 
     try:

@@ -145,12 +145,13 @@ class SharedContext:
 
 def network_files(module: Module, version: str) -> dict[str, str]:
     """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
-    return _render_network(model_context(module, version, stack_bound(module)))
+    return render_network(model_context(module, version, stack_bound(module)))
 
 
-def _render_network(context: ModelContext) -> dict[str, str]:
-    names = ("model.c", "model.h", "model_data.c", "model_data.h")
-    return {name: render(f"project/{name}.j2", context) for name in names}
+def render_network(context: ModelContext) -> dict[str, str]:
+    """The network's own files, by the names that the context's stem gives them."""
+    ends = (".c", ".h", "_data.c", "_data.h")
+    return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
@@ -198,7 +199,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files: dict[str, str | bytes] = {}
     for network, module in zip(networks, modules, strict=True):
         own = {
-            **_render_network(network.model),
+            **render_network(network.model),
             "rpc_model.c": render("project/rpc_model.c.j2", rpc_context(module, several)),
         }
         if several:
@@ -270,13 +271,13 @@ def _project_context(
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
-        optimisation=_optimisation(board.target, options["optimize"]),
+        optimisation=optimisation(board.target, options["optimize"]),
         runtime_optimisation=RUNTIME_OPTIMISATION,
         has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )
 
 
-def _optimisation(target: Target, optimize: str) -> str:
+def optimisation(target: Target, optimize: str) -> str:
     """Compiler options for the network."""
     options = OPTIMISATION[target.isa, optimize]
     options += IN_ORDER if target.multiplies_alone else ""
