@@ -47,7 +47,7 @@ class Arguments(argparse.Namespace):
     plugins: list[Path]
     plugin_file: Path
     markdown: bool
-    list: bool
+    listing: bool
     format: str
     target: str
     tensors: bool
@@ -181,7 +181,9 @@ def _export_command(add: Adder) -> None:
         "model.tflite --format rust --input x.npy -o kws_model",
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
-    command.add_argument("--list", action="store_true", help="list the formats, and how far each was tried")
+    command.add_argument(
+        "--list", dest="listing", action="store_true", help="list the formats, and how far each was tried"
+    )
     command.add_argument(
         "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
     )

@@ -14,7 +14,7 @@ from microc import paths
 
 @lru_cache(maxsize=32)
 def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
-    """The environment over the project's templates, those of ``folder`` first; in ``html`` every value is escaped, in C none is."""
+    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
