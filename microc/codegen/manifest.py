@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from microc.module import Module, Value
+from microc.codegen.memory import Memory
+from microc.module import Module, Streaming, Value
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:
     """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table.
 
     A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
-    may keep elsewhere.
+    may keep elsewhere. ``memory`` holds what lies in the arena, workspaces too, with the steps from which and to which it lives.
     """
     assert module.plan is not None
-    tensors = tensor_names(module)
-    known = frozenset(tensors)
+    memory = Memory(module)
+    names = frozenset(memory.names)
     return {
         "schema_version": SCHEMA_VERSION,
         "microc": version,
@@ -31,9 +34,13 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "io_in_arena": module.plan.io_in_arena,
         "const_bytes": module.const_bytes,
         "macs": module.macs,
+        "nominal_macs": module.nominal_macs,
+        "options": dict(module.options),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
-        "tensors": [_tensor(module, name) for name in tensors],
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "tensors": [_tensor(module, name) for name in memory.names],
+        "memory": memory.arena(),
         "kernels": [
             {
                 "index": k,
@@ -45,18 +52,26 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "schedule": call.schedule,
                 "estimated_instructions": call.instructions,
                 "estimated_cycles": call.cycles,
-                "outputs": [n for n in call.writes if n in known],
+                "streamed": list(call.streamed.layers) if call.streamed else [],
+                "inputs": memory.operands(k),
+                "outputs": [n for n in call.writes if n in names],
+                "workspaces": list(call.workspace),
+                "constants": memory.constants(call),
             }
             for k, call in enumerate(module.calls)
         ],
     }
 
 
-def tensor_names(module: Module) -> tuple[str, ...]:
-    """Inputs, outputs, state, then every intermediate that has memory of its own: the board's tensor table."""
-    written = {name for call in module.calls for name in call.writes}
-    intermediate = tuple(n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
-    return tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediate)))
+def streaming_data(streaming: Streaming) -> dict[str, Any]:
+    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
+    return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
+
+
+def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:

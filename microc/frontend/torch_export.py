@@ -13,7 +13,16 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
-from microc.frontend import torch_math, torch_moves, torch_nn, torch_norm, torch_ops, torch_places, torch_pool
+from microc.frontend import (
+    torch_math,
+    torch_moves,
+    torch_nn,
+    torch_norm,
+    torch_ops,
+    torch_places,
+    torch_pool,
+    torch_recurrent,
+)
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
@@ -26,6 +35,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     **torch_norm.SPELLINGS,
     **torch_places.SPELLINGS,
     **torch_pool.SPELLINGS,
+    **torch_recurrent.SPELLINGS,
 }
 """By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
@@ -39,6 +49,7 @@ WHOLE = (
     "avg_pool1d",
     "hardswish",
     "gelu",
+    *torch_recurrent.SPELLINGS,
 )
 """Operators that decomposition leaves alone."""
 
@@ -81,7 +92,9 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     torch = _torch(file_name)
     table = torch.export.default_decompositions()
     for name in WHOLE:
-        table.pop(getattr(torch.ops.aten, name).default, None)
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
     program = program.run_decompositions(table)
     return _Translation(torch, program, file_name).graph()
 

@@ -16,7 +16,7 @@ from microc.graph.ir import TensorType
 from microc.ops.places import check_indices, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
-from microc.tir.ir import Expr
+from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 
 def _check_begin(name: str, attrs: Mapping[str, Any], data: TensorType, begin: TensorType, size: Sequence[int]) -> None:
@@ -93,6 +93,23 @@ def _compute_update(call: OpCall) -> te.Tensor:
     return te.compute(shape, element, "updated")
 
 
+def _update_in_place(call: OpCall) -> te.Tensor:
+    """The update's elements alone, at their places."""
+    data, update, begin = (operand for operand in call.operands if operand is not None)
+    shape, size = data.type.shape, update.type.shape
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (new, first), (out,) = operands, results
+        index = tuple(Var(f"i{k}") for k in range(len(size)))
+        places = tuple(
+            i + clamped_index(first[k], extent - part + 1)
+            for k, (i, extent, part) in enumerate(zip(index, shape, size, strict=True))
+        )
+        return ir.loops(zip(index, size, strict=True), ir.Store(out, places, new[index]))
+
+    return te.extern("write", (update.tensor(), begin.tensor()), (("out", shape, data.type.dtype),), build)[0]
+
+
 def _cases_update() -> Iterable[Case]:
     for shape, begin, size in (((5,), [2], (2,)), ((4, 6), [9, -1], (1, 6)), ((2, 3, 4), [1, 0, 2], (1, 2, 2))):
         indices = np.array(begin, np.int64)
@@ -114,6 +131,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_update,
         reference=_reference_update,
         compute=_compute_update,
+        update=_update_in_place,
         cases=_cases_update,
         operand_names=("data", "update", "begin"),
     ),

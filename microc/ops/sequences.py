@@ -22,18 +22,19 @@ from microc.tir.ir import Expr
 def _infer_sequence(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, lengths = types
     batch, time = attrs["batch_axis"], attrs["time_axis"]
-    if len(data.shape) < 2 or sorted((batch, time)) != [0, 1] or lengths.shape != (data.shape[batch],):
+    inside = batch != time and 0 <= min(batch, time) <= max(batch, time) < len(data.shape)
+    if not inside or lengths.shape != (data.shape[batch],):
         raise ModelError(f"reverse_sequence of {data.shape} by lengths {lengths.shape} along axes {batch} and {time}")
     return (TensorType(data.shape, data.dtype),)
 
 
 def _reference_sequence(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, lengths = arrays
-    result = np.moveaxis(data.copy(), attrs["batch_axis"], 0)
-    source = np.moveaxis(data, attrs["batch_axis"], 0)
+    axes = (attrs["batch_axis"], attrs["time_axis"])
+    result, source = (np.moveaxis(array, axes, (0, 1)) for array in (data.copy(), data))
     for row, length in enumerate(np.clip(lengths, 0, data.shape[attrs["time_axis"]])):
         result[row, :length] = source[row, :length][::-1]
-    return (np.ascontiguousarray(np.moveaxis(result, 0, attrs["batch_axis"])),)
+    return (np.ascontiguousarray(np.moveaxis(result, (0, 1), axes)),)
 
 
 def _compute_sequence(call: OpCall) -> te.Tensor:
@@ -52,9 +53,9 @@ def _compute_sequence(call: OpCall) -> te.Tensor:
 
 def _cases_sequence() -> Iterable[Case]:
     lengths = np.array([1, 4, 0], np.int64)
-    for shape, batch in (((4, 3), 1), ((3, 4, 2), 0)):
+    for shape, batch, time in (((4, 3), 1, 0), ((3, 4, 2), 0, 1), ((2, 3, 2, 4), 1, 3)):
         types = (TensorType(shape, "float32"), TensorType((3,), "int64"))
-        yield Case({"batch_axis": batch, "time_axis": 1 - batch}, types, arrays=(None, lengths), name=str(shape))
+        yield Case({"batch_axis": batch, "time_axis": time}, types, arrays=(None, lengths), name=str(shape))
 
 
 def _infer_cache(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

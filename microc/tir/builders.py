@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from microc.errors import InternalError
-from microc.tir.expressions import Bin, Call, Const, Expr, Select, Var, as_expr, binary, const
+from microc.tir.expressions import REINTERPRET, Bin, Call, Const, Expr, Select, Var, as_expr, binary, const
 from microc.tir.statements import For, Seq, Stmt
 
 
@@ -40,6 +40,11 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
 def call(name: str, *args: Expr, dtype: str | None = None) -> Call:
     """A call; the dtype defaults to that of the first argument."""
     return Call(name, args, dtype or args[0].dtype)
+
+
+def reinterpret(dtype: str, a: Expr) -> Expr:
+    """The bits of ``a`` as a dtype of as many bits."""
+    return a if a.dtype == dtype else Call(REINTERPRET, (a,), dtype)
 
 
 def int_value(expr: Expr) -> int | None:

@@ -8,6 +8,8 @@ from math import copysign, prod
 from microc import dtypes
 from microc.errors import InternalError
 
+REINTERPRET = "reinterpret"
+"""The call that gives the bits of its argument as another dtype of as many."""
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 LOGICAL = frozenset({"and", "or"})
 ARITHMETIC = frozenset(

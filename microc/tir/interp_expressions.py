@@ -212,6 +212,9 @@ class ExpressionWriter:
             text = f"_math[{name!r}]({', '.join(c.text for c in codes)})"
             code = Code(text, depth=_deeper(*codes) + 1)
             return code if dtypes.is_float(dtype) else self._checked(name, dtype, code)
+        if name == ir.REINTERPRET:
+            (x,) = (self.value(a) for a in args)
+            return Code(f"reinterpret({args[0].dtype!r}, {dtype!r}, {x.text})", _int_range(dtype), x.depth + 1)
         self.intrinsics.add(name)
         texts, deepest = [], 0
         for a in args:

@@ -8,11 +8,12 @@ Integer semantics: ``+ - *`` must not overflow (a schedule or an operator proves
 ``floormod`` round to minus infinity, ``truncdiv`` to zero as C does; ``shr`` of a signed value is arithmetic.
 """
 
-from microc.tir.builders import all_of, call, clamp, int_value, loops, maximum, minimum, select, seq
+from microc.tir.builders import all_of, call, clamp, int_value, loops, maximum, minimum, reinterpret, select, seq
 from microc.tir.expressions import (
     ARITHMETIC,
     COMPARISONS,
     LOGICAL,
+    REINTERPRET,
     SCOPES,
     UNARY,
     AddressOf,
@@ -54,6 +55,7 @@ __all__ = [
     "ENDLESS",
     "FOR_KINDS",
     "LOGICAL",
+    "REINTERPRET",
     "SCOPES",
     "UNARY",
     "AddressOf",
@@ -90,6 +92,7 @@ __all__ = [
     "loops",
     "maximum",
     "minimum",
+    "reinterpret",
     "select",
     "seq",
 ]
