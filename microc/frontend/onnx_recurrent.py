@@ -130,7 +130,9 @@ def _turned(application: Application, value: str) -> str:
 def _part(application: Application, position: int, k: int, axis: int = 0) -> str:
     """Direction ``k`` of an operand, without that axis."""
     value = application.operand(position)
-    shape = application.type(value).shape
+    shape, known = application.type(value).shape, application.builder.consts.get(value)
+    if known is not None:
+        return application.new_constant(f"{value}_{k}", np.ascontiguousarray(np.take(known, k, axis)))
     begin, end = [0] * len(shape), list(shape)
     begin[axis], end[axis] = k, k + 1
     if shape[axis] > 1:
@@ -151,19 +153,15 @@ def _direction(
     application: Application, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """One direction: the stacked rows (steps, batch, units) and the last states."""
-    weight, matrix = (
-        application.emit("transpose", (_part(application, position, k),), {"axes": (1, 0)}) for position in (1, 2)
-    )
+    weight, matrix = (_part(application, position, k) for position in (1, 2))
     if backwards:
         data = _turned(application, data)
-    sizes = application.type(weight).shape
-    flat = application.reshaped(data, (layer.steps * layer.batch, sizes[0]))
-    sums = application.emit("matmul", (flat, weight))
+    width, inputs = application.type(weight).shape
+    flat = application.reshaped(data, (layer.steps * layer.batch, inputs))
     bias = _part(application, 3, k) if application.has(3) else ""
-    halves = [_cut(application, bias, sizes[1], half) if bias else "" for half in (0, 1)]
-    if bias:
-        sums = application.emit("add", (sums, halves[0]))
-    sums = application.reshaped(sums, (layer.steps, layer.batch, sizes[1]))
+    halves = [_cut(application, bias, width, half) if bias else "" for half in (0, 1)]
+    sums = application.emit("dense", (flat, weight, *halves[:1]) if bias else (flat, weight))
+    sums = application.reshaped(sums, (layer.steps, layer.batch, width))
     states = [_state(application, layer, 5, k, batch_first)]
     if layer.code == "LSTM":
         states.append(_state(application, layer, 6, k, batch_first))
@@ -181,6 +179,9 @@ def _direction(
 
 
 def _cut(application: Application, bias: str, size: int, half: int) -> str:
+    known = application.builder.consts.get(bias)
+    if known is not None:
+        return application.new_constant(f"{bias}_{half}", known[half * size :][:size])
     attrs: Mapping[str, Attr] = {"begin": (half * size,), "end": ((half + 1) * size,), "strides": (1,)}
     return application.emit("slice", (bias,), attrs)
 
@@ -199,8 +200,7 @@ def _finished(step: _Step, application: Application, old: list[str], new: list[s
 
 def _sums(step: _Step, hidden: str, matrix: str, bias: str) -> str:
     """The state's products with all gates."""
-    product = step("matmul", hidden, matrix)
-    return step("add", product, bias) if bias else product
+    return step("dense", hidden, matrix, bias) if bias else step("dense", hidden, matrix)
 
 
 def _rnn(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
@@ -215,8 +215,8 @@ def _gru(step: _Step, now: str, old: list[str], matrix: str, bias: str, peephole
     if step.application.operator.attributes.flag("linear_before_reset"):
         past = step("mul", reset, step.gate(sums, 2))
     else:
-        ends: dict[str, Attr] = {"begin": (0, 2 * units), "end": (units, 3 * units), "strides": (1, 1)}
-        past = step("matmul", step("mul", reset, hidden), step("slice", matrix, **ends))
+        ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
+        past = step("dense", step("mul", reset, hidden), step("slice", matrix, **ends))
         if bias:
             past = step("add", past, step("slice", bias, begin=(2 * units,), end=(3 * units,), strides=(1,)))
     fresh = step.bend(1, step("add", step.gate(now, 2), past))

@@ -136,7 +136,7 @@ def grid_sampler(a: Application) -> str:
     attrs: Mapping[str, Attr] = {
         "mode": modes[int(a.argument("interpolation_mode"))],
         "border": borders[int(a.argument("padding_mode"))],
-        "corners": bool(a.argument("align_corners")),
+        "coordinates": "corners" if a.argument("align_corners") else "edges",
     }
     return a.emit("grid_sample", (a.operand("input"), a.operand("grid")), attrs)
 
