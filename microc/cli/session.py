@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
     from microc.dtypes import Array
+    from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
@@ -62,13 +63,13 @@ def line(arguments: Arguments) -> dict[str, Any]:
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
-def compile_model(model: Path, arguments: Arguments) -> Program:
-    """Compile under the options of the command line."""
+def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
+    """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
 
     return api.compile(
         model,
-        board=arguments.board or "host",
+        board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
         name=arguments.name,
@@ -77,9 +78,14 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
         hybrid=arguments.hybrid,
+        stream=dict(arguments.stream),
+        hop=arguments.hop,
+        stream_allow=[word for words in arguments.stream_allow for word in words],
+        rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
+        protocol=arguments.protocol,
         dump=arguments.dump,
     )
 
@@ -136,10 +142,11 @@ def load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    return [checked(load_array(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
 
 
-def _load(path: Path) -> Array:
+def load_array(path: Path) -> Array:
+    """The array in a .npy file."""
     import numpy as np
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -11,11 +12,11 @@ import jinja2
 from microc import paths
 
 
-@lru_cache(maxsize=2)
-def environment(html: bool = False) -> jinja2.Environment:
-    """The environment over the project's templates; in ``html`` every value is escaped, in C none is."""
+@lru_cache(maxsize=32)
+def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
+    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(str(paths.templates())),
+        loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=html,
@@ -30,18 +31,27 @@ def safe_comment(text: str) -> str:
     return printable.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
 
 
-def render(template: str, context: Any) -> str:
-    """One template filled from a frozen context class (its fields are the template's names)."""
-    return _fill(environment(), template, context)
+def render(template: str, context: Any, folder: Path | None = None) -> str:
+    """One template filled from a frozen context class (its fields are the template's names); ``folder`` may have it, too."""
+    return environment(folder).get_template(template).render(_names(context))
 
 
 def render_html(template: str, context: Any) -> str:
     """The same for a page of HTML: text from models and boards stays text."""
-    return _fill(environment(html=True), template, context)
+    return environment(html=True).get_template(template).render(_names(context))
 
 
-def _fill(env: jinja2.Environment, template: str, context: Any) -> str:
+def render_line(text: str, context: Any) -> str:
+    """The same of a template that is given as text: a path, a command."""
+    return _parsed(text).render(_names(context))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> jinja2.Template:
+    return environment().from_string(text)
+
+
+def _names(context: Any) -> dict[str, Any]:
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError("a template is filled from a dataclass")
-    names = {f.name: getattr(context, f.name) for f in fields(context)}
-    return env.get_template(template).render(names)
+    return {f.name: getattr(context, f.name) for f in fields(context)}

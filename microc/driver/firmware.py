@@ -106,6 +106,9 @@ def networks(project: Project) -> tuple[Project, ...]:
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "format" in data:
+            what = f"{path.parent} is an export ({data['format']}), not a project"
+            raise OutputError(what, where=str(path.parent), hint="compile the model into a project: microc compile")
         version, _ = data["schema_version"], str(data["board"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{path} is damaged", where=str(path), hint="compile again") from error
@@ -244,6 +247,13 @@ def connect(
     answers, or when the board runs another build.
     """
     project = project if isinstance(project, Project) else open_project(project)
+    protocol = project.manifest["options"]["protocol"]
+    if protocol != "rpc":
+        raise UsageError(
+            f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
+            where=str(project.folder),
+            hint="compile it with --protocol rpc",
+        )
     with ExitStack() as stack:
         emulated = False
         if port or not (project.emulated or project.board.target.isa == "host"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.driver import digits
 from tests.transform.network import Network
 
 
-def built(folder: Path, board: str, **options: str) -> firmware.Project:
+def built(folder: Path, board: str, **options: Any) -> firmware.Project:
     project = firmware.open_project(microc.compile(digits.INT8, board=board, **options).write(folder / board))
     firmware.build(project)
     return project
