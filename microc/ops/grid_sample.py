@@ -44,19 +44,20 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     out = grid.shape[1:-1]
     total = np.zeros((*data.shape[:2], *out))
     for tap in np.ndindex(*(taps,) * rank):
-        weight = np.ones((data.shape[0], 1, *out))
+        weight, met = np.ones((data.shape[0], 1, *out)), np.ones((data.shape[0], 1, *out), bool)
         where: list[Array] = [np.arange(data.shape[0]).reshape(-1, *[1] * rank)]
         for k, extent in enumerate(data.shape[2:]):
             g = grid[..., rank - 1 - k]
             place = (g + 1) / 2 * (extent - 1) if attrs["corners"] else ((g + 1) * extent - 1) / 2
+            place = np.where(place > -_FARTHEST, np.minimum(place, _FARTHEST), -_FARTHEST)
             first = np.rint(place) if taps == 1 else np.floor(place)
             share, index = place - first, first.astype(np.int64) + tap[k] - (taps // 2 - 1 if taps > 1 else 0)
             weight = weight * _share_array(attrs["mode"], share, tap[k])[:, None]
             index, inside = _bordered_array(attrs, index, extent)
-            weight = weight * inside[:, None]
+            met &= inside[:, None] > 0
             where.append(index)
         values = data[(where[0], slice(None), *where[1:])]
-        total += np.moveaxis(values, -1, 1) * weight
+        total += np.where(met, np.moveaxis(values, -1, 1) * weight, 0)
     return (total.astype(np.float32),)
 
 
