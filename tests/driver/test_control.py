@@ -18,10 +18,10 @@ from microc.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import one_node, run
+from microc.ops.edges import case_arrays
 from microc.ops.registry import Case
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for
-from tests.ops.harness import case_arrays
 
 
 def compiled(graph: Graph) -> Library:

@@ -29,10 +29,12 @@ REFUSED = {
     "mirror_pad": "there is nothing to mirror",
     "prod": _SUMS,
     "ql2_normalize": _SUMS,
+    "roi_align": _SUMS,
     "scatter_elements": _INDEXED,
     "signal_energy": "its frequencies lie within the spectrum",
     "slice": "a slice has one element at least: readers leave out what has none",
     "sum": _SUMS,
+    "suppress": "there is no box to choose",
 }
 """Operators that raise ModelError where an extent is zero."""
 
