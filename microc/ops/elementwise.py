@@ -244,7 +244,10 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 
 
 def _to_integer(dtype: str, x: Expr) -> Expr:
-    """The number without its fraction; beyond the range the range's end, of NaN zero."""
+    """The number without its fraction, in 32 bits at least: beyond their range the range's end, of NaN zero. What is narrower
+    takes the lowest bits of that, as numpy and TFLite have it on common machines."""
+    if dtypes.info(dtype).bits < 32:
+        return ir.cast(dtype, _to_integer("int32", x))
     low, high = dtypes.int_range(dtype)
     beyond = ir.select(x <= float(low), ir.const(low, dtype), ir.const(0, dtype))
     return ir.select(x >= float(high + 1), ir.const(high, dtype), ir.select(x > float(low), ir.cast(dtype, x), beyond))
@@ -255,9 +258,11 @@ def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Ar
     with np.errstate(all="ignore"):
         if not (dtypes.is_float(x.dtype.name) and dtypes.is_integer(dtype)):
             return (x.astype(dtypes.to_numpy(dtype)),)
-        (low, high), wide = dtypes.int_range(dtype), x.astype(np.float64)
-        inside = np.where((wide > low) & (wide < high + 1), wide, 0).astype(dtypes.to_numpy(dtype))
-        return (np.where(wide >= high + 1, high, np.where(wide <= low, low, inside)).astype(inside.dtype),)
+        first = dtype if dtypes.info(dtype).bits >= 32 else "int32"
+        (low, high), wide = dtypes.int_range(first), x.astype(np.float64)
+        inside = np.where((wide > low) & (wide < high + 1), wide, 0).astype(dtypes.to_numpy(first))
+        kept = np.where(wide >= high + 1, high, np.where(wide <= low, low, inside)).astype(first)
+        return (kept.astype(dtypes.to_numpy(dtype)),)
 
 
 def _cast_cases() -> Iterable[Case]:
