@@ -11,8 +11,11 @@ from typing import Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
-from microc.cli.session import compile_model, line, profile, reading, run, verify
+from microc.cli.exporting import export
+from microc.cli.profile import profile
+from microc.cli.session import compile_model, line, reading, run
 from microc.cli.size import size
+from microc.cli.verify import verify
 from microc.errors import UsageError
 
 _SHOWN_SYMBOLS = 12
@@ -208,6 +211,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "compile": compile_,
         "check": check,
         "import": import_,
+        "export": export,
         "build": build,
         "flash": flash,
         "run": run,

@@ -60,12 +60,21 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
     )
     group.add_argument(
+        "--protocol", choices=("rpc", "mlperf"), default="rpc",
+        help="what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01)",
+    )  # fmt: skip
+    group.add_argument(
         "--requantize", choices=("float", "fixed"), default="float",
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
     )  # fmt: skip
     group.add_argument(
         "--hybrid", choices=("float", "dynamic"), default="float",
         help="layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT does",
+    )  # fmt: skip
+    group.add_argument(
+        "--rounding", choices=("tflm", "litert", "single"), default="tflm",
+        help="integers of TFLite files: as TFLite Micro and CMSIS-NN round, bit for bit; as LiteRT, whose dense layers round "
+        "once; or once everywhere, as with TFLITE_SINGLE_ROUNDING (default: tflm)",
     )  # fmt: skip
     group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",

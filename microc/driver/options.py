@@ -15,7 +15,9 @@ from microc.transform.boundary import EVERY
 from microc.transform.streaming import ALLOWED
 
 HYBRID = ("float", "dynamic")
+ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
+PROTOCOLS = ("rpc", "mlperf")
 OPT_LEVELS = (0, 1, 2)
 ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
 
@@ -39,6 +41,8 @@ class Options:
     - ``io_in_arena``: plan inputs and outputs inside the arena (they share memory with intermediate tensors).
     - ``hybrid``: how layers of floats with integer weights are computed: ``float`` on widened weights, or ``dynamic`` as LiteRT
       does, quantising data row by row.
+    - ``rounding``: how integers of TFLite files are rounded (:mod:`microc.transform.rounding`): as ``tflm`` does, twice; as
+      ``litert``, whose dense layers round once; or by all operators once (``single``).
     - ``requantize``: how QDQ models are requantised: ``float`` as ONNX defines it, or ``fixed`` point, faster on small cores.
     - ``optimize``: what code is made for: ``speed``, ``size``, or ``balanced``, where a percent of the time is worth three
       percent of the flash.
@@ -46,6 +50,8 @@ class Options:
       takes more is made again with a higher price for flash.
     - ``ram``: bytes that the arena may take; 0: what the board has. Where the plan takes more, chains of layers are computed row
       by row, which costs some time; FitError if that is not enough.
+    - ``protocol``: what the firmware answers on its console: ``rpc``, or ``mlperf``, the runner of MLPerf Tiny (whose name of the
+      benchmark is the network's ``name``: kws01 say). The latter keeps inputs outside the arena.
     - ``dump``: folder that receives every stage as text.
     """
 
@@ -67,9 +73,11 @@ class Options:
     io_in_arena: bool = True
     requantize: str = "float"
     hybrid: str = "float"
+    rounding: str = "tflm"
     optimize: str = "balanced"
     flash: int = 0
     ram: int = 0
+    protocol: str = "rpc"
     dump: Path | None = None
 
     def __post_init__(self) -> None:
@@ -100,6 +108,8 @@ def make_options(**values: Any) -> Options:
     values["stream"] = axes if isinstance(axes, Mapping) else {EVERY: axes}
     if values.get("dump") is not None:
         values["dump"] = Path(values["dump"])
+    if values.get("protocol") == "mlperf":
+        values["io_in_arena"] = False
     chosen = Options(**values)
     if chosen.opt_level not in OPT_LEVELS:
         raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
@@ -107,6 +117,10 @@ def make_options(**values: Any) -> Options:
         raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
     if chosen.hybrid not in HYBRID:
         raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
+    if chosen.protocol not in PROTOCOLS:
+        raise UsageError(f"there is no protocol {chosen.protocol!r}", hint=" or ".join(PROTOCOLS))
+    if chosen.rounding not in ROUNDING:
+        raise UsageError(f"rounding cannot be {chosen.rounding!r}", hint=", ".join(ROUNDING))
     if chosen.optimize not in GOALS:
         raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
     if not chosen.stream and (chosen.hop or chosen.stream_allow):

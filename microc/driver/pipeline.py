@@ -43,7 +43,7 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize, "hybrid": options.hybrid},
+        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
     graph, streaming = run_passes(graph, NORMALISING, context, PASSES), None
     if options.stream:
@@ -84,7 +84,14 @@ def _compiled(
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         found = fingerprint(made, target)
-        return replace(made, fingerprint=found, nominal_macs=count_macs(read), streaming=_named(made, streaming))
+        chosen = {**made.options, "protocol": options.protocol}
+        return replace(
+            made,
+            fingerprint=found,
+            nominal_macs=count_macs(read),
+            streaming=_named(made, streaming),
+            options=chosen,
+        )
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
         made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))

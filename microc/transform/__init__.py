@@ -14,10 +14,12 @@ from microc.transform import (
     layout,
     legalize,
     qdq,
+    rounding,
     unary_functions,
 )
 
 NORMALISING = (
+    rounding.PASS,
     dynamic_range.PASS,
     qdq.PASS,
     fold_constants.PASS,
