@@ -11,10 +11,11 @@ import pytest
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend import tflite
-from tests.frontend.tflite_model import Op, Tensor, constant
+from tests.frontend.tflite_model import Op, Tensor, constant, model
 from tests.ops.oracle import run, single
 from tests.ops.test_tflite_kernels import data, ints
 
+RNG = np.random.default_rng(21)
 MOVED = ("float32", "int8", "int32", "bool")
 NUMBERS = ("float32", "int32")
 
@@ -268,3 +269,21 @@ def test_bits_of_constants_are_read_otherwise() -> None:
         tflite.read(
             single(Op("BITCAST", ("x",), ("y",)), (plain("x", "float32", 3), plain("y", "int32", 3))), "one.tflite"
         )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (3, 8), (6, 4)])
+@pytest.mark.parametrize("code", ["COMPLEX_ABS", "REAL", "IMAG"])
+def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
+    """The image (2, 3, 10) is cut or continued to rows by columns."""
+    meaning = {"COMPLEX_ABS": np.abs, "REAL": np.real, "IMAG": np.imag}[code]
+    result = (2, rows, columns // 2 + 1)
+    tensors = (
+        Tensor("x", (2, 3, 10)),
+        ints("n", rows, columns),
+        Tensor("z", result, "COMPLEX64"),
+        Tensor("y", result),
+    )
+    data_ = model(tensors, [Op("RFFT2D", ("x", "n"), ("z",), "Rfft2dOptions"), Op(code, ("z",), ("y",))], ["x"], ["y"])
+    x = RNG.normal(size=(2, 3, 10)).astype(np.float32)
+    (found,) = run(tflite.read(data_, "spectrum.tflite"), (x,))
+    np.testing.assert_allclose(found, meaning(np.fft.rfft2(x, (rows, columns))), atol=2e-5)
