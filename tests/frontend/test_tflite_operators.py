@@ -65,8 +65,10 @@ def test_diagonals(dtype: str) -> None:
             return x
 
         shapes = ((2, rows, columns), (2, least))
-        tensors = (plain("x", dtype, *shapes[0]), plain("d", dtype, *shapes[1]), plain("y", dtype, *shapes[0]))
-        check(Op("MATRIX_SET_DIAG", ("x", "d"), ("y",)), tensors, replaced, *(data(dtype, *shape) for shape in shapes))
+        all_three = (plain("x", dtype, *shapes[0]), plain("d", dtype, *shapes[1]), plain("y", dtype, *shapes[0]))
+        check(
+            Op("MATRIX_SET_DIAG", ("x", "d"), ("y",)), all_three, replaced, *(data(dtype, *shape) for shape in shapes)
+        )
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -150,7 +152,7 @@ def test_buckets(dtype: str) -> None:
     tensors = (plain("x", dtype, 7), plain("y", "int32", 7))
     x = np.array([-9, -4, -3, 0, 2, 3, 100], dtype)
     op = Op("BUCKETIZE", ("x",), ("y",), "BucketizeOptions", {"Boundaries": ends})
-    check(op, tensors, lambda x: np.searchsorted(ends, x, "right").astype(np.int32), x)
+    check(op, tensors, lambda x: np.asarray(np.searchsorted(ends, x, "right"), np.int32), x)
 
 
 @pytest.mark.parametrize(("code", "meaning"), [("BITWISE_XOR", np.bitwise_xor), ("RIGHT_SHIFT", None)])
@@ -161,7 +163,7 @@ def test_bits(code: str, meaning: Callable[..., Array] | None, dtype: str) -> No
     places = np.array([0, 1, 3, info.bits - 1, info.bits, 100, max(info.min, -2)], dtype)
 
     def shifted(a: Array, b: Array) -> Array:
-        return a >> np.clip(b, 0, info.bits - 1).astype(dtype)
+        return np.asarray(a >> np.clip(b, 0, info.bits - 1).astype(dtype))
 
     tensors = (plain("a", dtype, 7, 1), plain("b", dtype, 7), plain("y", dtype, 7, 7))
     check(Op(code, ("a", "b"), ("y",)), tensors, meaning or shifted, edges[:, None], places)
@@ -255,7 +257,7 @@ def test_what_is_known_when_compiling() -> None:
     x, y = plain("x", "float32", 2, 3), plain("y", "int32")
     check(Op("RANK", ("x",), ("y",)), (x, y), lambda x: np.array(2, np.int32), data("float32", 2, 3))
     for first, last, step in ((1, 9, 2), (5, 0, -2), (3, 3, 1)):
-        numbers = np.arange(first, last, step, np.int32)
+        numbers = np.arange(first, last, step).astype(np.int32)
         ends = [constant(name, np.array(n, np.int32)) for name, n in (("a", first), ("b", last), ("c", step))]
         tensors = (*ends, plain("y", "int32", len(numbers)))
         check(Op("RANGE", ("a", "b", "c"), ("y",), "RangeOptions"), tensors, lambda numbers=numbers: numbers)
@@ -275,7 +277,7 @@ def test_bits_of_constants_are_read_otherwise() -> None:
 @pytest.mark.parametrize("code", ["COMPLEX_ABS", "REAL", "IMAG"])
 def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
     """The image (2, 3, 10) is cut or continued to rows by columns."""
-    meaning = {"COMPLEX_ABS": np.abs, "REAL": np.real, "IMAG": np.imag}[code]
+    meaning: Any = {"COMPLEX_ABS": np.abs, "REAL": np.real, "IMAG": np.imag}[code]
     result = (2, rows, columns // 2 + 1)
     tensors = (
         Tensor("x", (2, 3, 10)),
