@@ -1,4 +1,4 @@
-"""The commands that talk to a board: run, profile, verify."""
+"""The commands run and verify, and what all that talk to a board need: its project, its inputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from microc.errors import UsageError
 if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
-    from microc.driver.profile import Profile
     from microc.dtypes import Array
+    from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
@@ -29,16 +29,19 @@ def run(arguments: Arguments) -> show.Answer:
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
-            ticks = device.last.max if device.last else 0
-            instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
+            ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
         _save(path, array)
     data = {
         "board": project.board.name,
+        "unit": clock.unit,
+        "unit_meaning": clock.meaning,
+        "time": clock.amount(ticks),
+        "seconds": clock.seconds(ticks),
         "ticks": ticks,
-        "tick_hz": hz,
-        "instructions": instructions,
+        "tick_hz": clock.tick_hz,
+        "instructions": clock.amount(ticks) if clock.counts else None,
         "outputs": [
             {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
@@ -48,53 +51,7 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
-    return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
-
-
-def profile(arguments: Arguments) -> show.Answer:
-    """``microc profile``."""
-    import json
-
-    import numpy as np
-
-    from microc.codegen.files import replacing
-    from microc.driver.firmware import connect
-    from microc.driver.profile import profile as measure
-    from microc.driver.verify import random_inputs
-
-    with (
-        opened_project(arguments) as project,
-        connect(project, progress=progress(arguments), **line(arguments)) as device,
-    ):
-        device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
-        result = measure(device)
-    if arguments.trace is not None:
-        with replacing(arguments.trace) as temporary:
-            temporary.write_text(json.dumps(result.to_trace(), indent=1) + "\n", encoding="utf-8")
-    return show.Answer(result.to_data(), _profile_text(result))
-
-
-def _profile_text(result: Profile) -> str:
-    """The table of kernels, its total, and what the numbers are."""
-    unit = "instructions" if result.emulated else "ticks"
-    rows = []
-    total = 0
-    for k in result.kernels:
-        time = k.ticks if k.instructions is None else k.instructions
-        total += time
-        costs = _costs(time, k.share, k.macs, k.estimated_cycles)
-        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
-    rows.append(("", "total", "", "", *_costs(total, 1.0, result.macs, result.estimated_cycles)))
-    head = ("kernel", "layer", "operators", "schedule", unit, "%", "MACs", f"{unit}/MAC", "est. cycles")
-    text = show.table(head, rows, 4)
-    note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
-    note += "; cycles are estimated from the code, not measured"
-    return f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz)}; {note}"
-
-
-def _costs(time: int, share: float, macs: int, cycles: int) -> tuple[str, ...]:
-    each = f"{time / macs:.2f}" if macs else ""
-    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, show.count(cycles)
+    return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
 
 
 def verify(arguments: Arguments) -> show.Answer:
@@ -145,13 +102,13 @@ def line(arguments: Arguments) -> dict[str, Any]:
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
-def compile_model(model: Path, arguments: Arguments) -> Program:
-    """Compile under the options of the command line."""
+def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
+    """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
 
     return api.compile(
         model,
-        board=arguments.board or "host",
+        board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
         name=arguments.name,
@@ -160,10 +117,14 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
         hybrid=arguments.hybrid,
+        stream=dict(arguments.stream),
+        hop=arguments.hop,
+        stream_allow=[word for words in arguments.stream_allow for word in words],
         rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
+        protocol=arguments.protocol,
         dump=arguments.dump,
     )
 
@@ -220,10 +181,11 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    return [checked(load_array(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
 
 
-def _load(path: Path) -> Array:
+def load_array(path: Path) -> Array:
+    """The array in a .npy file."""
     import numpy as np
 
     try:

@@ -179,6 +179,7 @@ FAMILIES = (
     "reduce",
     "resample",
     "ring",
+    "roi_align",
     "search",
     "sequences",
     "shape",

@@ -18,7 +18,7 @@ from microc.transform import (
     unary_functions,
 )
 
-PASSES = (
+NORMALISING = (
     rounding.PASS,
     dynamic_range.PASS,
     qdq.PASS,
@@ -26,6 +26,10 @@ PASSES = (
     canonicalise.PASS,
     layout.PASS,
     canonicalise.PASS,
+)
+"""What comes before the whole run becomes a step of a stream, where that is wanted."""
+
+LOWERING = (
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
@@ -38,4 +42,6 @@ PASSES = (
     dead_code.PASS,
     fuse.PASS,
 )
+
+PASSES = (*NORMALISING, *LOWERING)
 """Names may repeat: switching a pass off switches off every run of it."""
