@@ -289,3 +289,18 @@ def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
     x = RNG.normal(size=(2, 3, 10)).astype(np.float32)
     (found,) = run(tflite.read(data_, "spectrum.tflite"), (x,))
     np.testing.assert_allclose(found, meaning(np.fft.rfft2(x, (rows, columns))), atol=2e-5)
+
+
+def test_parts_without_elements() -> None:
+    """They may be joined, and padded."""
+    places = (ints("b", 0, 2), ints("e", 2, 2), ints("s", 1, 1))
+    cut = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("z",), "StridedSliceOptions")
+    join = Op("CONCATENATION", ("z", "x"), ("y",), "ConcatenationOptions", {"Axis": 1})
+    fill = Op("PAD", ("z", "p"), ("w",))
+    borders = constant("p", np.array([[0, 0], [1, 2]], np.int32))
+    tensors = (Tensor("x", (2, 4)), *places, Tensor("z", (2, 0)), borders, Tensor("w", (2, 3)), Tensor("y", (2, 4)))
+    graph, x = tflite.read(model(tensors, (cut, join, fill), ("x",), ("y", "w")), "empty.tflite"), data("float32", 2, 4)
+    joined, padded = run(graph, (x,))
+    assert (joined == x).all() and padded.shape == (2, 3) and not padded.any()
+    nothing = (Tensor("x", (2, 4)), ints("n", 0, 2), Tensor("y", (0, 8)))
+    check(Op("TILE", ("x", "n"), ("y",)), nothing, lambda x: np.tile(x, (0, 2)), x)

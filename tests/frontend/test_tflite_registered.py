@@ -41,6 +41,6 @@ def test_the_only_one_that_is_not_is_code_for_another_chip() -> None:
 def test_everybody_is_told_what_to_do() -> None:
     hints = {
         name: hint(name)
-        for name in ("WHERE", "UNIQUE", "RNN", "RANDOM_UNIFORM", "HASHTABLE_FIND", "CUSTOM:FlexErf", "ANY")
+        for name in ("WHERE", "UNIQUE", "LSTM", "RANDOM_UNIFORM", "HASHTABLE_FIND", "CUSTOM:FlexErf", "ANY")
     }
     assert all(hints.values()) and len(set(hints.values())) == 6
