@@ -11,7 +11,7 @@ import pytest
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend import tflite
-from tests.frontend.tflite_model import Op, Tensor, constant, model
+from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.ops.oracle import run, single
 from tests.ops.test_tflite_kernels import data, ints
 
@@ -304,3 +304,47 @@ def test_parts_without_elements() -> None:
     assert (joined == x).all() and padded.shape == (2, 3) and not padded.any()
     nothing = (Tensor("x", (2, 4)), ints("n", 0, 2), Tensor("y", (0, 8)))
     check(Op("TILE", ("x", "n"), ("y",)), nothing, lambda x: np.tile(x, (0, 2)), x)
+
+
+def test_bytes_of_other_scales_are_joined_as_in_litert() -> None:
+    """uint8, which old models have: each operand is brought to the result's scale."""
+    tensors = (
+        quantised("a", (2, 3), 0.05, 131, "UINT8"),
+        quantised("b", (2, 1), 0.1, 128, "UINT8"),
+        quantised("y", (2, 4), 0.05, 131, "UINT8"),
+    )
+    a, b = data("uint8", 2, 3), data("uint8", 2, 1)
+
+    def joined(a: Array, b: Array) -> Array:
+        moved = np.clip((b.astype(np.int64) - 128) * 2 + 131, 0, 255)
+        return np.concatenate([a, moved.astype(np.uint8)], 1)
+
+    op = Op("CONCATENATION", ("a", "b"), ("y",), "ConcatenationOptions", {"Axis": 1})
+    check(op, tensors, joined, a, b)
+
+
+def test_plain_integers_are_added_up() -> None:
+    tensors = (*(plain(name, "int32", 3, 4) for name in "abc"), plain("y", "int32", 3, 4))
+    check(
+        Op("ADD_N", ("a", "b", "c"), ("y",)), tensors, lambda a, b, c: a + b + c, *(data("int32", 3, 4) for _ in "abc")
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_variables_of_any_dtype(dtype: str) -> None:
+    handle = Tensor("v", (), "RESOURCE")
+    tensors = (plain("x", dtype, 3), handle, plain("old", dtype, 3), plain("y", dtype, 3))
+    name = {"SharedName": "memory", "Container": ""}
+    ops = [
+        Op("VAR_HANDLE", (), ("v",), "VarHandleOptions", name),
+        Op("READ_VARIABLE", ("v",), ("old",), "ReadVariableOptions"),
+        Op("ASSIGN_VARIABLE", ("v", "x"), (), "AssignVariableOptions"),
+        Op("RESHAPE", ("old",), ("y",), "ReshapeOptions", {"NewShape": (3,)}),
+    ]
+    graph = tflite.read(model(tensors, ops, ("x",), ("y",)), "variable.tflite")
+    state, before = dict[str, Array](), np.zeros(3, dtype)
+    for _ in range(3):
+        x = data(dtype, 3)
+        (found,) = run(graph, (x,), state)
+        assert (found == before).all()
+        before = x
