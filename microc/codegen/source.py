@@ -66,6 +66,7 @@ class ModelContext:
     flash_space: str
     data_needs_math: bool
     regions: tuple[tuple[int, int, str], ...]
+    stem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def tensor_of(module: Module, name: str) -> Tensor:
     return Tensor(name, name.upper(), dtypes.c_name(value.dtype), elements, value.nbytes, meaning, value.label, offset)
 
 
-def model_context(module: Module, version: str, stack_bound: int) -> ModelContext:
-    """Print every part of the module once."""
+def model_context(module: Module, version: str, stack_bound: int, stem: str = "model") -> ModelContext:
+    """Print every part of the module once. ``stem``: what the names of the files begin with."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
@@ -135,6 +136,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
         ),
+        stem=stem,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from microc import dtypes, te
+from microc.codegen.names import RESERVED
 from microc.driver.control import lower_control
 from microc.driver.kernel import groups_of, schedule_group
 from microc.driver.state import copied, in_order, partly_updated, starts_uniform, written_in_place
@@ -48,7 +49,7 @@ class _Builder:
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    c_names: dict[str, None] = field(default_factory=dict)
+    c_names: dict[str, None] = field(default_factory=lambda: dict.fromkeys(RESERVED))
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:

@@ -185,6 +185,7 @@ FAMILIES = (
     "shape",
     "softmax",
     "spectrum",
+    "suppression",
     "svdf",
     "trees",
     "window",
