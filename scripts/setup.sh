@@ -19,6 +19,8 @@ case "$requirement" in
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
+    need cmake cmake
+    need arduino-builder "arduino-builder arduino-core-avr"
     command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || browser=chromium
     # the fuzzer's library
     ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
