@@ -47,15 +47,20 @@ class Arguments(argparse.Namespace):
     plugins: list[Path]
     plugin_file: Path
     markdown: bool
-    list: bool
+    listing: bool
     format: str
     target: str
     tensors: bool
     opt_level: int
     disable_pass: list[str]
     io: str
+    protocol: str
     requantize: str
     hybrid: str
+    stream: list[tuple[str, int]]
+    hop: int
+    stream_allow: list[tuple[str, ...]]
+    rounding: str
     optimize: str
     flash: int
     ram: int
@@ -72,6 +77,10 @@ class Arguments(argparse.Namespace):
     project: Path | None
     compare: Path | None
     samples: int
+    data: Path | None
+    labels: str
+    answer: str
+    expected: Path | None
     tolerance: float
     seed: int
     action: str
@@ -139,6 +148,7 @@ def _model_commands(add: Adder) -> None:
         "compile a model into a C project",
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+        "keywords.tflite --stream 1 --stream-allow window -o firmware",
         "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
     )
     command.add_argument(
@@ -175,7 +185,9 @@ def _export_command(add: Adder) -> None:
         "model.tflite --format rust --input x.npy -o kws_model",
     )
     command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
-    command.add_argument("--list", action="store_true", help="list the formats, and how far each was tried")
+    command.add_argument(
+        "--list", dest="listing", action="store_true", help="list the formats, and how far each was tried"
+    )
     command.add_argument(
         "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
     )
@@ -251,12 +263,17 @@ def _project_commands(add: Adder) -> None:
     )  # fmt: skip
     command = add(
         "profile",
-        "time every kernel on the board",
+        "measure every layer on the board: time, products, flash, memory",
         "firmware",
+        "firmware --html report.html --csv layers.csv",
         "model.tflite --board mps2-an386 --trace trace.json",
     )
     _source(command)
-    command.add_argument("--trace", type=Path, metavar="T.json", help="write a Chrome trace, which Perfetto opens")
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
+    )
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
+    command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command = add(
         "size",
@@ -279,9 +296,13 @@ def _project_commands(add: Adder) -> None:
         "firmware",
         "model.tflite --board mps2-an386 --samples 10",
         "firmware --input x.npy --port /dev/ttyACM0",
+        "firmware --data test.npz --labels labels",
+        "firmware --data test.csv --labels class --expected outputs.npz",
     )
     _source(command)
-    command.add_argument("--samples", type=int, default=3, metavar="N", help="sets of random inputs (default: 3)")
+    command.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
+    )
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
         "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
@@ -290,6 +311,23 @@ def _project_commands(add: Adder) -> None:
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
         help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+    group = command.add_argument_group("data of your own, all of which the board is given")
+    group.add_argument(
+        "--data", type=Path, metavar="PATH",
+        help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
+        "a folder of .npy files, perhaps in folders by class",
+    )  # fmt: skip
+    group.add_argument(
+        "--labels", default="", metavar="NAME|FILE",
+        help="class numbers: an array or column of the data, or a file; gives accuracy and confusion matrix",
+    )  # fmt: skip
+    group.add_argument(
+        "--answer", default="", metavar="OUTPUT", help="the output that holds the class (default: the first)"
+    )
+    group.add_argument(
+        "--expected", type=Path, metavar="FILE",
+        help="what the outputs should be (.npz by the outputs' names, .npy, .csv); gives RMSE and cosine",
     )  # fmt: skip
 
 

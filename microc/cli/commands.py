@@ -12,8 +12,10 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
 from microc.cli.exporting import export
-from microc.cli.session import compile_model, line, profile, reading, run, verify
+from microc.cli.profile import profile
+from microc.cli.session import compile_model, line, reading, run
 from microc.cli.size import size
+from microc.cli.verify import verify
 from microc.errors import UsageError
 
 _SHOWN_SYMBOLS = 12
@@ -30,6 +32,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
+        *_stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
@@ -43,6 +46,18 @@ def compile_(arguments: Arguments) -> show.Answer:
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """How a network takes a sequence frame by frame."""
+    found = report["streaming"]
+    if found is None:
+        return []
+    rows: list[tuple[str, object]] = [("stream", f"frames a run: {found['hop']}")]
+    for name, output in found["outputs"].items():
+        gives = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
+        rows.append((f"  {name}", f"{gives}, from run {output['first'] + 1} on"))
+    return rows
 
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:

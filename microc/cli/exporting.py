@@ -13,7 +13,7 @@ def export(arguments: Arguments) -> show.Answer:
     from microc.codegen.exports import load_format
     from microc.device.boards import bare_board
 
-    if arguments.list:
+    if arguments.listing:
         return _formats()
     missing = [
         name

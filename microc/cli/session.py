@@ -1,11 +1,10 @@
-"""The commands that talk to a board: run, profile, verify."""
+"""``microc run``, and what all commands need that talk to a board: its project, its line, its inputs."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from microc.errors import UsageError
 if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
-    from microc.driver.profile import Profile
     from microc.dtypes import Array
     from microc.target import Board
 
@@ -26,20 +24,23 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.firmware import connect
 
     with opened_project(arguments) as project:
-        arrays = _load_inputs(arguments.inputs, project)
+        arrays = load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
-            ticks = device.last.max if device.last else 0
-            instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
+            ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
         _save(path, array)
     data = {
         "board": project.board.name,
+        "unit": clock.unit,
+        "unit_meaning": clock.meaning,
+        "time": clock.amount(ticks),
+        "seconds": clock.seconds(ticks),
         "ticks": ticks,
-        "tick_hz": hz,
-        "instructions": instructions,
+        "tick_hz": clock.tick_hz,
+        "instructions": clock.amount(ticks) if clock.counts else None,
         "outputs": [
             {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
@@ -49,91 +50,7 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
-    return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
-
-
-def profile(arguments: Arguments) -> show.Answer:
-    """``microc profile``."""
-    import json
-
-    import numpy as np
-
-    from microc.codegen.files import replacing
-    from microc.driver.firmware import connect
-    from microc.driver.profile import profile as measure
-    from microc.driver.verify import random_inputs
-
-    with (
-        opened_project(arguments) as project,
-        connect(project, progress=progress(arguments), **line(arguments)) as device,
-    ):
-        device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
-        result = measure(device)
-    if arguments.trace is not None:
-        with replacing(arguments.trace) as temporary:
-            temporary.write_text(json.dumps(result.to_trace(), indent=1) + "\n", encoding="utf-8")
-    return show.Answer(result.to_data(), _profile_text(result))
-
-
-def _profile_text(result: Profile) -> str:
-    """The table of kernels, its total, and what the numbers are."""
-    unit = "instructions" if result.emulated else "ticks"
-    rows = []
-    total = 0
-    for k in result.kernels:
-        time = k.ticks if k.instructions is None else k.instructions
-        total += time
-        costs = _costs(time, k.share, k.macs, k.estimated_cycles)
-        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
-    rows.append(("", "total", "", "", *_costs(total, 1.0, result.macs, result.estimated_cycles)))
-    head = ("kernel", "layer", "operators", "schedule", unit, "%", "MACs", f"{unit}/MAC", "est. cycles")
-    text = show.table(head, rows, 4)
-    note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
-    note += "; cycles are estimated from the code, not measured"
-    return f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz)}; {note}"
-
-
-def _costs(time: int, share: float, macs: int, cycles: int) -> tuple[str, ...]:
-    each = f"{time / macs:.2f}" if macs else ""
-    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, show.count(cycles)
-
-
-def verify(arguments: Arguments) -> show.Answer:
-    """``microc verify``."""
-    from microc.driver import firmware
-    from microc.driver.verify import samples
-    from microc.driver.verify import verify as compare
-
-    with opened_project(arguments) as project:
-        given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
-        library = firmware.host_library(project)
-        with firmware.connect(project, **line(arguments)) as device:
-            inputs = given or samples(device, arguments.samples, arguments.seed)
-            layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
-    if difference is not None:
-        raise difference.error(f"board {project.board.name}")
-    exact = all(c.error == 0 for c in layers)
-    data: dict[str, Any] = {
-        "board": project.board.name,
-        "samples": len(inputs),
-        "elements": sum(c.elements for c in layers),
-        "tolerance": arguments.tolerance,
-        "identical": exact,
-        "layers": [asdict(c) for c in layers],
-    }
-    rows = [
-        (
-            c.kernel,
-            show.layer(c.layer),
-            c.op,
-            show.count(c.elements),
-            f"within {c.error:.1e}" if c.error else "identical",
-        )
-        for c in layers
-    ]
-    text = show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
-    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
-    return show.Answer(data, f"{text}\n\n{end}{'every bit' if exact else 'floats within the tolerance'}")
+    return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
 
 
 def progress(arguments: Arguments) -> show.Progress | None:
@@ -161,9 +78,14 @@ def compile_model(model: Path, arguments: Arguments, board: str | Board | None =
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
         hybrid=arguments.hybrid,
+        stream=dict(arguments.stream),
+        hop=arguments.hop,
+        stream_allow=[word for words in arguments.stream_allow for word in words],
+        rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
+        protocol=arguments.protocol,
         dump=arguments.dump,
     )
 
@@ -209,7 +131,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         yield project
 
 
-def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
+def load_inputs(paths: list[Path], project: Project) -> list[Array]:
     """The arrays of .npy files, checked against the network's inputs before anything runs."""
     from microc.driver.library import checked
 

@@ -7,7 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from microc.driver.clock import Clock
 
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1
@@ -114,10 +117,11 @@ def plain(numbers: Any) -> Any:
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
-def duration(ticks: int, hz: int, instructions: int | None = None) -> str:
-    """Ticks, milliseconds, and instructions where they are known."""
-    text = f"{count(ticks)} ticks, {1000 * ticks / hz:.3f} ms"
-    return f"{text}, {count(instructions)} instructions (emulated)" if instructions is not None else text
+def duration(clock: Clock, amount: int) -> str:
+    """An amount of a board's unit, the time where it is one, and what the unit is."""
+    seconds = clock.seconds(amount)
+    time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
+    return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"
 
 
 LAYER_WIDTH = 48

@@ -29,7 +29,11 @@ def size(arguments: Arguments) -> show.Answer:
         data = report.to_data()
         text = _text(report)
         if arguments.csv is not None:
-            write_csv(arguments.csv, ("part", "steps", "symbol", "source", "section", "kind", "bytes"), _rows(report))
+            write_csv(
+                arguments.csv,
+                ("part", "network", "steps", "symbol", "source", "section", "kind", "bytes"),
+                _rows(report),
+            )
         if before is not None:
             data["changes"] = compare(before, report)
             text = _changes(data["changes"])
@@ -81,11 +85,11 @@ def _read_report(path: Path) -> Any:
 
 def _rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
     for s in report.symbols:
-        yield s.part, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
+        yield s.part, s.network, " ".join(map(str, s.steps)), s.name, s.source, s.section, s.kind, s.size
 
 
 def _text(report: SizeReport) -> str:
-    from microc.driver.size import PARTS
+    from microc.driver.owners import PARTS
 
     rows = [
         (part, PARTS[part], show.count(sizes["text"] + sizes["data"]), show.count(sizes["data"] + sizes["bss"]))
@@ -94,15 +98,24 @@ def _text(report: SizeReport) -> str:
     rows.append(("total", f"size(1): text {report.text}, data {report.data}, bss {report.bss}",
                  show.count(report.flash), show.count(report.ram)))  # fmt: skip
     parts = show.table(("part", "what it is", "flash", "RAM"), rows, 2)
+    several = len({layer.network for layer in report.layers}) > 1
     layers = show.table(
         ("step", "layer", "operators", "code", "constants", "flash", "%", "arena"),
         [
-            (layer.step, show.layer(layer.layer), layer.op, _code(layer.code, layer.shared_code), show.count(layer.constants),
-             show.count(layer.flash), f"{100 * layer.flash / max(report.flash, 1):.1f}", show.count(layer.arena))
+            (
+                f"{layer.network} {layer.step}" if several else layer.step,
+                show.layer(layer.layer),
+                layer.op,
+                show.count(layer.code) + ("*" if layer.shared_code else ""),
+                show.count(layer.constants),
+                show.count(layer.flash),
+                f"{100 * layer.flash / max(report.flash, 1):.1f}",
+                show.count(layer.arena),
+            )
             for layer in report.layers
         ],
         3,
-    )  # fmt: skip
+    )
     symbols = show.table(
         ("largest symbols", "part", "source", "section", "bytes"),
         [(s.name, s.part, s.source, s.section, show.count(s.size)) for s in report.symbols[:_SHOWN_SYMBOLS]],
@@ -112,10 +125,6 @@ def _text(report: SizeReport) -> str:
     if any(layer.shared_code for layer in report.layers):
         note += "\n*: shares functions with other layers; its part of them is counted"
     return f"{parts}\n\n{layers}\n{note}\n\n{symbols}"
-
-
-def _code(code: int, shared: int) -> str:
-    return show.count(code) + ("*" if shared else "")
 
 
 def _changes(changes: dict[str, Any]) -> str:

@@ -33,6 +33,15 @@ def wish(text: str) -> tuple[str, str]:
     return name or "*", word
 
 
+def axis(text: str) -> tuple[str, int]:
+    """NAME=AXIS, or the number alone, which speaks of all inputs."""
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else "*"), int(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
+
+
 def bytes(text: str) -> int:
     units = {"K": 1024, "M": 1024 * 1024}
     digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from microc.codegen.memory import Memory
-from microc.module import Module, Value
+from microc.module import Module, Streaming, Value
 
 SCHEMA_VERSION = 2
 
@@ -37,6 +38,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "options": dict(module.options),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "tensors": [_tensor(module, name) for name in memory.names],
         "memory": memory.arena(),
         "kernels": [
@@ -59,6 +61,12 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
             for k, call in enumerate(module.calls)
         ],
     }
+
+
+def streaming_data(streaming: Streaming) -> dict[str, Any]:
+    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
+    return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
 def table(modules: Sequence[Module], version: str) -> dict[str, Any]:

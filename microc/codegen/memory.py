@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from microc.module import Call, Module
@@ -24,16 +25,17 @@ class Memory:
             while base in views:
                 base, start = views[base].base, start + views[base].offset
             self._spans[name] = base, start, start + value.nbytes
-        self._writes: dict[str, list[int]] = defaultdict(list)
+        self._writes: dict[str, list[tuple[int, str]]] = defaultdict(list)  # by base: steps, and the names they use
         self._reads: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for step, call in enumerate(module.calls):
             for name in call.writes:
-                self._writes[name].append(step)
+                self._writes[self._spans[name][0]].append((step, name))
             for name in call.reads:
                 self._reads[self._spans[name][0]].append((step, name))
         for name in module.outputs:
             self._reads[self._spans[name][0]].append((len(module.calls), name))
-        made = (n for n, value in module.values.items() if value.storage == "intermediate" and n in self._writes)
+        written = {name for call in module.calls for name in call.writes}
+        made = (n for n, value in module.values.items() if value.storage == "intermediate" and n in written)
         self.names = tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *made)))
 
     def arena(self) -> list[dict[str, Any]]:
@@ -56,8 +58,8 @@ class Memory:
         return [
             name
             for name in near
-            if (name in ready or any(k < step for k in self._writes[name]))
-            and any(self._meet(name, other) for other in call.reads)
+            if any(self._meet(name, other) for other in call.reads)
+            and (name in ready or any(k < step for k in self._steps(self._writes, name)))
         ]
 
     def constants(self, call: Call) -> list[dict[str, Any]]:
@@ -90,9 +92,13 @@ class Memory:
     def _lifetime(self, name: str) -> tuple[int, int]:
         if name in self.module.state:
             return BEFORE, len(self.module.calls)
-        first = BEFORE if name in self.module.inputs else min(self._writes[name], default=BEFORE)
-        reads = (step for step, other in self._reads[self._spans[name][0]] if self._meet(name, other))
-        return first, max((first, *self._writes[name], *reads))
+        writes, reads = self._steps(self._writes, name), self._steps(self._reads, name)
+        first = BEFORE if name in self.module.inputs else min(writes, default=BEFORE)
+        return first, max((first, *writes, *reads))
+
+    def _steps(self, uses: Mapping[str, Sequence[tuple[int, str]]], name: str) -> list[int]:
+        """The steps that use a name's memory."""
+        return [step for step, other in uses[self._spans[name][0]] if self._meet(name, other)]
 
     def _meet(self, one: str, other: str) -> bool:
         """Whether two names speak of the same memory, in part at least."""

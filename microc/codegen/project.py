@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from microc import paths
 from microc.codegen.data import definition
 from microc.codegen.manifest import manifest, table, to_json
 from microc.codegen.memory import Memory
+from microc.codegen.mlperf import benchmark_main
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
@@ -47,8 +49,17 @@ RUNTIME_OPTIMISATION = "-Os"
 
 RESERVED = frozenset({"board", "runtime", "build", "firmware", "m"})
 """Folders and targets of a project, which no network of several may be called after."""
-RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
-RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
+RUNTIME = (
+    "SPEC.md",
+    "include/microc_frame.h",
+    "include/microc_mlperf.h",
+    "include/microc_port.h",
+    "include/microc_rpc.h",
+)
+RUNTIME_SOURCES = MappingProxyType(
+    {"rpc": ("src/microc_frame.c", "src/microc_rpc.c"), "mlperf": ("src/microc_mlperf.c",)}
+)
+"""C files of the runtime by protocol."""
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
 LARGE_RAM = 96 * 1024
@@ -184,7 +195,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         Network(f"{module.name}/" if several else "", model_context(module, version, stack_bound(module)))
         for module in modules
     )
-    context = _project_context(networks, shared_arena(modules), board, modules[0].options["optimize"])
+    context = _project_context(networks, shared_arena(modules), board, modules[0].options)
     files: dict[str, str | bytes] = {}
     for network, module in zip(networks, modules, strict=True):
         own = {
@@ -196,12 +207,13 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         files.update({network.folder + name: text for name, text in own.items()})
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
-    files["main.c"] = render("project/main.c.j2", context)
+    protocol = modules[0].options["protocol"]
+    files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
     files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _buffers(board)
     if context.has_linker_script:
         files["board/linker.ld"] = render("board/linker.ld.j2", board)
     runtime = paths.runtime_c()
-    for name in (*RUNTIME, *RUNTIME_SOURCES, *board.raw["build"]["sources"], *_headers(runtime)):
+    for name in (*RUNTIME, *RUNTIME_SOURCES[protocol], *board.raw["build"]["sources"], *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files["board/board.json"] = to_json(dict(board.raw))
     files["manifest.json"] = to_json(
@@ -242,7 +254,9 @@ def _buffers(board: Board) -> str:
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _project_context(networks: tuple[Network, ...], shared: int, board: Board, optimize: str) -> ProjectContext:
+def _project_context(
+    networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str]
+) -> ProjectContext:
     build = board.raw["build"]
     names = [n.model.name for n in networks]
     return ProjectContext(
@@ -256,8 +270,8 @@ def _project_context(networks: tuple[Network, ...], shared: int, board: Board, o
         is_host=board.target.isa == "host",
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
-        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
-        optimisation=optimisation(board.target, optimize),
+        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
+        optimisation=optimisation(board.target, options["optimize"]),
         runtime_optimisation=RUNTIME_OPTIMISATION,
         has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )

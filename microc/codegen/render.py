@@ -13,13 +13,13 @@ from microc import paths
 
 
 @lru_cache(maxsize=32)
-def environment(folder: Path | None = None) -> jinja2.Environment:
-    """The environment over the project's templates; those of ``folder`` come first."""
+def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
+    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is."""
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # the output is C, not HTML
+        autoescape=html,
     )
     env.filters["comment"] = safe_comment
     return env
@@ -34,6 +34,11 @@ def safe_comment(text: str) -> str:
 def render(template: str, context: Any, folder: Path | None = None) -> str:
     """One template filled from a frozen context class (its fields are the template's names); ``folder`` may have it, too."""
     return environment(folder).get_template(template).render(_names(context))
+
+
+def render_html(template: str, context: Any) -> str:
+    """The same for a page of HTML: text from models and boards stays text."""
+    return environment(html=True).get_template(template).render(_names(context))
 
 
 def render_line(text: str, context: Any) -> str:

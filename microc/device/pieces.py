@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,11 +22,13 @@ KINDS = ("text", "data", "bss")
 class Piece:
     """Bytes that belong together. ``names``: the symbols there, aliases too, none for what lies between symbols.
 
-    ``source``: base name of the file it was compiled from, empty if nothing tells. ``kind`` is one of :data:`KINDS`.
+    ``source``: base name of the file it was compiled from, empty if nothing tells; ``unit``: which of the files of that name it
+    was, in the order of the link, known of local symbols. ``kind`` is one of :data:`KINDS`.
     """
 
     names: tuple[str, ...]
     source: str
+    unit: int
     section: str
     kind: str
     address: int
@@ -36,6 +39,7 @@ class Piece:
 class _Symbol:
     name: str
     source: str
+    unit: int
     address: int
     size: int
     section: int
@@ -75,17 +79,18 @@ def _global_symbols(elf: ELFFile) -> Iterator[Any]:
 def _symbols(elf: ELFFile, sources: dict[str, str]) -> Iterator[_Symbol]:
     """Functions and objects, and labels that assembler programs give code without saying how long it is."""
     thumb = 1 if elf["e_machine"] == "EM_ARM" else 0
-    file = ""
+    file, seen = "", Counter[str]()
     for symbol in _table(elf):
         kind, local = symbol["st_info"]["type"], symbol["st_info"]["bind"] == "STB_LOCAL"
         if kind == "STT_FILE":
             file = PurePath(symbol.name).name
+            seen[file] += 1
         elif isinstance(symbol["st_shndx"], int) and (
             kind in ("STT_FUNC", "STT_OBJECT") or (kind == "STT_NOTYPE" and not local)
         ):
             address = symbol["st_value"] & ~thumb if kind == "STT_FUNC" else symbol["st_value"]
-            source = file if local else sources.get(symbol.name, "")
-            yield _Symbol(symbol.name, source, address, symbol["st_size"], symbol["st_shndx"])
+            source, unit = (file, seen[file] - 1) if local else (sources.get(symbol.name, ""), 0)
+            yield _Symbol(symbol.name, source, unit, address, symbol["st_size"], symbol["st_shndx"])
 
 
 def _cut(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
@@ -103,12 +108,15 @@ def _cut(elf: ELFFile, sources: dict[str, str]) -> Iterator[Piece]:
         named = (
             inside if kind == "text" else [s for s in inside if s.size]
         )  # elsewhere such labels are marks of the linker
-        for names, source, begin, end in _parts(named, start, start + size):
-            yield Piece(names, source, section.name, kind, begin, end - begin)
+        for same, begin, end in _parts(named, start, start + size):
+            of = next((s for s in same if s.source), None)
+            source, unit = (of.source, of.unit) if of else ("", 0)
+            names = tuple(dict.fromkeys(s.name for s in same))
+            yield Piece(names, source, unit, section.name, kind, begin, end - begin)
 
 
-def _parts(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[tuple[str, ...], str, int, int]]:
-    """The range cut into parts: each symbol's, and what lies between. A symbol without a size reaches to the next one."""
+def _parts(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[list[_Symbol], int, int]]:
+    """The range cut into parts, with the symbols there: none between two. A symbol without a size reaches to the next one."""
     places = [(address, list(group)) for address, group in groupby(symbols, key=lambda s: s.address)]
     at = start
     for k, (address, group) in enumerate(places):
@@ -117,9 +125,8 @@ def _parts(symbols: list[_Symbol], start: int, stop: int) -> Iterator[tuple[tupl
         if address < at or end == address:
             continue  # inside of another symbol
         if address > at:
-            yield (), "", at, address
-        source = next((s.source for s in group if s.source), "")
-        yield tuple(dict.fromkeys(s.name for s in group)), source, address, end
+            yield [], at, address
+        yield group, address, end
         at = end
     if at < stop:
-        yield (), "", at, stop
+        yield [], at, stop

@@ -10,6 +10,7 @@ from typing import Any, overload
 from microc import __version__
 from microc.codegen.exports import Package, export_files
 from microc.codegen.files import write_tree
+from microc.codegen.manifest import streaming_data
 from microc.codegen.project import project_files, shared_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
@@ -41,6 +42,7 @@ class Program:
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
         is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands;
         ``streamed``: the layers that it computes row by row, and what that costs (None if it is one layer).
+        ``streaming``: how a run takes some frames of a sequence (:class:`~microc.module.Streaming`; None if it takes all).
         ``without_streams``: arena and estimated instructions if there were no such kernels (None if there are none).
         """
         module, plan = self.module, self.module.plan
@@ -62,6 +64,7 @@ class Program:
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,
+            "streaming": None if module.streaming is None else streaming_data(module.streaming),
             "without_streams": asdict(module.plain) if module.plain else None,
             "planner": plan.planner,
             "io_in_arena": plan.io_in_arena,

@@ -18,13 +18,14 @@ from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.project import shared_source
 from microc.device.boards import load_copy
 from microc.device.client import Client, Progress
-from microc.device.emulator import Emulator, instructions
+from microc.device.emulator import Emulator
 from microc.device.flash import flash, load
 from microc.device.info import Stats, Timing
 from microc.device.ports import find_port
 from microc.device.runners import select_runner
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.device.transport import Transport, open_transport
+from microc.driver.clock import Clock
 from microc.driver.export import build_library
 from microc.driver.fit import link_overflow
 from microc.driver.library import Library, checked
@@ -65,11 +66,6 @@ class Project:
     def emulated(self) -> bool:
         return "emulator" in self.board.raw
 
-    @property
-    def counted(self) -> bool:
-        """Whether the emulator's time follows the instructions."""
-        return "ticks_per_instruction" in self.board.raw.get("emulator", {})
-
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
@@ -99,6 +95,12 @@ def open_project(folder: str | Path, model: str = "") -> Project:
     sources = root / names[index] if "models" in data else root
     own = _manifest(sources / MARKER) if "models" in data else data
     return Project(root, own, load_copy(root / "board" / "board.json", own["board"]), index, sources)
+
+
+def networks(project: Project) -> tuple[Project, ...]:
+    """All networks of a project's firmware, in the board's order; the project itself where it has one."""
+    names = _manifest(project.folder / MARKER).get("models", ())
+    return tuple(open_project(project.folder, name) for name in names) or (project,)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -148,12 +150,14 @@ def host_library(project: Project) -> Library:
 class Device:
     """A board that runs a project: a process for the host board, an emulator, or hardware on a serial line.
 
-    ``last`` is the timing of the last :meth:`run`, in ticks of :attr:`tick_hz`.
+    ``last`` is the timing of the last :meth:`run`, in ticks, which :attr:`clock` makes something of. ``emulated``: it is an
+    emulator that we run.
     """
 
-    def __init__(self, project: Project, client: Client) -> None:
+    def __init__(self, project: Project, client: Client, emulated: bool = False) -> None:
         self.project = project
         self.client = client
+        self.emulated = emulated
         self.last: Timing | None = None
         self._tensors = project.tensors
         self._index = {name: k for k, name in enumerate(self._tensors)}
@@ -163,6 +167,11 @@ class Device:
     @property
     def tick_hz(self) -> int:
         return self.client.info.tick_hz
+
+    @property
+    def clock(self) -> Clock:
+        """What ticks are."""
+        return Clock(self.project.board, self.tick_hz, self.emulated)
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -210,7 +219,7 @@ class Device:
 
     def instructions(self, ticks: int) -> int | None:
         """Instructions that took ``ticks`` on a board whose emulator counts them; None on any other."""
-        return instructions(self.project.board, ticks) if self.project.counted else None
+        return self.clock.amount(ticks) if self.clock.counts else None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""
@@ -238,16 +247,24 @@ def connect(
     answers, or when the board runs another build.
     """
     project = project if isinstance(project, Project) else open_project(project)
+    protocol = project.manifest["options"]["protocol"]
+    if protocol != "rpc":
+        raise UsageError(
+            f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
+            where=str(project.folder),
+            hint="compile it with --protocol rpc",
+        )
     with ExitStack() as stack:
+        emulated = False
         if port or not (project.emulated or project.board.target.isa == "host"):
             port = find_port(project.board) if port in ("", AUTO) else port
             transport, reconnect = _open(project, port, bauds), patience
         else:
-            own = (
-                stack.enter_context(Emulator(project.board, project.elf)).url if project.emulated else _process(project)
-            )
+            emulated = project.emulated
+            own = stack.enter_context(Emulator(project.board, project.elf)).url if emulated else _process(project)
             transport, reconnect = open_transport(own), 0.0
-        yield stack.enter_context(_session(project, transport, patience, progress, reconnect))
+        session = _session(project, transport, patience, progress, reconnect=reconnect, emulated=emulated)
+        yield stack.enter_context(session)
 
 
 def _process(project: Project) -> str:
@@ -284,11 +301,13 @@ def _session(
     transport: Transport,
     patience: float,
     progress: Progress | None = None,
+    *,
     reconnect: float = 0.0,
+    emulated: bool = False,
 ) -> Iterator[Device]:
     with Client(transport, patience / _ATTEMPTS, reconnect=reconnect, model=project.index, progress=progress) as client:
         client.expect(project.manifest["fingerprint"])
-        yield Device(project, client)
+        yield Device(project, client, emulated)
 
 
 def flash_project(
@@ -318,5 +337,5 @@ def flash_project(
         raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
     with Emulator(project.board, None, debug=True) as emulator:
         command = load(emulator, project.elf)
-        with _session(project, open_transport(emulator.url), patience):
+        with _session(project, open_transport(emulator.url), patience, emulated=True):
             return (command,), True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from microc.driver.size import PARTS, SizeReport
+from microc.driver.owners import PARTS
+from microc.driver.size import SizeReport
 from microc.errors import UsageError
 
 

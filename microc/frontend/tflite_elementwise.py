@@ -1,4 +1,4 @@
-"""Spellings of TFLite's operators on numbers, one by one: arithmetic, functions, bits; and products of matrices."""
+"""Spellings of TFLite's operators on numbers, one by one: arithmetic, functions, bits."""
 
 from __future__ import annotations
 
@@ -178,25 +178,10 @@ def l2_normalization(application: Application) -> None:
     application.result("l2_normalize", (application.operand(0),), rounding(application))
 
 
-def batch_matmul(application: Application) -> None:
-    """BATCH_MATMUL; an adjoint operand is transposed first."""
-    fields = application.operator.options.fields("BatchMatMulOptions")
-    operands = []
-    for position, adjoint in ((0, fields.integer("AdjX")), (1, fields.integer("AdjY"))):
-        value = application.operand(position)
-        rank = len(application.rank(value, 2, 3, 4, 5))
-        if adjoint:
-            axes = (*range(rank - 2), rank - 1, rank - 2)
-            value = application.emit("transpose", (value,), {"axes": axes})
-        operands.append(value)
-    application.result("matmul", operands, rounding(application))
-
-
 SPELLINGS: Mapping[str, Spelling] = {
     "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "ATAN2": binary("atan2", dtypes=FLOAT),
-    "BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16")),
     "ADD_N": Spelling(add_n, _INT8),
     "BITWISE_XOR": stored("bit_xor", _BITS),
     "CEIL": unary("ceil"),

@@ -37,6 +37,12 @@ def _planes(kind: TensorType, axis: int) -> tuple[int, int, int]:
     return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
 
 
+def _copied(call: OpCall, var: Var, extent: int, store: ir.Store) -> Stmt:
+    """A copy of elements that lie side by side, by words where the core reads them anywhere."""
+    kind = "vectorized" if call.target.has("unaligned") else "serial"
+    return ir.For(var, ir.const(extent, "int32"), store, kind)
+
+
 # ---------------------------------------------------------------- shift_in
 
 
@@ -64,8 +70,8 @@ def _compute_shift(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (old, new), (out,) = operands, results
         n, i, j = Var("n"), Var("i"), Var("j")
-        stay = ir.loops([(i, kept)], ir.Store(out, (n, i), old[n, i + added]))
-        come = ir.loops([(j, added)], ir.Store(out, (n, j + kept), new[n, j]))
+        stay = _copied(call, i, kept, ir.Store(out, (n, i), old[n, i + added]))
+        come = _copied(call, j, added, ir.Store(out, (n, j + kept), new[n, j]))
         return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
 
     tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
@@ -131,12 +137,15 @@ def _compute_slice(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (frames, at, new), (out,) = operands, results
         n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
-        place = _start(at, kept // fresh, fresh) + t * step + first
-        wrapped = ir.select(place >= kept, place - kept, place)
-        past = ir.loops([(t, old), (i, inner)], ir.Store(out, (n, t, i), frames[n, wrapped, i]))
-        now = ir.loops([(u, count - old), (j, inner)], ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]))
+        start, place, source = Var("start"), Var("place"), Var("source")
+        fetch = _copied(call, i, inner, ir.Store(out, (n, t, i), frames[n, source, i]))
+        wrapped = ir.Let(source, ir.select(place >= kept, place - kept, place), fetch)
+        past = ir.loops([(t, old)], ir.Let(place, start + t * step + first, wrapped))
+        take = _copied(call, j, inner, ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]))
+        now = ir.loops([(u, count - old)], take)
         parts = [part for part, size in ((past, old), (now, count - old)) if size]
-        return ir.loops([(n, outer)], ir.seq(*parts))
+        body = ir.loops([(n, outer)], ir.seq(*parts))
+        return ir.Let(start, _start(at, kept // fresh, fresh), body) if old else body
 
     tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
     return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build)[0]
@@ -162,11 +171,10 @@ def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
-        n, m, i, j = Var("n"), Var("m"), Var("i"), Var("j")
-        place = _start(at, kept // fresh, fresh) * inner + j
-        put = ir.loops([(n, outer), (j, fresh * inner)], ir.Store(out, (n, place), new[n, j]))
+        n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
+        put = ir.loops([(n, outer)], _copied(call, j, fresh * inner, ir.Store(out, (n, start + j), new[n, j])))
         copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
-        return ir.seq(*copies, put)
+        return ir.seq(*copies, ir.Let(start, _start(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
     before = (ring.tensor((outer, kept * inner)),) if whole else ()

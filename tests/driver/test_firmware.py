@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -62,10 +61,7 @@ def test_profile(device: microc.Device) -> None:
     result = profile(device)
     assert result.macs == 30528 and result.ticks == sum(k.ticks for k in result.kernels)
     assert sum(k.share for k in result.kernels) == pytest.approx(1.0)
-    events = result.to_trace()["traceEvents"]
-    assert [e["ph"] for e in events] == ["X"] * len(result.kernels)
-    for before, after in itertools.pairwise(events):
-        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+    assert result.unit == "ticks" and result.time == result.ticks > 0 and result.size is not None
 
 
 def test_verify_agrees(host: firmware.Project, device: microc.Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.driver import digits
 from tests.transform.network import Network
 
 
-def built(folder: Path, board: str, **options: str) -> firmware.Project:
+def built(folder: Path, board: str, **options: Any) -> firmware.Project:
     project = firmware.open_project(microc.compile(digits.INT8, board=board, **options).write(folder / board))
     firmware.build(project)
     return project
@@ -108,6 +109,31 @@ def test_functions_that_layers_share(tmp_path: Path) -> None:
     assert first.shared_code == second.shared_code == size > 0
     assert sum(layer.code for layer in report.layers) == report.parts()["kernels"]["text"]
     assert abs(first.code - second.code) <= len(shared)
+
+
+def test_several_networks(tmp_path: Path) -> None:
+    """Each has its own layers, though all call their files and some of their functions alike."""
+    folder = microc.bundle(
+        microc.compile(digits.INT8, board="host", name="plain"),
+        microc.compile(digits.INT8, board="host", name="small", optimize="balanced", opt_level=1),
+        microc.compile(digits.FLOAT, board="host", name="real"),
+    ).write(tmp_path / "all")
+    firmware.build(firmware.open_project(folder))
+    report = measure(firmware.open_project(folder, "small"))
+    assert report == measure(firmware.open_project(folder, "plain"))
+    code, weights = 0, 0
+    for name in ("plain", "small", "real"):
+        project = firmware.open_project(folder, name)
+        layers = report.of_network(name)
+        assert [layer.layer for layer in layers] == [k["layer"] for k in project.manifest["kernels"]]
+        assert sum(layer.constants for layer in layers) == report_weights(project)
+        objects = pieces(folder / "build" / name / "model.o")
+        own = sum(p.size for p in objects if p.names and p.kind == "text" and not p.names[0].startswith(name))
+        assert sum(layer.code for layer in layers) == own
+        code, weights = code + own, weights + report_weights(project)
+    parts = report.parts()
+    assert (parts["kernels"]["text"], parts["weights"]["text"]) == (code, weights)
+    assert parts["arena"]["bss"] > 0
 
 
 def test_a_firmware_of_ones_own(host: firmware.Project, tmp_path: Path) -> None:
