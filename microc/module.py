@@ -9,7 +9,26 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.tir.ir import PrimFunc
+from microc.tir.ir import Expr, PrimFunc, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size that is known when the network runs only: a multiple of ``step`` from ``minimum`` to ``maximum``.
+
+    ``name`` is an identifier, ``label`` the model's own name for it.
+    """
+
+    name: str
+    label: str
+    minimum: int
+    maximum: int
+    step: int = 1
+
+    @property
+    def scalar(self) -> Var:
+        """What kernels call it."""
+        return Var(f"size_{self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +37,8 @@ class Value:
     ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial).
 
     ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
-    source's name for it, for comments.
+    source's name for it, for comments. Where the shape depends on sizes, ``shape`` is the one at their maxima, and ``extents``
+    are expressions over them.
     """
 
     name: str
@@ -29,6 +49,7 @@ class Value:
     scale: float | None = None
     zero_point: int | None = None
     label: str = ""
+    extents: tuple[Expr, ...] = ()
 
     @property
     def align(self) -> int:
@@ -129,7 +150,7 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``plain``: what it would take if no layers were streamed; None if none are.
+    ``plain``: what it would take if no layers were streamed; None if none are. ``sizes``: what the caller of a run tells.
     """
 
     name: str
@@ -145,6 +166,7 @@ class Module:
     fingerprint: str = ""
     nominal_macs: int = 0
     plain: Plain | None = None
+    sizes: tuple[Size, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -9,13 +9,17 @@ from pathlib import Path
 
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
+from microc.driver.family import Family, read_family
+from microc.driver.general import GeneralMaker
 from microc.driver.kernel import groups_of
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.ram import Search, arena, ram_refusal, stream_within
+from microc.driver.sizes import open_sizes
 from microc.driver.stream import Chain, LoweredStream, Streams
+from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Module, Plain
 from microc.plan.plan import plan_module
@@ -50,6 +54,9 @@ def compile_model(
     FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
+    if options.bounds:
+        with active(options.plugins):
+            return _with_sizes(source, target, options, progress, room)
     return compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
 
 
@@ -93,6 +100,26 @@ def _compiled(
     return found
 
 
+def _with_sizes(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Module:
+    """The planned module of a model some of whose sizes are told when it runs."""
+    sizes, read = open_sizes(source, options)
+    family = read_family(sizes, lambda at: optimise(read(at), replace(options, dump=None)))
+    flash = room.flash if room else 0
+    module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
+    module = plan_module(module, io_in_arena=options.io_in_arena)
+    macs = count_macs(read({size.label: size.maximum for size in sizes}))
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs)
+    if options.ram and arena(module) > options.ram:
+        raise FitError(
+            f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",
+            where=module.source,
+            hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
+        )
+    return module
+
+
 def _arena_room(module: Module, room: int) -> int:
     """What is left of the board's RAM for the arena by inputs and outputs outside of it; 0: any amount."""
     outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
@@ -100,12 +127,21 @@ def _arena_room(module: Module, room: int) -> int:
 
 
 def build_within_budget(
-    graph: Graph, target: Target, source: str, options: Options, progress: Progress | None, room: int
+    graph: Graph,
+    target: Target,
+    source: str,
+    options: Options,
+    progress: Progress | None,
+    room: int,
+    family: Family | None = None,
 ) -> tuple[Module, Goal]:
-    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not."""
+    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
+
+    ``family``: the graph at other sizes, where they vary.
+    """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        module = _built(graph, target, source, goal, progress)
+        module = _built(graph, target, source, goal, progress, family=family)
         if all(flash_bytes(module) <= limit for limit in limits):
             return module, goal
     if options.flash and least_flash(module) > options.flash:
@@ -120,8 +156,12 @@ def _built(
     goal: Goal,
     progress: Progress | None,
     streams: Sequence[LoweredStream] = (),
+    family: Family | None = None,
 ) -> Module:
     """The graph as kernels and calls, with what they cost."""
+    if family is not None:
+        module = build_module(graph, target, source, goal, progress, make=GeneralMaker(family, target, goal))
+        return estimated(replace(module, sizes=family.sizes), target)
     module = build_module(graph, target, source, goal, progress, streams)
     return estimated(merge_kernels(module) if goal.price else module, target)
 

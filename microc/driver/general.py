@@ -1,0 +1,216 @@
+"""Functions for a whole family of sizes: each is scheduled once, made at every point, and generalised.
+
+A schedule that shapes the loops differently from size to size (tails, tiles that fit by accident) is no candidate; the loops as
+they are written always are. What was made is compared with the function of the smallest sizes, where borders meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from microc.driver.control import LoweredControl, groups_inside, place_control
+from microc.driver.family import Family
+from microc.driver.kernel import alias_of, groups_of
+from microc.driver.maker import Maker
+from microc.dtypes import Array, to_numpy
+from microc.errors import InternalError, ScheduleError, UnsupportedError
+from microc.graph.ir import Graph, Node
+from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
+from microc.ops.registry import Alias
+from microc.schedule.choose import Choice, choose
+from microc.schedule.meaning import meanings
+from microc.schedule.rules import candidates
+from microc.schedule.schedule import Schedule, replay
+from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.generalise import Unlike, generalise, instantiate
+from microc.tir.interp import execute
+from microc.tir.lower import lower, lower_plainly
+from microc.tir.verify import verify
+
+Nodes = Sequence[Node]
+Lower = Callable[[ir.PrimFunc], ir.PrimFunc]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to make a group's function: algorithm of the anchor, schedule at the first point, lowering."""
+
+    algorithm: str
+    schedule: Schedule
+    lower: Lower
+
+    def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Choice]:
+        """The group of another size in the same way; ScheduleError where that is not possible."""
+        first = nodes[0]
+        if self.algorithm:
+            first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
+        group = lower_group(graph, (first, *nodes[1:]), target, "kernel")
+        schedule = replay(group.func, self.schedule.trace).named(self.schedule.rule)
+        return group, Choice(schedule, self.lower(schedule.func))
+
+
+class GeneralMaker(Maker):
+    """Makes the functions of a family; groups and constants are those of its largest graph."""
+
+    def __init__(self, family: Family, target: Target, goal: Goal) -> None:
+        super().__init__(family.largest, target, goal)
+        self.family = family
+        every = (*family.graphs, family.largest, *(graph for _, graph in family.small))
+        self.every = every
+        self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in every}
+        self.nodes = {id(g): {node.outputs: node for node in g.nodes} for g in every}
+
+    # ------------------------------------------------------------ what the module is made of
+
+    def group(self, nodes: Nodes, uses: int) -> tuple[LoweredGroup, Choice]:
+        together = [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
+        way, func = self.chosen(together, uses)
+        group, choice = way.at(*together[len(self.family.graphs)], self.target)
+        return group, Choice(choice.schedule, func)
+
+    def control(self, node: Node) -> LoweredControl:
+        own = [self.nodes[id(g)][node.outputs] for g in self.every]
+        inside = [groups_inside(g, n) for g, n in zip(self.every, own, strict=True)]
+        ways = [self.chosen(together, 1)[0] for together in zip(*inside, strict=True)]
+        placed = []
+        for graph, mine in zip(self.every, own, strict=True):
+            turn = iter(ways)
+            placed.append(
+                place_control(graph, mine, lambda g, n, turn=turn: next(turn).at(g, n, self.target), reuse=False)
+            )
+        arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
+        try:
+            func = self.generalised([p.func for p in placed], arrays)
+        except Unlike as error:
+            raise _refused(str(error), str(node.loc)) from error
+        return replace(placed[len(self.family.graphs)], func=func)
+
+    def copy(self, value: str, *, constant: bool) -> ir.PrimFunc:
+        makers = [Maker(g, self.target, self.goal) for g in self.every]
+        funcs = [m.copy(value, constant=constant) for m in makers]
+        arrays = [[g.consts[value].reshape(-1)] if constant else [] for g in self.every]
+        try:
+            return self.generalised(funcs, arrays)
+        except Unlike as error:
+            raise _refused(str(error), f"copy of {value}") from error
+
+    def alias(self, node: Node) -> Alias | None:
+        found = [alias_of(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        return found[0] if all(alias == found[0] for alias in found) else None
+
+    def extents(self, value: str) -> tuple[ir.Expr, ...]:
+        return self.family.extents.get(value, ())
+
+    # ------------------------------------------------------------ ways
+
+    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> tuple[_Way, ir.PrimFunc]:
+        """The first way whose functions are alike at all sizes, and the function for all of them."""
+        reason = ""
+        for way in self.ways(*together[0], uses):
+            try:
+                made = [way.at(graph, nodes, self.target) for graph, nodes in together]
+                arrays = [_constants(group, choice.schedule) for group, choice in made]
+                return way, self.generalised([choice.func for _, choice in made], arrays)
+            except (Unlike, ScheduleError) as error:
+                reason = str(error)
+        raise _refused(reason, str(together[0][1][0].loc))
+
+    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[_Way]:
+        """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
+        groups = lower_algorithms(graph, nodes, self.target, "kernel")
+        algorithms: dict[int, str] = {}
+        left = []
+        for group in groups:
+            for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
+                left.append(schedule)
+                algorithms[id(schedule)] = str(group.anchor.attrs.get("algorithm", ""))
+        while left:
+            best = choose(left, self.target, self.goal, uses).schedule
+            yield _Way(algorithms[id(best)], best, lower)
+            left = [schedule for schedule in left if schedule is not best]
+        for group in groups[:1]:
+            plain = Schedule(group.func).named("as written")
+            algorithm = str(group.anchor.attrs.get("algorithm", ""))
+            yield _Way(algorithm, plain, lower)
+            yield _Way(algorithm, plain, lower_plainly)
+
+    def generalised(self, funcs: Sequence[ir.PrimFunc], arrays: Sequence[Sequence[Array]]) -> ir.PrimFunc:
+        """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
+
+        ``arrays``: the constants of each. Those of smaller sizes must be the leading part of the largest's.
+        """
+        count = len(self.family.graphs)
+        largest = arrays[count]
+        for parts in arrays:
+            if not all(_is_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
+                raise Unlike("a constant is computed from the sizes")
+        func = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
+        if func.scalars:
+            _verified(instantiate(func, self.family.maxima), "at the largest sizes")
+            for k, (point, _) in enumerate(self.family.small, count + 1):
+                small = _verified(instantiate(func, self.family.at(point)), f"at sizes {point}")
+                if not computes_alike(small, largest, funcs[k], arrays[k]):
+                    raise Unlike(f"it is computed by other loops at sizes {point}")
+        return func
+
+
+def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
+    """The constants of a group as its schedule stores them."""
+    given = zip(group.func.params, group.params, strict=False)
+    return [schedule.packed(buffer, param.array) for buffer, param in given if param.array is not None]
+
+
+def _is_part(part: Array, whole: Array) -> bool:
+    """Whether an array is the leading part of another, along every axis."""
+    return part.ndim == whole.ndim and np.array_equal(part, whole[tuple(slice(n) for n in part.shape)], equal_nan=True)
+
+
+def _verified(func: ir.PrimFunc, when: str) -> ir.PrimFunc:
+    try:
+        verify(func, trust_data=True)
+    except InternalError as error:
+        raise Unlike(f"{when} {error}") from error
+    return func
+
+
+def computes_alike(
+    func: ir.PrimFunc, constants: Sequence[Array], direct: ir.PrimFunc, own_constants: Sequence[Array]
+) -> bool:
+    """Whether two functions compute the same from random data, every bit of it.
+
+    The first one's tensors are flat and may be larger; it is given the constants of the largest sizes.
+    """
+    generator = np.random.default_rng(0)
+    whole, own = iter(constants), iter(own_constants)
+    flat, given = list[Array](), list[Array]()
+    for wide, buffer in zip(func.params, direct.params, strict=True):
+        if buffer.scope == "const":
+            flat.append(np.ascontiguousarray(next(whole)).reshape(-1))
+            given.append(np.ascontiguousarray(next(own)).reshape(buffer.shape))
+            continue
+        given.append(_random(buffer, generator))
+        flat.append(np.zeros(wide.size, to_numpy(wide.dtype)))
+        flat[-1][: buffer.size] = given[-1].reshape(-1)
+    made, wanted = execute(func, flat, meanings()), execute(direct, given, meanings())
+    return all(
+        m[: w.size].tobytes() == w.reshape(-1).tobytes()
+        for m, w, b in zip(made, wanted, direct.params, strict=True)
+        if b.scope == "global"
+    )
+
+
+def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
+    kind = to_numpy(buffer.dtype)
+    if kind.kind == "f":
+        return generator.standard_normal(buffer.shape).astype(kind)
+    return generator.integers(0, 2 if kind.kind == "b" else 8, buffer.shape).astype(kind)
+
+
+def _refused(what: str, where: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"this operator cannot have sizes that vary: {what}", where=where, hint="bind its sizes with --input-shape"
+    )
