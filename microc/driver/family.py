@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from microc.driver.instance import instance
 from microc.errors import MicrocError, UsageError
 from microc.graph.ir import Graph, Node
 from microc.module import Size
@@ -32,7 +33,7 @@ _QUESTIONS = 40
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``graphs[k]`` is the network at ``points[k]``, ``largest`` and ``smallest`` at the ends of the sizes.
+    """``graphs[k]`` is the network at ``points[k]``, ``largest`` at the largest sizes, ``small`` at some of the smallest.
 
     ``extents``: the shape of every value that depends on sizes, as expressions over their scalars; ``fitter`` knows the points.
     """
@@ -91,8 +92,13 @@ class _Reader:
         extents, fitter = self.rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check(shapes, largest, maxima)
-        sizes, small = self.smallest(shapes, largest, maxima)
+        sizes, starts = self.smallest(shapes, largest, maxima)
+        small = tuple((at, instance(graphs, largest, fitter, self.scalars(at))) for at in starts)
         return Family(sizes, points, graphs, largest, small, shapes, fitter)
+
+    def scalars(self, point: Point) -> dict[str, int]:
+        """Sizes by scalar."""
+        return {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
 
     # ------------------------------------------------------------ points
 
@@ -212,9 +218,8 @@ class _Reader:
 
     def check(self, extents: Mapping[str, tuple[ir.Expr, ...]], graph: Graph, point: Point) -> None:
         """UsageError where a shape is not what the rules say."""
-        sizes = {size.scalar.name: n for size, n in zip(self.sizes, point, strict=True)}
         for name, rules in extents.items():
-            told = tuple(value_at(rule, sizes) for rule in rules)
+            told = tuple(value_at(rule, self.scalars(point)) for rule in rules)
             if graph.types[name].shape != told:
                 made = graph.types[name].shape
                 raise UsageError(
@@ -223,9 +228,12 @@ class _Reader:
 
     def smallest(
         self, extents: Mapping[str, tuple[ir.Expr, ...]], largest: Graph, maxima: Point
-    ) -> tuple[tuple[Size, ...], tuple[tuple[Point, Graph], ...]]:
-        """The sizes with the minima that the model has, and its graphs there and a step further."""
-        sizes = list(self.sizes)
+    ) -> tuple[tuple[Size, ...], tuple[Point, ...]]:
+        """The sizes with the minima that the model has, and the points there and a step further.
+
+        Passes make other graphs where an axis has one element; only their inputs and outputs are compared.
+        """
+        sizes, ends = list(self.sizes), {*largest.inputs, *largest.outputs}
         for k, size in enumerate(sizes):
             first = -(-max(size.minimum, 1) // size.step) * size.step
             for n in range(first, size.maximum + 1, size.step):
@@ -240,8 +248,8 @@ class _Reader:
                 raise UsageError(
                     f"the model cannot have sizes {self.spelled(point)}", hint="give larger minima: NAME=8:64"
                 )
-            self.check(extents, graph, point)
-            small.append((point, graph))
+            self.check({name: r for name, r in extents.items() if name in ends}, graph, point)
+            small.append(point)
         return tuple(sizes), tuple(small)
 
 
