@@ -161,24 +161,27 @@ class _Reader:
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
         """The shape of every value as expressions, and a fitter over the extents that they are made of."""
         extents = [Extent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]
+        columns = {
+            (name, axis): tuple(g.types[name].shape[axis] for g in graphs)
+            for name, kind in graphs[0].types.items()
+            for axis in range(len(kind.shape))
+        }
         fitter = Fitter(extents)
+        for (name, axis), values in columns.items():  # strided extents first, which the others are made of
+            if fitter.integer(values) is None:
+                rule = self.strided(points, values, name, axis)
+                if rule is not None:
+                    extents.append(Extent(rule, values))
+                    fitter = Fitter(extents)
         found: dict[str, tuple[ir.Expr, ...]] = {}
-        for name in graphs[0].types:
-            columns = zip(*(g.types[name].shape for g in graphs), strict=True)
-            rules = []
-            for axis, values in enumerate(columns):
-                rule = fitter.integer(values)
-                if rule is None:
-                    strided_rule = self.strided(points, values, name, axis)
-                    if strided_rule is not None:
-                        extents.append(Extent(strided_rule, tuple(values)))
-                        fitter = Fitter(extents)
-                        rule = strided_rule
-                if rule is None:
-                    listed = ", ".join(f"{n} at {self.spelled(p)}" for p, n in zip(points, values, strict=True))
-                    raise UsageError(f"axis {axis} of {name} follows no rule: {listed}", hint=_PARITY)
-                rules.append(rule)
-            found[name] = tuple(rules)
+        for name, kind in graphs[0].types.items():
+            rules = [fitter.integer(columns[name, axis]) for axis in range(len(kind.shape))]
+            found[name] = tuple(rule for rule in rules if rule is not None)
+            if None in rules:
+                axis = rules.index(None)
+                at = zip(points, columns[name, axis], strict=True)
+                listed = ", ".join(f"{n} at {self.spelled(p)}" for p, n in at)
+                raise UsageError(f"axis {axis} of {name} follows no rule: {listed}", hint=_PARITY)
         return found, fitter
 
     def strided(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
@@ -223,7 +226,8 @@ class _Reader:
             if graph.types[name].shape != told:
                 made = graph.types[name].shape
                 raise UsageError(
-                    f"{name} has shape {made} at {self.spelled(point)}; the rule of other sizes gives {told}", hint=_PARITY
+                    f"{name} has shape {made} at {self.spelled(point)}; the rule of other sizes gives {told}",
+                    hint=_PARITY,
                 )
 
     def smallest(

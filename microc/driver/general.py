@@ -6,7 +6,7 @@ they are written always are. What was made is compared with the function of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,30 +27,37 @@ from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.generalise import Unlike, generalise, instantiate
+from microc.tir.hide import lowered_alike
 from microc.tir.interp import execute
-from microc.tir.lower import lower, lower_plainly
+from microc.tir.lower import lower
 from microc.tir.verify import verify
 
 Nodes = Sequence[Node]
-Lower = Callable[[ir.PrimFunc], ir.PrimFunc]
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way to make a group's function: algorithm of the anchor, schedule at the first point, lowering."""
+    """A way to make a group's function: algorithm of the anchor, schedule."""
 
     algorithm: str
     schedule: Schedule
-    lower: Lower
 
-    def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Choice]:
+    def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
         """The group of another size in the same way; ScheduleError where that is not possible."""
-        first = nodes[0]
+        first = _open(nodes[0])
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
         group = lower_group(graph, (first, *nodes[1:]), target, "kernel")
-        schedule = replay(group.func, self.schedule.trace).named(self.schedule.rule)
-        return group, Choice(schedule, self.lower(schedule.func))
+        return group, replay(group.func, self.schedule.trace).named(self.schedule.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A group at every size: as its operator says, scheduled, and its function; and the function for all sizes."""
+
+    groups: tuple[LoweredGroup, ...]
+    choices: tuple[Choice, ...]
+    func: ir.PrimFunc
 
 
 class GeneralMaker(Maker):
@@ -68,20 +75,18 @@ class GeneralMaker(Maker):
 
     def group(self, nodes: Nodes, uses: int) -> tuple[LoweredGroup, Choice]:
         together = [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
-        way, func = self.chosen(together, uses)
-        group, choice = way.at(*together[len(self.family.graphs)], self.target)
-        return group, Choice(choice.schedule, func)
+        made = self.chosen(together, uses)
+        largest = len(self.family.graphs)
+        return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
 
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         inside = [groups_inside(g, n) for g, n in zip(self.every, own, strict=True)]
-        ways = [self.chosen(together, 1)[0] for together in zip(*inside, strict=True)]
+        made = [self.chosen(together, 1) for together in zip(*inside, strict=True)]
         placed = []
-        for graph, mine in zip(self.every, own, strict=True):
-            turn = iter(ways)
-            placed.append(
-                place_control(graph, mine, lambda g, n, turn=turn: next(turn).at(g, n, self.target), reuse=False)
-            )
+        for k, (graph, mine) in enumerate(zip(self.every, own, strict=True)):
+            turn = iter([(m.groups[k], m.choices[k]) for m in made])
+            placed.append(place_control(graph, mine, lambda _, __, turn=turn: next(turn), reuse=False))  # type: ignore[misc]
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
         try:
             func = self.generalised([p.func for p in placed], arrays)
@@ -107,36 +112,45 @@ class GeneralMaker(Maker):
 
     # ------------------------------------------------------------ ways
 
-    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> tuple[_Way, ir.PrimFunc]:
-        """The first way whose functions are alike at all sizes, and the function for all of them."""
+    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> _Made:
+        """The group in the first way that makes it alike at all sizes."""
         reason = ""
-        for way in self.ways(*together[0], uses):
+        for way in self.ways(together, uses):
             try:
-                made = [way.at(graph, nodes, self.target) for graph, nodes in together]
-                arrays = [_constants(group, choice.schedule) for group, choice in made]
-                return way, self.generalised([choice.func for _, choice in made], arrays)
-            except (Unlike, ScheduleError) as error:
+                groups, schedules = zip(*(way.at(graph, nodes, self.target) for graph, nodes in together), strict=True)
+                funcs = self.lowered([schedule.func for schedule in schedules])
+                arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
+                func = self.generalised(funcs, arrays)
+                return _Made(groups, tuple(map(Choice, schedules, funcs)), func)
+            except (Unlike, ScheduleError, InternalError) as error:
                 reason = str(error)
         raise _refused(reason, str(together[0][1][0].loc))
 
-    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[_Way]:
-        """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
-        groups = lower_algorithms(graph, nodes, self.target, "kernel")
-        algorithms: dict[int, str] = {}
-        left = []
-        for group in groups:
-            for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
-                left.append(schedule)
-                algorithms[id(schedule)] = str(group.anchor.attrs.get("algorithm", ""))
-        while left:
-            best = choose(left, self.target, self.goal, uses).schedule
-            yield _Way(algorithms[id(best)], best, lower)
-            left = [schedule for schedule in left if schedule is not best]
-        for group in groups[:1]:
-            plain = Schedule(group.func).named("as written")
-            algorithm = str(group.anchor.attrs.get("algorithm", ""))
-            yield _Way(algorithm, plain, lower)
-            yield _Way(algorithm, plain, lower_plainly)
+    def ways(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> Iterator[_Way]:
+        """Schedules for the first point, the best by cost first; those for the smallest sizes, whose tiles are the smallest; then
+        loops as they are written."""
+        seen = set()
+        for graph, nodes in (together[0], together[len(self.family.graphs) + 1]):
+            left = []
+            algorithms: dict[int, str] = {}
+            for group in lower_algorithms(graph, (_open(nodes[0]), *nodes[1:]), self.target, "kernel"):
+                for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
+                    left.append(schedule)
+                    algorithms[id(schedule)] = str(group.anchor.attrs.get("algorithm", ""))
+            while left:
+                best = choose(left, self.target, self.goal, uses).schedule
+                key = algorithms[id(best)], best.trace
+                if key not in seen:
+                    seen.add(key)
+                    yield _Way(algorithms[id(best)], best)
+                left = [schedule for schedule in left if schedule is not best]
+        group = lower_algorithms(*together[0], self.target, "kernel")[0]
+        yield _Way(str(group.anchor.attrs.get("algorithm", "")), Schedule(group.func).named("as written"))
+
+    def lowered(self, funcs: Sequence[ir.PrimFunc]) -> list[ir.PrimFunc]:
+        """The functions lowered: those of points alike, the others, which they are compared with, as they are."""
+        count = len(self.family.graphs)
+        return [*lowered_alike(funcs[:count], lower), *map(lower, funcs[count:])]
 
     def generalised(self, funcs: Sequence[ir.PrimFunc], arrays: Sequence[Sequence[Array]]) -> ir.PrimFunc:
         """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
@@ -158,6 +172,11 @@ class GeneralMaker(Maker):
         return func
 
 
+def _open(node: Node) -> Node:
+    """The node told that its extents are one example of many."""
+    return replace(node, attrs={**node.attrs, "open": True})
+
+
 def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
     """The constants of a group as its schedule stores them."""
     given = zip(group.func.params, group.params, strict=False)
@@ -166,7 +185,14 @@ def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:
 
 def _is_part(part: Array, whole: Array) -> bool:
     """Whether an array is the leading part of another, along every axis."""
-    return part.ndim == whole.ndim and np.array_equal(part, whole[tuple(slice(n) for n in part.shape)], equal_nan=True)
+    if part.size == whole.size:
+        return part.tobytes() == whole.tobytes()
+    if part.ndim != whole.ndim:
+        return False
+    common = tuple(
+        slice(min(a, b)) for a, b in zip(part.shape, whole.shape, strict=True)
+    )  # a point may exceed the bounds
+    return part[common].tobytes() == whole[common].tobytes()
 
 
 def _verified(func: ir.PrimFunc, when: str) -> ir.PrimFunc:

@@ -45,7 +45,9 @@ def _part(array: Array, shape: tuple[int, ...]) -> Array:
 
 def _type(kind: TensorType, together: Sequence[TensorType], fitter: Fitter, sizes: Sizes, where: str) -> TensorType:
     columns = zip(*(t.shape for t in together), strict=True)
-    return replace(kind, shape=tuple(_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns))
+    return replace(
+        kind, shape=tuple(_integer(column, fitter, sizes, f"an axis of {where}", where) for column in columns)
+    )
 
 
 def _node(node: Node, together: Sequence[Node], fitter: Fitter, sizes: Sizes) -> Node:

@@ -25,7 +25,11 @@ DEFAULTS: Mapping[str, Attr] = {
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right."""
+    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right.
+
+    ``open``: the extents are one example of many (the attribute ``open``), so that nothing may be left out that only these do
+    not need.
+    """
 
     batch: int
     height: int
@@ -37,6 +41,7 @@ class Geometry:
     padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
     groups: int
+    open: bool = False
 
     @property
     def out_height(self) -> int:
@@ -91,6 +96,7 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
         tuple(attrs["padding"]),
         tuple(attrs["dilation"]),
         groups,
+        bool(attrs.get("open")),
     )
     if found.out_height < 1 or found.out_width < 1:
         raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")

@@ -40,10 +40,12 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
     """
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
-    (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
+    (stride_y, stride_x), (step_y, step_x), (top, left, bottom, right) = g.strides, g.dilation, g.padding
     highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    if g.open:  # some extents let the last window reach all of the padding
+        highest_row, highest_column = g.height - 1 + bottom, g.width - 1 + right
     again = even and g.pixels % 2
     by_tap = step_x > 1 or g.channels % WORD == 0
 

@@ -16,6 +16,7 @@ from microc.tir import ir
 from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
 from microc.tir.rewrite import children, free_vars, substitute_stmt, walk_all_exprs
+from microc.tir.text_print import expr_text
 
 _ON_STACK = ("register", "local")
 
@@ -78,8 +79,6 @@ class _Generaliser:
         """A parameter or workspace: its flat form and its strides. ``bound``: the shape of a constant at the bounds."""
         first = together[0]
         if bound is not None:
-            if any(n > m for b in together for n, m in zip(b.shape, bound, strict=True)):
-                bound = tuple(max(column) for column in zip(bound, *(b.shape for b in together), strict=True))
             whole = replace(first, shape=bound)
             self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
             self.flat[first.name] = replace(first, shape=(whole.size,))
@@ -176,12 +175,12 @@ class _Generaliser:
     def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
         """Sums whose terms stand in another order: matched by what they are apart from numbers."""
         if any(x.dtype != "int32" or not _is_sum(x) for x in together):
-            raise Unlike("its expressions differ from size to size")
+            raise _differ(together)
         forms = [linear(x) for x in together]
         terms = [{_skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _symbols(self.fitter)):
-            raise Unlike("its expressions differ from size to size")
+            raise _differ(together)
         total: ir.Expr = self.number([form[1] for form in forms], "int32", "a number")
         for key in sorted(terms[0]):
             atom = _deeper(self, [t[key][0] for t in terms])
@@ -193,7 +192,12 @@ def _deeper(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
     """Atoms of sums, which are no sums themselves."""
     if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
         return generaliser.expr(atoms)
-    raise Unlike("its expressions differ from size to size")
+    raise _differ(atoms)
+
+
+def _differ(together: Sequence[ir.Expr]) -> Unlike:
+    other = next(x for x in together if _skeleton(x) != _skeleton(together[0]) or x is together[-1])
+    return Unlike(f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}")
 
 
 def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:

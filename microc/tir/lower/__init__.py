@@ -34,17 +34,6 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = lower_vectorized(body)
     body = unroll_loops(body)
     body = simplify_stmt(body)
-    body, workspaces = _without_workspaces(body)
-    return _function(func, share_values(body), workspaces)
-
-
-def lower_plainly(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Plain loops as they are written: none is taken apart, so that those of any extents are alike."""
-    body, workspaces = _without_workspaces(lower_vectorized(simplify_stmt(drop_blocks(func.body))))
-    return _function(func, body, workspaces)
-
-
-def _without_workspaces(body: ir.Stmt) -> tuple[ir.Stmt, list[ir.Buffer]]:
     workspaces: list[ir.Buffer] = []
 
     def hoist(stmt: ir.Stmt) -> ir.Stmt:
@@ -54,9 +43,7 @@ def _without_workspaces(body: ir.Stmt) -> tuple[ir.Stmt, list[ir.Buffer]]:
             return stmt.body
         return stmt
 
-    return map_stmt(body, hoist), workspaces
-
-
-def _function(func: ir.PrimFunc, body: ir.Stmt, workspaces: list[ir.Buffer]) -> ir.PrimFunc:
+    body = map_stmt(body, hoist)
+    body = share_values(body)
     ordered = tuple(sorted(workspaces, key=lambda b: b.name))
     return ir.PrimFunc(func.name, func.params + ordered, body, func.annotations)
