@@ -22,6 +22,7 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.meaning import meanings
+from microc.schedule.narrow import narrowed
 from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
@@ -33,14 +34,16 @@ from microc.tir.lower import lower
 from microc.tir.verify import verify
 
 Nodes = Sequence[Node]
+_NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way to make a group's function: algorithm of the anchor, schedule."""
+    """A way to make a group's function: algorithm of the anchor, schedule, which is narrowed or not."""
 
     algorithm: str
     schedule: Schedule
+    narrow: bool = False
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
         """The group of another size in the same way; ScheduleError where that is not possible."""
@@ -117,6 +120,8 @@ class GeneralMaker(Maker):
         reason = ""
         for way in self.ways(together, uses):
             try:
+                if way.narrow:
+                    way = replace(way, narrow=False, schedule=self.narrow(way, together))
                 groups, schedules = zip(*(way.at(graph, nodes, self.target) for graph, nodes in together), strict=True)
                 funcs = self.lowered([schedule.func for schedule in schedules])
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
@@ -143,9 +148,16 @@ class GeneralMaker(Maker):
                 if key not in seen:
                     seen.add(key)
                     yield _Way(algorithms[id(best)], best)
+                    yield _Way(algorithms[id(best)], best, narrow=True)
                 left = [schedule for schedule in left if schedule is not best]
         group = lower_algorithms(*together[0], self.target, "kernel")[0]
         yield _Way(str(group.anchor.attrs.get("algorithm", "")), Schedule(group.func).named("as written"))
+
+    def narrow(self, way: _Way, together: Sequence[tuple[Graph, Nodes]]) -> Schedule:
+        """The way's schedule with tiles of one along loops that differ between the points."""
+        points = together[: len(self.family.graphs)]
+        funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
+        return replace(way.schedule, trace=narrowed(way.schedule.trace, funcs))
 
     def lowered(self, funcs: Sequence[ir.PrimFunc]) -> list[ir.PrimFunc]:
         """The functions lowered: those of points alike, the others, which they are compared with, as they are."""

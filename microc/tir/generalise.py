@@ -83,10 +83,20 @@ class _Generaliser:
             self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
             self.flat[first.name] = replace(first, shape=(whole.size,))
             return
-        size = self.number([b.size for b in together], "int32", f"the size of {first.name}")
-        columns = zip(*(b.strides for b in together), strict=True)
-        self.strides[first.name] = tuple(self.number(c, "int32", f"a stride of {first.name}") for c in columns)
+        what = f"a stride of {first.name}"
+        axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in together), strict=True)]
+        strides = [self.extent([b.strides[k] for b in together], axes[k + 1 :], what) for k in range(len(axes))]
+        size = self.extent([b.size for b in together], axes, f"the size of {first.name}")
+        self.strides[first.name] = tuple(strides)
         self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
+
+    def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
+        """A product of axes, by a rule of its own or by those of the axes."""
+        found = self.fitter.integer(values)
+        if found is None and all(axis is not None for axis in axes):
+            for axis in axes:
+                found = axis if found is None else found * axis  # type: ignore[operator]
+        return self.number(values, "int32", what) if found is None else found
 
     # ------------------------------------------------------------ statements
 

@@ -1,0 +1,30 @@
+"""A schedule for one size made one for many: along loops whose extent differs from size to size, tiles are one wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.schedule import Schedule, Step
+from microc.tir import ir
+
+
+def narrowed(trace: Sequence[Step], funcs: Sequence[ir.PrimFunc]) -> tuple[Step, ...]:
+    """The trace for functions that differ in extents, so that it leaves no tails: splits of loops that differ become splits by
+    one, and what takes a whole loop apart (unrolling, copying by words) is left out there.
+
+    Raises ScheduleError where it does not suit one of the functions.
+    """
+    schedules = [Schedule(func) for func in funcs]
+    found = []
+    for step in trace:
+        if step.primitive in ("split", "set_kind"):
+            differs = len({loop_extent(schedule.func, step.args[0]) for schedule in schedules}) > 1
+            if differs and step.primitive == "set_kind":
+                continue
+            if differs:
+                loop, factors = step.args
+                step = Step("split", (loop, (None, *(1 for _ in factors[1:]))))
+        schedules = [schedule.apply(step.primitive, *step.args) for schedule in schedules]
+        found.append(step)
+    return tuple(found)
