@@ -40,12 +40,12 @@ def run(arguments: Arguments) -> show.Answer:
         "tick_hz": hz,
         "instructions": instructions,
         "outputs": [
-            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
+            {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
@@ -143,12 +143,14 @@ def progress(arguments: Arguments) -> show.Progress | None:
 def compile_model(model: Path, arguments: Arguments) -> Program:
     """Compile under the options of the command line."""
     from microc.driver import api
+    from microc.driver.options import Bound
 
     return api.compile(
         model,
         board=arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
+        bounds={name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
         name=arguments.name,
         opt_level=arguments.opt_level,
         disabled=frozenset(arguments.disable_pass),
@@ -205,7 +207,7 @@ def _project(arguments: Arguments) -> Iterator[Project]:
 
 def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
     """The arrays of .npy files, checked against the network's inputs before anything runs."""
-    from microc.driver.library import checked
+    from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
     if len(paths) != len(tensors):
@@ -214,7 +216,9 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(_load(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    arrays, shapes = [_load(path) for path in paths], RunShapes(project.manifest)
+    shapes.learn(tensors, arrays)
+    return [shapes.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
 
 def _load(path: Path) -> Array:

@@ -108,7 +108,7 @@ def tensor_of(module: Module, name: str) -> Tensor:
     offset = module.plan.offsets.get(name) if module.plan else None
     count = ""
     if value.extents:
-        meaning = meaning.replace(shape, "x".join(extent_text(module, e) for e in value.extents), 1)
+        meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
         count = _count(module, value.extents)
     kind = dtypes.c_name(value.dtype)
     return Tensor(name, name.upper(), kind, elements, value.nbytes, meaning, value.label, offset, count)

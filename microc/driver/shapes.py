@@ -46,6 +46,12 @@ class RunShapes:
         known = ", ".join(size["name"] for size in self._known) or "none vary"
         raise UsageError(f"there is no size {name!r}", hint=f"sizes: {known}")
 
+    def draw(self, generator: np.random.Generator) -> None:
+        """Any sizes that the network can have."""
+        for size in self._known:
+            low, high = (size[end] // size["step"] for end in ("minimum", "maximum"))
+            self.sizes[size["name"]] = int(generator.integers(low, high, endpoint=True)) * size["step"]
+
     def learn(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> None:
         """Take the sizes from the shapes of inputs; UsageError where they contradict each other."""
         told: dict[str, int] = {}
