@@ -23,7 +23,7 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.meaning import meanings
 from microc.schedule.narrow import narrowed
-from microc.schedule.rules import candidates
+from microc.schedule.rules import as_written, candidates
 from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -39,11 +39,10 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A way to make a group's function: algorithm of the anchor, schedule, which is narrowed or not."""
+    """A way to make a group's function: algorithm of the anchor, schedule."""
 
     algorithm: str
     schedule: Schedule
-    narrow: bool = False
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
         """The group of another size in the same way; ScheduleError where that is not possible."""
@@ -116,62 +115,59 @@ class GeneralMaker(Maker):
     # ------------------------------------------------------------ ways
 
     def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> _Made:
-        """The group in the first way that makes it alike at all sizes."""
+        """The group in the first way that makes it alike at all sizes.
+
+        At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
+        """
+        count = len(self.family.graphs) + 1
+        small = [lower_group(g, (_open(nodes[0]), *nodes[1:]), self.target, "kernel") for g, nodes in together[count:]]
+        plain = [as_written(group.func, self.target) for group in small]
+        direct = [lower(schedule.func) for schedule in plain]
         reason = ""
-        for way in self.ways(together, uses):
+        for way in self.ways(*together[0], uses):
             try:
-                if way.narrow:
-                    way = replace(way, narrow=False, schedule=self.narrow(way, together))
-                groups, schedules = zip(*(way.at(graph, nodes, self.target) for graph, nodes in together), strict=True)
-                funcs = self.lowered([schedule.func for schedule in schedules])
+                chosen = self.narrow(way, together)
+                made = [chosen.at(graph, nodes, self.target) for graph, nodes in together[:count]]
+                groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
+                *points, largest = (schedule.func for _, schedule in made)
+                funcs = [*lowered_alike(points, lower), lower(largest), *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalised(funcs, arrays)
-                return _Made(groups, tuple(map(Choice, schedules, funcs)), func)
+                return _Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (Unlike, ScheduleError, InternalError) as error:
                 reason = str(error)
         raise _refused(reason, str(together[0][1][0].loc))
 
-    def ways(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> Iterator[_Way]:
-        """Schedules for the first point, the best by cost first; those for the smallest sizes, whose tiles are the smallest; then
-        loops as they are written."""
-        seen = set()
-        for graph, nodes in (together[0], together[len(self.family.graphs) + 1]):
-            left = []
-            algorithms: dict[int, str] = {}
-            for group in lower_algorithms(graph, (_open(nodes[0]), *nodes[1:]), self.target, "kernel"):
-                for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
-                    left.append(schedule)
-                    algorithms[id(schedule)] = str(group.anchor.attrs.get("algorithm", ""))
-            while left:
-                best = choose(left, self.target, self.goal, uses).schedule
-                key = algorithms[id(best)], best.trace
-                if key not in seen:
-                    seen.add(key)
-                    yield _Way(algorithms[id(best)], best)
-                    yield _Way(algorithms[id(best)], best, narrow=True)
-                left = [schedule for schedule in left if schedule is not best]
-        group = lower_algorithms(*together[0], self.target, "kernel")[0]
-        yield _Way(str(group.anchor.attrs.get("algorithm", "")), Schedule(group.func).named("as written"))
+    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[_Way]:
+        """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
+        left = []
+        algorithms: dict[int, str] = {}
+        for group in lower_algorithms(graph, (_open(nodes[0]), *nodes[1:]), self.target, "kernel"):
+            algorithm = str(group.anchor.attrs.get("algorithm", ""))
+            for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
+                left.append(schedule)
+                algorithms[id(schedule)] = algorithm
+        plain = _Way(algorithm, as_written(group.func, self.target))
+        while left:
+            best = choose(left, self.target, self.goal, uses).schedule
+            yield _Way(algorithms[id(best)], best)
+            left = [schedule for schedule in left if schedule is not best]
+        yield plain
 
-    def narrow(self, way: _Way, together: Sequence[tuple[Graph, Nodes]]) -> Schedule:
-        """The way's schedule with tiles of one along loops that differ between the points."""
+    def narrow(self, way: _Way, together: Sequence[tuple[Graph, Nodes]]) -> _Way:
+        """The way with a schedule that leaves no tails at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
-        return replace(way.schedule, trace=narrowed(way.schedule.trace, funcs))
-
-    def lowered(self, funcs: Sequence[ir.PrimFunc]) -> list[ir.PrimFunc]:
-        """The functions lowered: those of points alike, the others, which they are compared with, as they are."""
-        count = len(self.family.graphs)
-        return [*lowered_alike(funcs[:count], lower), *map(lower, funcs[count:])]
+        return replace(way, schedule=replace(way.schedule, trace=narrowed(way.schedule.trace, funcs)))
 
     def generalised(self, funcs: Sequence[ir.PrimFunc], arrays: Sequence[Sequence[Array]]) -> ir.PrimFunc:
         """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
 
-        ``arrays``: the constants of each. Those of smaller sizes must be the leading part of the largest's.
+        ``arrays``: the constants of each. Those of the points must be the leading part of the largest's.
         """
         count = len(self.family.graphs)
         largest = arrays[count]
-        for parts in arrays:
+        for parts in arrays[:count]:
             if not all(_is_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
                 raise Unlike("a constant is computed from the sizes")
         func = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
@@ -225,7 +221,8 @@ def computes_alike(
     generator = np.random.default_rng(0)
     whole, own = iter(constants), iter(own_constants)
     flat, given = list[Array](), list[Array]()
-    for wide, buffer in zip(func.params, direct.params, strict=True):
+    mine, theirs = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
+    for wide, buffer in zip(mine, theirs, strict=True):
         if buffer.scope == "const":
             flat.append(np.ascontiguousarray(next(whole)).reshape(-1))
             given.append(np.ascontiguousarray(next(own)).reshape(buffer.shape))
@@ -233,12 +230,15 @@ def computes_alike(
         given.append(_random(buffer, generator))
         flat.append(np.zeros(wide.size, to_numpy(wide.dtype)))
         flat[-1][: buffer.size] = given[-1].reshape(-1)
-    made, wanted = execute(func, flat, meanings()), execute(direct, given, meanings())
-    return all(
-        m[: w.size].tobytes() == w.reshape(-1).tobytes()
-        for m, w, b in zip(made, wanted, direct.params, strict=True)
-        if b.scope == "global"
-    )
+    made, wanted = _executed(func, flat), _executed(direct, given)
+    outside = [k for k, buffer in enumerate(theirs) if buffer.scope == "global"]
+    return all(made[k][: wanted[k].size].tobytes() == wanted[k].tobytes() for k in outside)
+
+
+def _executed(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
+    """What a function leaves in its parameters; its workspaces are made for it."""
+    scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
+    return execute(func, [*arrays, *scratch], meanings())
 
 
 def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:

@@ -14,6 +14,8 @@ from microc.frontend.symbols import Shape, symbolic_inputs
 from microc.graph.ir import Graph
 from microc.module import Size
 
+BATCH = "batch"
+"""The first axes of all inputs, where the model leaves them open without a name."""
 Read = Callable[[Mapping[str, int]], Graph]
 
 
@@ -23,6 +25,8 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
     UsageError for a bound of something that is no symbolic dimension; it lists those that are.
     """
     shapes = symbolic_inputs(source) if isinstance(source, Path) and source.is_file() else {}
+    if BATCH in options.bounds and not any(BATCH in shape for shape in shapes.values()):
+        shapes = {name: tuple(BATCH if e == f"{name}:0" else e for e in shape) for name, shape in shapes.items()}
     symbols = dict.fromkeys(extent for shape in shapes.values() for extent in shape if isinstance(extent, str))
     for label in options.bounds:
         if label not in symbols:
