@@ -24,9 +24,8 @@ Read = Callable[[Sizes], Graph]
 
 _FIRST = 19
 """The first size of a point, in steps: beyond the windows of usual kernels, whose borders would meet."""
-_POINTS = {1: 6}
-_MANY = 9
-"""Points for one symbol, and for several."""
+_POINTS, _MANY = 5, 8
+"""Points for one symbol, and for several: two more than the terms of a usual rule."""
 _QUESTIONS = 40
 """Graphs that may be asked for to tell rules apart."""
 
@@ -105,7 +104,7 @@ class _Reader:
     def points(self, largest: Graph) -> tuple[Point, ...]:
         """Sizes to look at, all of which the model can have."""
         taken = {extent for kind in largest.types.values() for extent in kind.shape}
-        wanted = _POINTS.get(len(self.sizes), _MANY)
+        wanted = _POINTS if len(self.sizes) == 1 else _MANY
         columns = [self.column(size, taken, wanted) for size in self.sizes]
         found = []
         for point in _spread(columns):

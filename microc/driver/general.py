@@ -31,9 +31,12 @@ from microc.tir.generalise import Unlike, generalise, instantiate
 from microc.tir.hide import lowered_alike
 from microc.tir.interp import execute
 from microc.tir.lower import lower
+from microc.tir.rewrite import stmt_children
 from microc.tir.verify import verify
 
 Nodes = Sequence[Node]
+PATIENCE = 200_000
+"""Stores that are interpreted to compare two functions at small sizes; beyond that, bounds are proved and nothing is run."""
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
@@ -84,9 +87,10 @@ class GeneralMaker(Maker):
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         inside = [groups_inside(g, n) for g, n in zip(self.every, own, strict=True)]
-        made = [self.chosen(together, 1) for together in zip(*inside, strict=True)]
+        made = [self.chosen(together, 1, inside=True) for together in zip(*inside, strict=True)]
+        count = min(len(m.choices) for m in made) if made else len(own)  # without the smallest sizes where these take long
         placed = []
-        for k, (graph, mine) in enumerate(zip(self.every, own, strict=True)):
+        for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
             placed.append(place_control(graph, mine, lambda _, __, turn=turn: next(turn), reuse=False))  # type: ignore[misc]
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
@@ -114,7 +118,7 @@ class GeneralMaker(Maker):
 
     # ------------------------------------------------------------ ways
 
-    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int) -> _Made:
+    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> _Made:
         """The group in the first way that makes it alike at all sizes.
 
         At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
@@ -122,7 +126,8 @@ class GeneralMaker(Maker):
         count = len(self.family.graphs) + 1
         small = [lower_group(g, (_open(nodes[0]), *nodes[1:]), self.target, "kernel") for g, nodes in together[count:]]
         plain = [as_written(group.func, self.target) for group in small]
-        direct = [lower(schedule.func) for schedule in plain]
+        compared = max((group.macs for group in small), default=0) <= PATIENCE
+        direct = [lower(schedule.func) for schedule in plain] if compared else []
         reason = ""
         for way in self.ways(*together[0], uses):
             try:
@@ -130,7 +135,7 @@ class GeneralMaker(Maker):
                 made = [chosen.at(graph, nodes, self.target) for graph, nodes in together[:count]]
                 groups, schedules = [*(g for g, _ in made), *small], [*(s for _, s in made), *plain]
                 *points, largest = (schedule.func for _, schedule in made)
-                funcs = [*lowered_alike(points, lower), lower(largest), *direct]
+                funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalised(funcs, arrays)
                 return _Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
@@ -175,7 +180,7 @@ class GeneralMaker(Maker):
             _verified(instantiate(func, self.family.maxima), "at the largest sizes")
             for k, (point, _) in enumerate(self.family.small, count + 1):
                 small = _verified(instantiate(func, self.family.at(point)), f"at sizes {point}")
-                if not computes_alike(small, largest, funcs[k], arrays[k]):
+                if k < len(funcs) and steps(small.body) + steps(funcs[k].body) <= PATIENCE and not computes_alike(small, largest, funcs[k], arrays[k]):
                     raise Unlike(f"it is computed by other loops at sizes {point}")
         return func
 
@@ -233,6 +238,17 @@ def computes_alike(
     made, wanted = _executed(func, flat), _executed(direct, given)
     outside = [k for k, buffer in enumerate(theirs) if buffer.scope == "global"]
     return all(made[k][: wanted[k].size].tobytes() == wanted[k].tobytes() for k in outside)
+
+
+def steps(stmt: ir.Stmt) -> int:
+    """How many stores and calls a statement of constant loops executes, both sides of conditions counted."""
+    match stmt:
+        case ir.For(_, extent, body):
+            return (ir.int_value(extent) or 1) * steps(body)
+        case ir.Store() | ir.Evaluate():
+            return 1
+        case _:
+            return sum(map(steps, stmt_children(stmt)))
 
 
 def _executed(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
