@@ -6,6 +6,7 @@ are no extents of the model already, so that nothing is alike by accident. The g
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -105,7 +106,7 @@ class _Reader:
         """Sizes to look at, all of which the model can have."""
         taken = {extent for kind in largest.types.values() for extent in kind.shape}
         wanted = _POINTS if len(self.sizes) == 1 else _MANY
-        columns = [self.column(size, taken, wanted) for size in self.sizes]
+        columns = [self.column(size, taken, wanted, _FIRST + 16 * k) for k, size in enumerate(self.sizes)]  # far apart
         found = []
         for point in _spread(columns):
             if self.asked(point) is not None:
@@ -118,9 +119,9 @@ class _Reader:
             raise UsageError(f"too few sizes between {self.spelled(point)} and the largest")
         return tuple(found)
 
-    def column(self, size: Size, taken: set[int], wanted: int) -> list[int]:
+    def column(self, size: Size, taken: set[int], wanted: int, first: int) -> list[int]:
         """Sizes of one symbol to look at, the best first: large ones that the model does not use, within the bound or not."""
-        large = (size.step * k for k in range(_FIRST, _FIRST + 64 * wanted))
+        large = (size.step * k for k in range(first, first + 64 * wanted))
         free = [n for n in large if n not in taken]
         within = [n for n in free if n <= size.maximum][: 2 * wanted]
         if len(within) >= wanted:
@@ -268,16 +269,16 @@ def _node(node: Node) -> str:
 
 
 def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
-    """Combinations of sizes, each size about as often: the k-th is shifted in every column by another stride."""
+    """Combinations of sizes in which no symbol follows from another: the columns in shuffled orders, again and again."""
+    shuffle = random.Random(0).shuffle
     if len(columns) == 1:
         yield from ((n,) for n in columns[0])
         return
-    seen = set()
-    for turn in range(4 * max(map(len, columns))):
-        point = tuple(c[(turn * (k + 1) + k * (turn // len(c)) + k) % len(c)] for k, c in enumerate(columns))
-        if point not in seen:
-            seen.add(point)
-            yield point
+    for _ in range(4):
+        orders = [list(column) for column in columns]
+        for order in orders:
+            shuffle(order)
+        yield from zip(*orders, strict=False)
 
 
 def elements(extents: Iterable[ir.Expr], sizes: Mapping[str, int]) -> int:

@@ -88,7 +88,9 @@ class GeneralMaker(Maker):
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         inside = [groups_inside(g, n) for g, n in zip(self.every, own, strict=True)]
         made = [self.chosen(together, 1, inside=True) for together in zip(*inside, strict=True)]
-        count = min(len(m.choices) for m in made) if made else len(own)  # without the smallest sizes where these take long
+        count = (
+            min(len(m.choices) for m in made) if made else len(own)
+        )  # without the smallest sizes where these take long
         placed = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
@@ -180,7 +182,9 @@ class GeneralMaker(Maker):
             _verified(instantiate(func, self.family.maxima), "at the largest sizes")
             for k, (point, _) in enumerate(self.family.small, count + 1):
                 small = _verified(instantiate(func, self.family.at(point)), f"at sizes {point}")
-                if k < len(funcs) and steps(small.body) + steps(funcs[k].body) <= PATIENCE and not computes_alike(small, largest, funcs[k], arrays[k]):
+                if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
+                    continue
+                if not computes_alike(small, largest, funcs[k], arrays[k]):
                     raise Unlike(f"it is computed by other loops at sizes {point}")
         return func
 

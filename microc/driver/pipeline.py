@@ -105,7 +105,10 @@ def _with_sizes(
 ) -> Module:
     """The planned module of a model some of whose sizes are told when it runs."""
     sizes, read = open_sizes(source, options)
-    family = read_family(sizes, lambda at: optimise(read(at), replace(options, dump=None)))
+    own = replace(
+        options, dump=None, disabled=options.disabled | {"common_subexpressions"}
+    )  # equal by accident of sizes
+    family = read_family(sizes, lambda at: optimise(read(at), own))
     flash = room.flash if room else 0
     module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     module = plan_module(module, io_in_arena=options.io_in_arena)

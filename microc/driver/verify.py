@@ -83,7 +83,7 @@ def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) ->
 
 
 def samples(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
-    """``count`` sets of random inputs, the same for the same seed; of the largest sizes at first, where they vary, then of any."""
+    """``count`` sets of random inputs, the same for the same seed; where sizes vary, of the largest at first, then of any."""
     if count < 1:
         raise UsageError(f"cannot verify {count} samples", hint="--samples takes a number from 1 on")
     generator = np.random.default_rng(seed)

@@ -70,6 +70,9 @@ class Fitter:
         return None
 
     def _rule(self, values: Point) -> ir.Expr | None:
+        for product in self.products:
+            if product.values == values:
+                return product.expr
         for count in (1, 2, 3):
             if count + 1 + _SPARE > self.points:
                 return None
