@@ -49,7 +49,7 @@ class _Way:
 
     def at(self, graph: Graph, nodes: Nodes, target: Target) -> tuple[LoweredGroup, Schedule]:
         """The group of another size in the same way; ScheduleError where that is not possible."""
-        first = _open(nodes[0])
+        first = nodes[0]
         if self.algorithm:
             first = replace(first, attrs={**first.attrs, "algorithm": self.algorithm})
         group = lower_group(graph, (first, *nodes[1:]), target, "kernel")
@@ -125,8 +125,8 @@ class GeneralMaker(Maker):
 
         At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
         """
-        count = len(self.family.graphs) + 1
-        small = [lower_group(g, (_open(nodes[0]), *nodes[1:]), self.target, "kernel") for g, nodes in together[count:]]
+        together, count = _opened(together), len(self.family.graphs) + 1
+        small = [lower_group(g, nodes, self.target, "kernel") for g, nodes in together[count:]]
         plain = [as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= PATIENCE
         direct = [lower(schedule.func) for schedule in plain] if compared else []
@@ -149,7 +149,7 @@ class GeneralMaker(Maker):
         """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
         left = []
         algorithms: dict[int, str] = {}
-        for group in lower_algorithms(graph, (_open(nodes[0]), *nodes[1:]), self.target, "kernel"):
+        for group in lower_algorithms(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
                 left.append(schedule)
@@ -189,9 +189,13 @@ class GeneralMaker(Maker):
         return func
 
 
-def _open(node: Node) -> Node:
-    """The node told that its extents are one example of many."""
-    return replace(node, attrs={**node.attrs, "open": True})
+def _opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
+    """The same groups, their anchors told the most padding that any of them has."""
+    paddings = [nodes[0].attrs.get("padding") for _, nodes in together]
+    if not all(isinstance(p, tuple) and all(isinstance(n, int) for n in p) for p in paddings):
+        return list(together)
+    most = tuple(max(column) for column in zip(*paddings, strict=True))  # type: ignore[arg-type]
+    return [(g, (replace(n[0], attrs={**n[0].attrs, "open": most}), *n[1:])) for g, n in together]
 
 
 def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:

@@ -27,8 +27,8 @@ DEFAULTS: Mapping[str, Attr] = {
 class Geometry:
     """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right.
 
-    ``open``: the extents are one example of many (the attribute ``open``), so that nothing may be left out that only these do
-    not need.
+    Where the extents are one example of many, the attribute ``open`` holds the most padding that any of them has: nothing may
+    be left out that only these extents do not need.
     """
 
     batch: int
@@ -41,7 +41,12 @@ class Geometry:
     padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
     groups: int
-    open: bool = False
+    open: tuple[int, ...] = ()
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Where there is padding: top, left, bottom, right."""
+        return self.open or self.padding
 
     @property
     def out_height(self) -> int:
@@ -65,7 +70,7 @@ class Geometry:
     @property
     def direct(self) -> bool:
         """Whether the inputs of a pixel already lie one after another, pixel by pixel: pointwise, or one pixel of everything."""
-        if any(self.padding):
+        if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
         return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
@@ -96,7 +101,7 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
         tuple(attrs["padding"]),
         tuple(attrs["dilation"]),
         groups,
-        bool(attrs.get("open")),
+        tuple(attrs.get("open", ())),
     )
     if found.out_height < 1 or found.out_width < 1:
         raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")
