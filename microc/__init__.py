@@ -6,6 +6,7 @@
     y = network(x)
     program = microc.compile("model.tflite", board="mps2-an386")   # a C project for a board
     program.write("build")
+    microc.bundle(program, other).write("both")                    # several networks in one firmware, one arena
     with microc.connect("build") as device:                        # after `microc build build`
         y = device.run(x)
     graph = microc.load("model.onnx")                              # the network as a graph of operators
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from microc import errors
     from microc.driver.api import Program, compile
+    from microc.driver.bundle import Bundle, bundle
     from microc.driver.export import load_library
     from microc.driver.firmware import Device, build, connect, open_project
     from microc.driver.library import Library
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = (
+    "Bundle",
     "Device",
     "Graph",
     "Library",
     "Program",
     "__version__",
     "build",
+    "bundle",
     "compile",
     "connect",
     "errors",
@@ -49,11 +53,13 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
+        "Bundle": "microc.driver.bundle",
         "Device": "microc.driver.firmware",
         "Graph": "microc.graph.ir",
         "Library": "microc.driver.library",
         "Program": "microc.driver.api",
         "build": "microc.driver.firmware",
+        "bundle": "microc.driver.bundle",
         "compile": "microc.driver.api",
         "connect": "microc.driver.firmware",
         "import_sklearn": "microc.driver.model",

@@ -104,6 +104,29 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamedOutput:
+    """What a step of a stream gives: frames step * frames - delay and on of the whole run's, ``frames`` of them along ``axis``.
+
+    A value made of all the last frames has no axis (-1) and no frames. ``first``: the first step, counted from 0, whose result is
+    wholly one of the whole run's.
+    """
+
+    axis: int
+    frames: int
+    delay: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A network that takes ``hop`` frames in a run: the time axes of its inputs, and what its outputs are."""
+
+    hop: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, StreamedOutput]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
@@ -150,7 +173,9 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``plain``: what it would take if no layers were streamed; None if none are. ``sizes``: what the caller of a run tells.
+    ``plain``: what it would take if no layers were streamed; None if none are. ``streaming``: how it takes a sequence a few
+    frames at a time; None if a run is the whole. ``starts``: constants with the initial contents of state that is not all one
+    number. ``sizes``: what the caller of a run tells.
     """
 
     name: str
@@ -167,10 +192,13 @@ class Module:
     nominal_macs: int = 0
     plain: Plain | None = None
     sizes: tuple[Size, ...] = ()
+    streaming: Streaming | None = None
+    starts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
+        object.__setattr__(self, "starts", MappingProxyType(dict(self.starts)))
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(self.options.items()))))
 
     def with_plan(self, plan: Plan) -> Module:

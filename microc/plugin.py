@@ -186,5 +186,9 @@ def _check(plugin: Plugin, where: str) -> None:
         if not all(name.partition("::")[::2]):
             raise UsageError(f"{name!r} names no ONNX operator", where=where, hint="write it as domain::operator")
     for intrinsic in plugin.externs:
-        if not intrinsic.name.isidentifier() or not intrinsic.name.isascii() or intrinsic.name in FUNCTIONS:
+        if (
+            not intrinsic.name.isidentifier()
+            or not intrinsic.name.isascii()
+            or intrinsic.name in (*FUNCTIONS, ir.REINTERPRET)
+        ):
             raise UsageError(f"{intrinsic.name!r} cannot be the name of an extern", where=where)

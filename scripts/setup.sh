@@ -18,6 +18,8 @@ case "$requirement" in
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
+    # the fuzzer's library
+    ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
     ;;
 esac
 command -v python3 >/dev/null 2>&1 || missing="$missing python3"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -274,6 +276,17 @@ def test_profile(microc: Command, project: Path, tmp_path: Path) -> None:
     assert said.code == 0 and "ticks/MAC" in said.out and "total" in said.out
     assert "matrix" in said.out and "est. cycles" in said.out and "estimated from the code" in said.out
     assert len(json.loads(trace.read_text())["traceEvents"]) > 4
+    page, table = tmp_path / "report.html", tmp_path / "layers.csv"
+    assert microc("profile", project, "--html", page, "--csv", table, "-q").code == 0
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [r["unit"] for r in rows] == ["ticks"] * 6 and all(int(r["flash"]) > 100 for r in rows)
+    assert (
+        "conv4" in page.read_text() and stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(table.stat().st_mode) & 0o666
+    )
+    for option in ("--html", "--csv", "--trace"):
+        said = microc("profile", project, option, project / "firmware.elf" / "x")
+        assert said.code == 2 and "cannot write" in said.err
     data = microc("profile", project, "--json").data
     assert data["ticks"] == sum(k["ticks"] for k in data["kernels"]) and data["instructions"] is None
     assert all(k["rule"] and k["estimated_cycles"] > 0 for k in data["kernels"])
@@ -432,5 +445,6 @@ def test_an_emulated_board(microc: Command, tmp_path: Path, image: Path) -> None
     assert np.argmax(data["outputs"][0]["values"]) == digits.labels(1)[0]
     assert data["instructions"] > 30528
     said = microc("profile", folder)
-    assert said.code == 0 and "instructions/MAC" in said.out and "emulated: instructions, not cycles" in said.out
+    assert said.code == 0 and "instructions/MAC" in said.out and "counted by the emulator: neither cycles" in said.out
+    assert " ms" not in said.out
     assert microc("verify", folder, "--samples", 1).code == 0

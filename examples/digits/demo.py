@@ -124,9 +124,7 @@ def draw(pictures: list[tuple[Any, str]]) -> None:
 
 def show_layers(device: microc.Device, ticks: tuple[int, ...]) -> None:
     """Time by layer. Emulation counts instructions, not cycles."""
-    emulated = device.project.emulated
-    numbers = [device.instructions(t) or 0 for t in ticks] if emulated else list(ticks)
-    unit = "instructions" if emulated else "ticks"
+    numbers, unit = [device.clock.amount(t) for t in ticks], device.clock.unit
     layers = [k["layer"].split(" ", 1)[-1] for k in device.kernels]
     width = max(map(len, layers))
     print(f"  {'layer':{width}}  {unit:>12}      MACs")

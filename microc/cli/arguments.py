@@ -28,6 +28,8 @@ class Arguments(argparse.Namespace):
     quiet: bool = False
     verbose: bool = False
     model: Path
+    models: list[Path]
+    network: str
     folder: Path
     source: Path
     output: Path | None
@@ -46,12 +48,20 @@ class Arguments(argparse.Namespace):
     plugins: list[Path]
     plugin_file: Path
     markdown: bool
+    listing: bool
+    format: str
+    target: str
     tensors: bool
     opt_level: int
     disable_pass: list[str]
     io: str
+    protocol: str
     requantize: str
     hybrid: str
+    stream: list[tuple[str, int]]
+    hop: int
+    stream_allow: list[tuple[str, ...]]
+    rounding: str
     optimize: str
     flash: int
     ram: int
@@ -59,9 +69,14 @@ class Arguments(argparse.Namespace):
     runner: str
     dry_run: bool
     port: str
+    baud: tuple[int, ...]
     timeout: float
     repeat: int
     trace: Path | None
+    html: Path | None
+    csv: Path | None
+    project: Path | None
+    compare: Path | None
     samples: int
     tolerance: float
     seed: int
@@ -102,6 +117,7 @@ def make_parser() -> _Parser:
         )
 
     _model_commands(add)
+    _export_command(add)
     _project_commands(add)
     _board_commands(add)
     return parser
@@ -129,8 +145,12 @@ def _model_commands(add: Adder) -> None:
         "compile a model into a C project",
         "model.tflite -o firmware",
         "model.onnx --board netduinoplus2 --input-shape input=1,3,96,96 -o firmware",
+        "keywords.tflite --stream 1 --stream-allow window -o firmware",
+        "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument(
+        "models", type=Path, nargs="+", metavar="MODEL", help=_MODEL + "; several share one firmware and its arena"
+    )
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
     compile_options(command)
     command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
@@ -152,9 +172,37 @@ def _model_commands(add: Adder) -> None:
     reading_options(command)
 
 
-def _source(command: _Parser) -> None:
+def _export_command(add: Adder) -> None:
+    command = add(
+        "export",
+        "wrap a network for a build system: Arduino, CMake, Zephyr, Rust and others",
+        "--list",
+        "model.tflite --format arduino --board arduino-mega -o kws_model",
+        "model.onnx --format cmake --target cortex-m4 -o third_party/kws_model",
+        "model.tflite --format rust --input x.npy -o kws_model",
+    )
+    command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument(
-        "source", type=Path, metavar="DIR|MODEL", help="a project, or a model to compile and build on the fly"
+        "--list", dest="listing", action="store_true", help="list the formats, and how far each was tried"
+    )
+    command.add_argument(
+        "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
+    )
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder to write")
+    command.add_argument(
+        "--target", default="", metavar="CORE", help="a core, cortex-m4 for example (default: the board's, or any)"
+    )
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="what the example runs on; once for each input, in the graph's order (default: a pattern)",
+    )  # fmt: skip
+    compile_options(command)
+
+
+def _source(command: _Parser, meaning: str = "a project, or a model to compile and build on the fly") -> None:
+    command.add_argument("source", type=Path, metavar="DIR|MODEL", help=meaning)
+    command.add_argument(
+        "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
     )
     _device_options(command)
     compile_options(command)
@@ -163,14 +211,24 @@ def _source(command: _Parser) -> None:
 def _device_options(command: _Parser) -> None:
     group = command.add_argument_group("the board's line")
     group.add_argument(
-        "--port", default="", help="serial port or socket://HOST:PORT (default: the emulator, or a process)"
+        "--port",
+        default="",
+        help="serial port, socket://HOST:PORT, or auto: by the board's USB ids "
+        "(default: the emulator, a process, or auto for hardware)",
+    )
+    group.add_argument(
+        "--baud",
+        type=values.bauds,
+        default=(),
+        metavar="RATE,...",
+        help="rates to try in turn, or auto (default: the board's)",
     )
     group.add_argument(
         "--timeout",
         type=values.seconds,
         default=10.0,
         metavar="SECONDS",
-        help="silence after which to give up (default: 10)",
+        help="without an answer, or without the line, after which to give up (default: 10)",
     )
 
 
@@ -202,13 +260,33 @@ def _project_commands(add: Adder) -> None:
     )  # fmt: skip
     command = add(
         "profile",
-        "time every kernel on the board",
+        "measure every layer on the board: time, products, flash, memory",
         "firmware",
+        "firmware --html report.html --csv layers.csv",
         "model.tflite --board mps2-an386 --trace trace.json",
     )
     _source(command)
-    command.add_argument("--trace", type=Path, metavar="T.json", help="write a Chrome trace, which Perfetto opens")
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
+    )
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
+    command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    command = add(
+        "size",
+        "explain flash and RAM: by part, layer and symbol of the linked program",
+        "firmware",
+        "firmware --json > before.json",
+        "firmware --compare before.json",
+        "my_product.elf --project firmware",
+        "model.tflite --board mps2-an386 --csv symbols.csv",
+    )
+    _source(command, "a project, an ELF file that holds its network, or a model to compile and build on the fly")
+    command.add_argument(
+        "--project", type=Path, metavar="DIR", help="whose network an ELF file holds (default: its folder)"
+    )
+    command.add_argument("--compare", type=Path, metavar="F.json", help="show what has changed since an earlier --json")
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write a table of all symbols")
     command = add(
         "verify",
         "compare board and host after every kernel, bit by bit",

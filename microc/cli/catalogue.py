@@ -129,12 +129,24 @@ def operators(arguments: Arguments) -> show.Answer:
 
 def ports(arguments: Arguments) -> show.Answer:
     """``microc ports``."""
-    from serial.tools import list_ports
+    from microc.device.boards import list_boards, load_board
+    from microc.device.ports import list_ports
 
-    found = [{"port": p.device, "description": p.description or ""} for p in sorted(list_ports.comports())]
+    boards = [load_board(name) for name in list_boards()]
+    found = [
+        {
+            "port": p.name,
+            "description": p.description,
+            "usb": p.usb,
+            "serial": p.serial,
+            "boards": [b.name for b in boards if p.usb and p.usb in b.raw.get("usb", ())],
+        }
+        for p in list_ports()
+    ]
     if not found:
         return show.Answer({"ports": []}, "this machine has no serial port")
-    return show.Answer({"ports": found}, show.table(("port", "description"), [tuple(p.values()) for p in found], 2))
+    rows = [(p["port"], p["description"], p["usb"], ", ".join(p["boards"])) for p in found]
+    return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
 
 
 def doctor(arguments: Arguments) -> show.Answer:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
-from microc.cli.session import compile_model, profile, reading, run, verify
+from microc.cli.exporting import export
+from microc.cli.profile import profile
+from microc.cli.session import compile_model, line, reading, run, verify
+from microc.cli.size import size
+from microc.errors import UsageError
 
 _SHOWN_SYMBOLS = 12
 
@@ -18,12 +23,15 @@ _SHOWN_SYMBOLS = 12
 def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
     assert arguments.output is not None
-    program = compile_model(arguments.model, arguments)
+    if len(arguments.models) > 1:
+        return _compile_several(arguments, arguments.output)
+    program = compile_model(arguments.models[0], arguments)
     folder = program.write(arguments.output)
     report = program.report()
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
+        *_stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
@@ -37,6 +45,41 @@ def compile_(arguments: Arguments) -> show.Answer:
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """How a network takes a sequence frame by frame."""
+    found = report["streaming"]
+    if found is None:
+        return []
+    rows: list[tuple[str, object]] = [("stream", f"frames a run: {found['hop']}")]
+    for name, output in found["outputs"].items():
+        gives = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
+        rows.append((f"  {name}", f"{gives}, from run {output['first'] + 1} on"))
+    return rows
+
+
+def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
+    """Several networks in one firmware."""
+    from microc.driver.bundle import bundle
+
+    if arguments.name:
+        raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
+    firmware = bundle(*(compile_model(model, arguments) for model in arguments.models))
+    folder = firmware.write(output)
+    report = firmware.report()
+    cells = [
+        (m["model"], m["source"], m["kernels"], *(show.count(m[key]) for key in ("macs", "weight_bytes", "arena")))
+        for m in report["models"]
+    ]
+    rows = [
+        ("firmware", f"{folder} for {report['board']}"),
+        ("arena", f"{show.count(report['arena'])} bytes, {show.count(report['shared_arena'])} of them shared"),
+        ("flash, estimated", show.of(report["flash"], report["board_flash"])),
+        ("RAM", show.of(report["ram"], report["board_ram"])),
+    ]
+    text = show.table(("network", "model", "kernels", "MACs", "weights", "arena"), cells, 2) + "\n\n" + show.facts(rows)
+    return show.Answer({"folder": str(folder), "report": report}, text)
 
 
 def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -149,9 +192,7 @@ def flash(arguments: Arguments) -> show.Answer:
     from microc.driver import firmware
 
     project = firmware.open_project(arguments.folder)
-    commands, answered = firmware.flash_project(
-        project, arguments.runner, port=arguments.port, dry_run=arguments.dry_run, patience=arguments.timeout
-    )
+    commands, answered = firmware.flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     text = "\n".join(map(shlex.join, commands)) + ("\nthe board answers: it runs this build" if answered else "")
     return show.Answer(
         {
@@ -169,10 +210,12 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "compile": compile_,
         "check": check,
         "import": import_,
+        "export": export,
         "build": build,
         "flash": flash,
         "run": run,
         "profile": profile,
+        "size": size,
         "verify": verify,
         "boards": boards,
         "plugin": plugin,

@@ -65,12 +65,21 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         "--io", choices=("arena", "caller"), default="arena", help="where inputs and outputs live (default: arena)"
     )
     group.add_argument(
+        "--protocol", choices=("rpc", "mlperf"), default="rpc",
+        help="what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01)",
+    )  # fmt: skip
+    group.add_argument(
         "--requantize", choices=("float", "fixed"), default="float",
         help="how QDQ models are requantised: as ONNX defines it, or in fixed point, faster on small cores (default: float)",
     )  # fmt: skip
     group.add_argument(
         "--hybrid", choices=("float", "dynamic"), default="float",
         help="layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT does",
+    )  # fmt: skip
+    group.add_argument(
+        "--rounding", choices=("tflm", "litert", "single"), default="tflm",
+        help="integers of TFLite files: as TFLite Micro and CMSIS-NN round, bit for bit; as LiteRT, whose dense layers round "
+        "once; or once everywhere, as with TFLITE_SINGLE_ROUNDING (default: tflm)",
     )  # fmt: skip
     group.add_argument(
         "--optimize", choices=("speed", "size", "balanced"), default="balanced",
@@ -85,4 +94,22 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         help="what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it "
         "(default: what the board has)",
     )  # fmt: skip
+    _stream_options(command)
     group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
+
+
+def _stream_options(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("streaming: a network over a whole sequence, run frame by frame")
+    group.add_argument(
+        "--stream", type=values.axis, action="append", default=[], metavar="[INPUT=]AXIS",
+        help="the input's time axis: a run takes the next frame, and gives what the whole sequence gives; repeatable",
+    )  # fmt: skip
+    group.add_argument(
+        "--hop", type=int, default=0, metavar="FRAMES",
+        help="frames that a run takes (default: as few as the strides allow)",
+    )  # fmt: skip
+    group.add_argument(
+        "--stream-allow", type=values.names, action="append", default=[], metavar="window,lookahead",
+        help="window: layers that need all frames see the last ones, anew in every run; lookahead: padding behind the sequence's "
+        "end becomes a delay",
+    )  # fmt: skip

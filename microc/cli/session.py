@@ -1,4 +1,4 @@
-"""The commands that talk to a board: run, profile, verify."""
+"""The commands run and verify, and what all that talk to a board need: its project, its inputs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from microc.errors import UsageError
 if TYPE_CHECKING:
     from microc.driver.api import Program
     from microc.driver.firmware import Project
-    from microc.driver.profile import Profile
     from microc.dtypes import Array
+    from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
     from microc.driver.firmware import connect
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         arrays = _load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
-        with connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
-            ticks = device.last.max if device.last else 0
-            instructions, hz, outputs = device.instructions(ticks), device.tick_hz, device.outputs
+            ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
         _save(path, array)
     data = {
         "board": project.board.name,
+        "unit": clock.unit,
+        "unit_meaning": clock.meaning,
+        "time": clock.amount(ticks),
+        "seconds": clock.seconds(ticks),
         "ticks": ticks,
-        "tick_hz": hz,
-        "instructions": instructions,
+        "tick_hz": clock.tick_hz,
+        "instructions": clock.amount(ticks) if clock.counts else None,
         "outputs": [
             {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
@@ -48,53 +51,7 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
-    return show.Answer(data, "\n".join([*lines, show.duration(ticks, hz, instructions)]))
-
-
-def profile(arguments: Arguments) -> show.Answer:
-    """``microc profile``."""
-    import json
-
-    import numpy as np
-
-    from microc.codegen.files import replacing
-    from microc.driver.firmware import connect
-    from microc.driver.profile import profile as measure
-    from microc.driver.verify import random_inputs
-
-    with (
-        _project(arguments) as project,
-        connect(project, arguments.port, patience=arguments.timeout, progress=progress(arguments)) as device,
-    ):
-        device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
-        result = measure(device)
-    if arguments.trace is not None:
-        with replacing(arguments.trace) as temporary:
-            temporary.write_text(json.dumps(result.to_trace(), indent=1) + "\n", encoding="utf-8")
-    return show.Answer(result.to_data(), _profile_text(result))
-
-
-def _profile_text(result: Profile) -> str:
-    """The table of kernels, its total, and what the numbers are."""
-    unit = "instructions" if result.emulated else "ticks"
-    rows = []
-    total = 0
-    for k in result.kernels:
-        time = k.ticks if k.instructions is None else k.instructions
-        total += time
-        costs = _costs(time, k.share, k.macs, k.estimated_cycles)
-        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
-    rows.append(("", "total", "", "", *_costs(total, 1.0, result.macs, result.estimated_cycles)))
-    head = ("kernel", "layer", "operators", "schedule", unit, "%", "MACs", f"{unit}/MAC", "est. cycles")
-    text = show.table(head, rows, 4)
-    note = "emulated: instructions, not cycles" if result.emulated else f"{result.tick_hz:,} ticks a second"
-    note += "; cycles are estimated from the code, not measured"
-    return f"{text}\n\n{result.board}: {show.duration(result.ticks, result.tick_hz)}; {note}"
-
-
-def _costs(time: int, share: float, macs: int, cycles: int) -> tuple[str, ...]:
-    each = f"{time / macs:.2f}" if macs else ""
-    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, show.count(cycles)
+    return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
 
 
 def verify(arguments: Arguments) -> show.Answer:
@@ -103,10 +60,10 @@ def verify(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import samples
     from microc.driver.verify import verify as compare
 
-    with _project(arguments) as project:
+    with opened_project(arguments) as project:
         given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
         library = firmware.host_library(project)
-        with firmware.connect(project, arguments.port, patience=arguments.timeout) as device:
+        with firmware.connect(project, **line(arguments)) as device:
             inputs = given or samples(device, arguments.samples, arguments.seed)
             layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
     if difference is not None:
@@ -140,14 +97,19 @@ def progress(arguments: Arguments) -> show.Progress | None:
     return show.progress(arguments.quiet or arguments.json, arguments.verbose)
 
 
-def compile_model(model: Path, arguments: Arguments) -> Program:
-    """Compile under the options of the command line."""
+def line(arguments: Arguments) -> dict[str, Any]:
+    """The options that say how a board is reached."""
+    return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
+
+
+def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
+    """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
     from microc.driver.options import Bound
 
     return api.compile(
         model,
-        board=arguments.board or "host",
+        board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
         bounds={name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
@@ -157,9 +119,14 @@ def compile_model(model: Path, arguments: Arguments) -> Program:
         io_in_arena=arguments.io == "arena",
         requantize=arguments.requantize,
         hybrid=arguments.hybrid,
+        stream=dict(arguments.stream),
+        hop=arguments.hop,
+        stream_allow=[word for words in arguments.stream_allow for word in words],
+        rounding=arguments.rounding,
         optimize=arguments.optimize,
         flash=arguments.flash,
         ram=arguments.ram,
+        protocol=arguments.protocol,
         dump=arguments.dump,
     )
 
@@ -179,7 +146,7 @@ def reading(arguments: Arguments) -> dict[str, Any]:
 
 
 @contextmanager
-def _project(arguments: Arguments) -> Iterator[Project]:
+def opened_project(arguments: Arguments) -> Iterator[Project]:
     """The built project in a folder, or that of a model, compiled into a temporary folder.
 
     A project whose board is behind a port is not built again: the board has its firmware already.
@@ -187,7 +154,7 @@ def _project(arguments: Arguments) -> Iterator[Project]:
     from microc.driver import firmware
 
     if arguments.source.is_dir():
-        project = firmware.open_project(arguments.source)
+        project = firmware.open_project(arguments.source, arguments.network)
         if arguments.board not in ("", project.board.name):
             raise UsageError(
                 f"the project is for board {project.board.name!r}, not {arguments.board!r}",
@@ -216,12 +183,13 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    arrays, shapes = [_load(path) for path in paths], RunShapes(project.manifest)
+    arrays, shapes = [load_array(path) for path in paths], RunShapes(project.manifest)
     shapes.learn(tensors, arrays)
     return [shapes.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
 
-def _load(path: Path) -> Array:
+def load_array(path: Path) -> Array:
+    """The array in a .npy file."""
     import numpy as np
 
     try:

@@ -7,10 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from microc.driver.clock import Clock
 
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1
+_SILENT_SECONDS = 2.0  # before an estimate is worth showing
 _WIDTH = 79
 _SHOWN_VALUES = 16
 
@@ -67,17 +71,32 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
 
 
 class _Line:
-    """The line under way; not more often than ten times a second, and wiped when its work is done."""
+    """The line under way; not more often than ten times a second, and wiped when its work is done. Work that goes on for
+    some seconds is told how many are left, if it goes on as it did."""
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._done = 0
+        self._begin = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done <= self._done:
+            self._begin = now
+        self._done = done
         if done + 1 >= total:
             _say("\r" + " " * _WIDTH + "\r")
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY
-            _say("\r" + f"[{done + 1}/{total}] {what}"[:_WIDTH].ljust(_WIDTH))
+        elif now >= self._next:
+            self._next = now + _EVERY
+            left = _remaining(now - self._begin, done, total)
+            _say("\r" + f"[{done + 1}/{total}] {what}"[: _WIDTH - len(left)].ljust(_WIDTH - len(left)) + left)
+
+
+def _remaining(elapsed: float, done: int, total: int) -> str:
+    if elapsed < _SILENT_SECONDS or not done:
+        return ""
+    seconds = elapsed * (total - done) / done
+    return f" {seconds:.0f} s left" if seconds < 120 else f" {seconds / 60:.0f} min left"
 
 
 def _say(text: str) -> None:
@@ -98,10 +117,11 @@ def plain(numbers: Any) -> Any:
     return str(numbers) if isinstance(numbers, float) and not math.isfinite(numbers) else numbers
 
 
-def duration(ticks: int, hz: int, instructions: int | None = None) -> str:
-    """Ticks, milliseconds, and instructions where they are known."""
-    text = f"{count(ticks)} ticks, {1000 * ticks / hz:.3f} ms"
-    return f"{text}, {count(instructions)} instructions (emulated)" if instructions is not None else text
+def duration(clock: Clock, amount: int) -> str:
+    """An amount of a board's unit, the time where it is one, and what the unit is."""
+    seconds = clock.seconds(amount)
+    time = "" if seconds is None else f", {1000 * seconds:.3f} ms"
+    return f"{count(amount)} {clock.unit}{time} ({clock.meaning})"
 
 
 LAYER_WIDTH = 48

@@ -44,6 +44,15 @@ def wish(text: str) -> tuple[str, str]:
     return name or "*", word
 
 
+def axis(text: str) -> tuple[str, int]:
+    """NAME=AXIS, or the number alone, which speaks of all inputs."""
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else "*"), int(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
+
+
 def bytes(text: str) -> int:
     units = {"K": 1024, "M": 1024 * 1024}
     digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
@@ -60,6 +69,20 @@ def seconds(text: str) -> float:
     if not 0 < seconds < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
     return seconds
+
+
+BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
+"""What ``auto`` tries."""
+
+
+def bauds(text: str) -> tuple[int, ...]:
+    """Rates between commas, or ``auto``."""
+    if text == "auto":
+        return BAUDS
+    rates = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
+    if not all(300 <= rate <= 20_000_000 for rate in rates):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of baud rates: write 115200,921600 or auto")
+    return rates
 
 
 def tolerance(text: str) -> float:

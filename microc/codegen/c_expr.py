@@ -79,6 +79,8 @@ class ExprPrinter:
                 return f"{_UNARY[op]}{space}{inner}", _PREFIX
             case ir.Select(condition, a, b):
                 return f"{self._at(condition, 4)} ? {self._at(a, 4)} : {self._at(b, 4)}", _TERNARY
+            case ir.Call(ir.REINTERPRET, (a,), dtype):
+                return self._reinterpret(dtype, a)
             case ir.Call(name, args):
                 return self._call(name, args), _PRIMARY
             case ir.Bin():
@@ -92,6 +94,13 @@ class ExprPrinter:
             raise InternalError(f"cast of {a.dtype} to {dtype}: go through float32")
         name = f"{a.dtype}_to_float" if dtype == "float32" else f"float_to_{dtype}"
         return f"{self._helper(name)}({self(a)})"
+
+    def _reinterpret(self, dtype: str, a: ir.Expr) -> tuple[str, int]:
+        """The bits of a value as another dtype; what C stores as integers converts as it is."""
+        source, kind = dtypes.c_name(a.dtype), dtypes.c_name(dtype)
+        if {source, kind} & {"float", "double"}:
+            return f"{self._helper(f'{short_name(dtype)}_of_{short_name(a.dtype)}')}({self(a)})", _PRIMARY
+        return f"({kind}){self._at(a, _PREFIX)}", _PREFIX
 
     def _const(self, value: int | float, dtype: str) -> tuple[str, int]:
         text = self.literal(value, dtype)

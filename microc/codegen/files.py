@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,13 +16,12 @@ from microc.errors import OutputError
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary path beside ``target``; it takes ``target``'s place when the block succeeds, and vanishes otherwise."""
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        os.close(handle)
+        temporary.open("xb").close()  # with the rights that files of this user have; mkstemp gives fewer
     except OSError as error:
         raise unwritable(target, error) from error
-    temporary = Path(name)
     try:
         yield temporary
         os.replace(temporary, target)

@@ -51,10 +51,13 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
         return list(HALVES[name])
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer)
-    match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf])(\d+)", name)
+    match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
+    if match is not None:
+        return _reinterpreted(name, _c_name(match[1]), _c_name(match[2]))
+    match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf]\d+)", name)
     if match is None:
         raise InternalError(f"there is no helper {name!r}")
-    kind = dtypes.c_name(f"{_LONG[match[2]]}{match[3]}")
+    kind = _c_name(match[2])
     head = f"static inline {kind} {name}({kind} a, {kind} b)"
     body = {
         "min": ["return a < b ? a : b;"],
@@ -63,6 +66,23 @@ def helper_source(name: str, printer: ExprPrinter) -> list[str]:
         "floormod": [f"const {kind} r = a % b;", "return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"],
     }[match[1]]
     return [head, "{", *(f"    {line}" for line in body), "}"]
+
+
+def _c_name(short: str) -> str:
+    """``int32_t`` for ``i32``."""
+    return dtypes.c_name(f"{_LONG[short[0]]}{short[1:]}")
+
+
+def _reinterpreted(name: str, result: str, source: str) -> list[str]:
+    """The bits of a float as an integer, or the other way."""
+    return [
+        f"static inline {result} {name}({source} x)",
+        "{",
+        f"    {result} bits;",
+        "    memcpy(&bits, &x, sizeof bits);",
+        "    return bits;",
+        "}",
+    ]
 
 
 def _vector(name: str) -> list[str]:

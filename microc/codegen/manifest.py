@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from microc.codegen.memory import Memory
 from microc.errors import InternalError
-from microc.module import Module, Value
+from microc.module import Module, Streaming, Value
 from microc.tir import ir
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 def manifest(module: Module, version: str) -> dict[str, Any]:
     """Plain data, ready for JSON. ``tensors`` stand in the order of the board's tensor table.
 
     A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
-    may keep elsewhere. Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
+    may keep elsewhere. ``memory`` holds what lies in the arena, workspaces too, with the steps from which and to which it lives.
+
+    Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
     ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
     an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
     """
     assert module.plan is not None
+    memory = Memory(module)
+    names = frozenset(memory.names)
     sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -37,9 +42,13 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "const_bytes": module.const_bytes,
         "macs": module.macs,
         **sizes,
+        "nominal_macs": module.nominal_macs,
+        "options": dict(module.options),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
-        "tensors": [_tensor(module, name) for name in tensor_names(module)],
+        "streaming": None if module.streaming is None else streaming_data(module.streaming),
+        "tensors": [_tensor(module, name) for name in memory.names],
+        "memory": memory.arena(),
         "kernels": [
             {
                 "index": k,
@@ -51,23 +60,26 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "schedule": call.schedule,
                 "estimated_instructions": call.instructions,
                 "estimated_cycles": call.cycles,
-                "outputs": [n for n in call.writes if n in set(tensor_names(module))],
+                "streamed": list(call.streamed.layers) if call.streamed else [],
+                "inputs": memory.operands(k),
+                "outputs": [n for n in call.writes if n in names],
+                "workspaces": list(call.workspace),
+                "constants": memory.constants(call),
             }
             for k, call in enumerate(module.calls)
         ],
     }
 
 
-def tensor_names(module: Module) -> tuple[str, ...]:
-    """Inputs, outputs, state, then every intermediate that has memory of its own: the board's tensor table."""
-    intermediate = tuple(
-        name for name, value in module.values.items() if value.storage == "intermediate" and _written(module, name)
-    )
-    return tuple(dict.fromkeys((*module.inputs, *module.outputs, *module.state, *intermediate)))
+def streaming_data(streaming: Streaming) -> dict[str, Any]:
+    """How a network takes a sequence piece by piece, as :class:`Streaming` says."""
+    outputs = {name: asdict(output) for name, output in streaming.outputs.items()}
+    return {"hop": streaming.hop, "inputs": dict(streaming.inputs), "outputs": outputs}
 
 
-def _written(module: Module, name: str) -> bool:
-    return any(name in call.writes for call in module.calls)
+def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
+    """The manifest of a project of several networks: their names, in the board's order. Each has its own in its folder."""
+    return {"schema_version": SCHEMA_VERSION, "microc": version, "models": [module.name for module in modules]}
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:

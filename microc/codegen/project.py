@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from microc import paths
 from microc.codegen.data import definition
-from microc.codegen.manifest import manifest, tensor_names, to_json
+from microc.codegen.manifest import manifest, table, to_json
+from microc.codegen.memory import Memory
+from microc.codegen.mlperf import benchmark_main
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
@@ -44,12 +47,25 @@ THUMB1 = " -fira-algorithm=priority -fno-tree-ter"
 RUNTIME_OPTIMISATION = "-Os"
 """Compiler options for all that is not the network."""
 
-RUNTIME = ("SPEC.md", "include/microc_frame.h", "include/microc_port.h", "include/microc_rpc.h")
-RUNTIME_SOURCES = ("src/microc_frame.c", "src/microc_rpc.c")
+RESERVED = frozenset({"board", "runtime", "build", "firmware", "m"})
+"""Folders and targets of a project, which no network of several may be called after."""
+RUNTIME = (
+    "SPEC.md",
+    "include/microc_frame.h",
+    "include/microc_mlperf.h",
+    "include/microc_port.h",
+    "include/microc_rpc.h",
+)
+RUNTIME_SOURCES = MappingProxyType(
+    {"rpc": ("src/microc_frame.c", "src/microc_rpc.c"), "mlperf": ("src/microc_mlperf.c",)}
+)
+"""C files of the runtime by protocol."""
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
-PAYLOAD, SMALL_PAYLOAD = 256, 64
-"""Largest payload of a frame: the runtime's default, and for boards with less RAM than SMALL_RAM."""
+LARGE_RAM = 96 * 1024
+PAYLOAD, SMALL_PAYLOAD, LARGE_PAYLOAD = 256, 64, 512
+"""Largest payload of a frame: the runtime's default, for boards with less RAM than SMALL_RAM, and from LARGE_RAM on: the host
+waits for an answer to every frame, and a fast line would stand still for a quarter of the time with short ones."""
 RING, SMALL_RING = 512, 128
 """Bytes that the console keeps until they are read: the ports' default, and for boards with no more RAM than SMALLEST_RAM."""
 
@@ -58,10 +74,25 @@ _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate"
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectContext:
-    """What the Makefile, CMakeLists.txt, README and main.c of a project show: the network, and how its board is built for."""
+class Network:
+    """One network of a project: ``folder`` holds its files, empty or with a slash at its end."""
 
+    folder: str
     model: ModelContext
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectContext:
+    """What the Makefile, CMakeLists.txt, README and main.c of a project show: the networks, and how their board is built for.
+
+    ``shared_arena``: bytes of the arena that several networks share, 0 if none do.
+    """
+
+    title: str
+    project: str
+    version: str
+    networks: tuple[Network, ...]
+    shared_arena: int
     board_title: str
     prefix: str
     is_host: bool
@@ -98,6 +129,7 @@ class RpcContext:
     fingerprint: tuple[str, ...]
     has_state: bool
     sizes: tuple[int, ...]
+    shares_arena: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +147,13 @@ class SharedContext:
 
 def network_files(module: Module, version: str) -> dict[str, str]:
     """The network alone: ``model.c``, ``model.h``, ``model_data.c``, ``model_data.h``."""
-    return _render_network(model_context(module, version, stack_bound(module)))
+    return render_network(model_context(module, version, stack_bound(module)))
 
 
-def _render_network(context: ModelContext) -> dict[str, str]:
-    names = ("model.c", "model.h", "model_data.c", "model_data.h")
-    return {name: render(f"project/{name}.j2", context) for name in names}
+def render_network(context: ModelContext) -> dict[str, str]:
+    """The network's own files, by the names that the context's stem gives them."""
+    ends = (".c", ".h", "_data.c", "_data.h")
+    return {context.stem + end: render(f"project/model{end}.j2", context) for end in ends}
 
 
 def shared_files(module: Module, version: str) -> dict[str, str]:
@@ -157,24 +190,47 @@ def _text_value(name: str, text: str) -> Value:
     return Value(name, data.shape, "int8", "const", data)
 
 
-def project_files(module: Module, board: Board, version: str) -> dict[str, str | bytes]:
-    """Everything that ``microc compile -o DIR`` writes."""
-    model = model_context(module, version, stack_bound(module))
-    context = _project_context(model, board, module.options["optimize"])
-    files: dict[str, str | bytes] = dict(_render_network(model))
+def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
+    """Everything that ``microc compile -o DIR`` writes. Several networks lie in folders of their names, one in the project's.
+
+    All modules are compiled for ``board`` under the same goal, and their names differ.
+    """
+    several = len(modules) > 1
+    networks = tuple(
+        Network(f"{module.name}/" if several else "", model_context(module, version, stack_bound(module)))
+        for module in modules
+    )
+    context = _project_context(networks, shared_arena(modules), board, modules[0].options)
+    files: dict[str, str | bytes] = {}
+    for network, module in zip(networks, modules, strict=True):
+        own = {
+            **render_network(network.model),
+            "rpc_model.c": render("project/rpc_model.c.j2", rpc_context(module, several)),
+        }
+        if several:
+            own["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
+        files.update({network.folder + name: text for name, text in own.items()})
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
-    files["main.c"] = render("project/main.c.j2", context)
-    files["rpc_model.c"] = render("project/rpc_model.c.j2", rpc_context(module))
+    protocol = modules[0].options["protocol"]
+    files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
     files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _buffers(board)
     if context.has_linker_script:
         files["board/linker.ld"] = render("board/linker.ld.j2", board)
     runtime = paths.runtime_c()
-    for name in (*RUNTIME, *RUNTIME_SOURCES, *board.raw["build"]["sources"], *_headers(runtime)):
+    for name in (*RUNTIME, *RUNTIME_SOURCES[protocol], *board.raw["build"]["sources"], *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files["board/board.json"] = to_json(dict(board.raw))
-    files["manifest.json"] = to_json({**manifest(module, version), "board": board.name})
+    files["manifest.json"] = to_json(
+        {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
+    )
     return files
+
+
+def shared_arena(modules: Sequence[Module]) -> int:
+    """Bytes of the arena that several networks share, one after the other: those without state. 0 for one network."""
+    sizes = [m.plan.size for m in modules if m.plan is not None and not m.state]
+    return max(sizes, default=0) if len(modules) > 1 else 0
 
 
 def _headers(runtime: Path) -> tuple[str, ...]:
@@ -183,7 +239,9 @@ def _headers(runtime: Path) -> tuple[str, ...]:
 
 def max_payload(board: Board) -> int:
     """Largest payload of a frame, in bytes."""
-    return SMALL_PAYLOAD if 0 < board.ram_bytes < SMALL_RAM else PAYLOAD
+    if 0 < board.ram_bytes < SMALL_RAM:
+        return SMALL_PAYLOAD
+    return PAYLOAD if 0 < board.ram_bytes < LARGE_RAM else LARGE_PAYLOAD
 
 
 def ring_size(board: Board) -> int:
@@ -192,53 +250,61 @@ def ring_size(board: Board) -> int:
 
 
 def _buffers(board: Board) -> str:
-    """Definitions for a board with little RAM."""
+    """Definitions for a board with little RAM, or with much."""
     lines = []
     if max_payload(board) != PAYLOAD:
-        lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {SMALL_PAYLOAD} /* this board has little RAM */")
+        lines.append(f"#define MICROC_RPC_MAX_PAYLOAD {max_payload(board)}")
     if ring_size(board) != RING:
         lines.append(f"#define MICROC_PORT_RX_SIZE {SMALL_RING}u")
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
-def _project_context(model: ModelContext, board: Board, optimize: str) -> ProjectContext:
+def _project_context(
+    networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str]
+) -> ProjectContext:
     build = board.raw["build"]
+    names = [n.model.name for n in networks]
     return ProjectContext(
-        model=model,
+        title=" and ".join(names),
+        project="_".join(names),
+        version=networks[0].model.version,
+        networks=networks,
+        shared_arena=shared,
         board_title=board.title,
         prefix=build["prefix"],
         is_host=board.target.isa == "host",
         c_flags=tuple(build["c_flags"]),
         ld_flags=tuple(build["ld_flags"]),
-        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES, *build["sources"])),
-        optimisation=_optimisation(board.target, optimize),
+        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
+        optimisation=optimisation(board.target, options["optimize"]),
         runtime_optimisation=RUNTIME_OPTIMISATION,
         has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
     )
 
 
-def _optimisation(target: Target, optimize: str) -> str:
+def optimisation(target: Target, optimize: str) -> str:
     """Compiler options for the network."""
     options = OPTIMISATION[target.isa, optimize]
     options += IN_ORDER if target.multiplies_alone else ""
     return options + (THUMB1 if target.has("thumb1") else "")
 
 
-def rpc_context(module: Module) -> RpcContext:
-    """The descriptor's rows, in the manifest's order."""
+def rpc_context(module: Module, several: bool) -> RpcContext:
+    """The descriptor's rows, in the manifest's order; one of ``several`` networks shares its arena, unless it has state."""
     assert module.plan is not None
     own = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
     buffers = tuple(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];" for n in own)
     return RpcContext(
         name=module.name,
         upper=module.name.upper(),
-        tensors=tuple(_rpc_tensor(module, name) for name in tensor_names(module)),
+        tensors=tuple(_rpc_tensor(module, name) for name in Memory(module).names),
         buffers=buffers,
         inputs=tuple((n, _place(module, n)) for n in module.inputs),
         outputs=tuple((n, _place(module, n)) for n in module.outputs),
         fingerprint=tuple(f"0x{module.fingerprint[k : k + 2]}" for k in range(0, 32, 2)),
         has_state=bool(module.state),
         sizes=tuple(size.maximum for size in module.sizes),
+        shares_arena=several and not module.state,
     )
 
 

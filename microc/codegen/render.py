@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -11,14 +12,14 @@ import jinja2
 from microc import paths
 
 
-@lru_cache(maxsize=1)
-def environment() -> jinja2.Environment:
-    """The environment over the project's templates."""
+@lru_cache(maxsize=32)
+def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
+    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(str(paths.templates())),
+        loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # the output is C, not HTML
+        autoescape=html,
     )
     env.filters["comment"] = safe_comment
     return env
@@ -30,9 +31,27 @@ def safe_comment(text: str) -> str:
     return printable.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
 
 
-def render(template: str, context: Any) -> str:
-    """One template filled from a frozen context class (its fields are the template's names)."""
+def render(template: str, context: Any, folder: Path | None = None) -> str:
+    """One template filled from a frozen context class (its fields are the template's names); ``folder`` may have it, too."""
+    return environment(folder).get_template(template).render(_names(context))
+
+
+def render_html(template: str, context: Any) -> str:
+    """The same for a page of HTML: text from models and boards stays text."""
+    return environment(html=True).get_template(template).render(_names(context))
+
+
+def render_line(text: str, context: Any) -> str:
+    """The same of a template that is given as text: a path, a command."""
+    return _parsed(text).render(_names(context))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> jinja2.Template:
+    return environment().from_string(text)
+
+
+def _names(context: Any) -> dict[str, Any]:
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError("a template is filled from a dataclass")
-    names = {f.name: getattr(context, f.name) for f in fields(context)}
-    return environment().get_template(template).render(names)
+    return {f.name: getattr(context, f.name) for f in fields(context)}

@@ -86,6 +86,7 @@ class ModelContext:
     flash_space: str
     data_needs_math: bool
     regions: tuple[tuple[int, int, str], ...]
+    stem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ def extent_text(module: Module, extent: ir.Expr) -> str:
     return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
-def model_context(module: Module, version: str, stack_bound: int) -> ModelContext:
-    """Print every part of the module once."""
+def model_context(module: Module, version: str, stack_bound: int, stem: str = "model") -> ModelContext:
+    """Print every part of the module once. ``stem``: what the names of the files begin with."""
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
@@ -184,6 +185,7 @@ def model_context(module: Module, version: str, stack_bound: int) -> ModelContex
             (offset, module.values[name].nbytes, name)
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
         ),
+        stem=stem,
     )
 
 
@@ -252,14 +254,28 @@ def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
 
 
 def _resets(module: Module) -> tuple[str, ...]:
-    """Statements that put every state tensor to its initial content."""
+    """Statements that put every state tensor to its initial content: one byte, one number of more bytes, or a constant."""
     lines = []
     for name in module.state:
         value = module.values[name]
         assert value.data is not None and module.plan is not None
-        place = f"(uint8_t *)arena + {module.plan.offsets[name]}"
-        raw = value.data.tobytes()
-        if len(set(raw)) > 1:
-            raise InternalError(f"state {name} does not start uniform")
-        lines.append(f"memset({place}, {raw[0] if raw else 0}, {value.nbytes});")
+        place, raw = f"(uint8_t *)arena + {module.plan.offsets[name]}", value.data.reshape(-1).view(np.uint8)
+        width = value.data.itemsize
+        if name in module.starts:
+            kind = dtypes.c_name(value.dtype)
+            lines += [
+                f"for (int32_t i = 0; i < {value.data.size}; ++i) {{",
+                f"{INDENT}(({kind} *)(void *)({place}))[i] = {module.name}_{module.starts[name]}[i];",
+                "}",
+            ]
+        elif len(set(raw.tolist())) <= 1:
+            lines.append(f"memset({place}, {raw[0] if raw.size else 0}, {value.nbytes});")
+        else:
+            number = int(value.data.reshape(-1)[:1].view(f"u{width}")[0])
+            lines += [
+                f"for (int32_t i = 0; i < {value.nbytes}; i += {width}) {{",
+                f"{INDENT}const uint{8 * width}_t start = UINT{8 * width}_C({number:#x});",
+                f"{INDENT}memcpy({place} + i, &start, {width});",
+                "}",
+            ]
     return tuple(lines)

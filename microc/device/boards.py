@@ -46,6 +46,12 @@ def load_board(name_or_path: str | Path) -> Board:
     return _board(path.stem, path, text, data)
 
 
+def bare_board(cpu: str) -> Board:
+    """No board but a core: what is compiled for it is at home in programs of the user's own, and nothing bounds its memory."""
+    title = "any core" if cpu == "host" else f"any {cpu}"
+    return replace(load_board("host"), name=cpu, title=title, target=target_for(cpu))
+
+
 def load_copy(path: Path, name: str) -> Board:
     """The board ``name`` from the copy of its data that a generated project carries (JSON)."""
     try:

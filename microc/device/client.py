@@ -24,7 +24,8 @@ class Client:
 
     ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
     repetitions, up to four times as long (10 s in all with the defaults). Runs and profiles are given ``run_timeout``
-    seconds at least, since a board that computes does not answer. ``model`` picks one of the models of the firmware.
+    seconds at least, since a board that computes does not answer. ``reconnect``: seconds to wait for a line that was lost,
+    plugged out for example. ``model`` picks one of the models of the firmware.
 
     Every method has its effect exactly once, however bad the line is, or raises DeviceError.
     """
@@ -36,10 +37,11 @@ class Client:
         retries: int = 6,
         *,
         run_timeout: float = 120.0,
+        reconnect: float = 0.0,
         model: int = 0,
         progress: Progress | None = None,
     ) -> None:
-        self._link = Link(transport, timeout, retries)
+        self._link = Link(transport, timeout, retries, reconnect)
         self._run_timeout = run_timeout
         self._model_index = model
         self._progress = progress

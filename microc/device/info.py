@@ -16,6 +16,8 @@ DTYPES = (
     "uint64",
     "float32",
     "float64",
+    "float16",
+    "bfloat16",
 )
 """dtypes by their number on the line (``enum microc_dtype``)."""
 

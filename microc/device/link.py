@@ -16,6 +16,7 @@ from microc.device.transport import Transport
 from microc.errors import DeviceError
 
 _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
+_REOPEN_SECONDS = 0.1
 
 _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
@@ -36,15 +37,18 @@ class Link:
     """A session over ``transport``.
 
     ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
-    repetitions, up to four times as long.
+    repetitions, up to four times as long. So a board that has restarted in the middle of a run is noticed within that time:
+    it does not know the session of the next repetition. ``reconnect``: seconds to wait for a line that was lost; a board
+    that kept its power goes on where it was.
     """
 
-    def __init__(self, transport: Transport, timeout: float, retries: int) -> None:
+    def __init__(self, transport: Transport, timeout: float, retries: int, reconnect: float = 0.0) -> None:
         self.transport = transport
         self.session = 0
         self.sequence = 0
         self._timeout = timeout
         self._retries = retries
+        self._reconnect = reconnect
         self._decoder = Decoder()
 
     @property
@@ -107,20 +111,37 @@ class Link:
         data = encode(request)
         begin = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
-        longest = max(self._timeout * _LARGEST_GROWTH, patience / 8)
         while attempt <= self._retries or elapsed < patience:
-            self.transport.write(data)
-            reply = self._await(request, time.monotonic() + wait)
+            reply = self._attempt(request, data, wait)
             if reply is not None:
                 return reply
             attempt += 1
             elapsed = time.monotonic() - begin
-            wait = min(wait * _GROWTH, longest)
+            wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
         hint = "did the firmware crash? reset the board, or allow more time"
         if request.operation == Operation.HELLO:
             hint = "is the firmware running, and built with the RPC protocol and this baud rate?"
         what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
         raise DeviceError(what, where=self.where, hint=hint)
+
+    def _attempt(self, request: Frame, data: bytes, wait: float) -> Frame | None:
+        """Send the request and wait for its reply; a line that was lost meanwhile is awaited, and counts as no reply."""
+        try:
+            self.transport.write(data)
+            return self._await(request, time.monotonic() + wait)
+        except DeviceError:
+            if not self._reopen():
+                raise
+            self._decoder = Decoder()
+            return None
+
+    def _reopen(self) -> bool:
+        deadline = time.monotonic() + self._reconnect
+        while time.monotonic() < deadline:
+            if self.transport.reopen():
+                return True
+            time.sleep(_REOPEN_SECONDS)
+        return False
 
     def _await(self, request: Frame, deadline: float) -> Frame | None:
         """The reply to ``request``, or None at the deadline; late replies to other requests are dropped."""

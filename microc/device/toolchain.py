@@ -37,7 +37,8 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
 _HOST_COMPILERS = ("cc", "gcc", "clang")
 _SHOWN_LINES = 20
 _COMPILE_SECONDS = 300
-_STACK = ".stack"
+STACK = ".stack"
+"""The section that reserves room for the stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _sizes(elf: ELFFile) -> Sizes:
         if not section["sh_flags"] & SH_FLAGS.SHF_ALLOC or size == 0:
             continue
         sections.append((section.name, size))
-        if section.name == _STACK:
+        if section.name == STACK:
             stack += size
             continue
         flash += size if section["sh_type"] != "SHT_NOBITS" else 0

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from microc.device.ports import list_ports
 from microc.errors import DeviceError, UsageError
 
 _CHUNK = 4096
@@ -37,6 +38,9 @@ class Transport(Protocol):
     def write(self, data: bytes) -> None:
         """Send all of ``data``."""
 
+    def reopen(self) -> bool:
+        """Try once to have a lost line back; False while it is not there, or when it never will be."""
+
     def close(self) -> None:
         """Let go of the line; a second call does nothing."""
 
@@ -45,16 +49,21 @@ class SerialTransport:
     """A serial port, a pty, or any other port that pyserial knows (``rfc2217://...``); 8 data bits, no parity."""
 
     def __init__(self, port: str, baud: int = 115200) -> None:
-        import serial
-
         self.description = port
+        self._baud = baud
         self._lost = _port_errors()
+        self._plug = next((p for p in list_ports() if p.name == port and p.serial), None)
         try:
-            self._serial: Any = serial.serial_for_url(port, baudrate=baud, timeout=_POLL, write_timeout=10)
+            self._serial = self._open(port)
         except self._lost as error:
             raise DeviceError(f"cannot open the port: {error}", where=port, hint=_open_hint(error)) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
+
+    def _open(self, port: str) -> Any:
+        import serial
+
+        return serial.serial_for_url(port, baudrate=self._baud, timeout=_POLL, write_timeout=10)
 
     def read(self, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -72,6 +81,16 @@ class SerialTransport:
             self._serial.flush()
         except self._lost as error:
             raise DeviceError(f"the port is gone: {error}", where=self.description, hint=_GONE_HINT) from error
+
+    def reopen(self) -> bool:
+        """A port that was plugged in again may have another name: it is known by its USB serial number."""
+        self.close()
+        plug = self._plug
+        found = (p.name for p in list_ports() if plug and (p.usb, p.serial) == (plug.usb, plug.serial))
+        with contextlib.suppress(ValueError, *self._lost):
+            self._serial = self._open(next(found, self.description))
+            return True
+        return False
 
     def close(self) -> None:
         with contextlib.suppress(*self._lost):
@@ -104,14 +123,20 @@ class SocketTransport:
 
     def __init__(self, host: str, port: int, connect_timeout: float = 5.0) -> None:
         self.description = f"socket://{host}:{port}"
+        self._address = (host, port)
+        self._connect_timeout = connect_timeout
         try:
-            self._socket = socket.create_connection((host, port), connect_timeout)
+            self._socket = self._connect()
         except OSError as error:
             raise DeviceError(
                 f"cannot connect: {error}", where=self.description, hint="is the emulator or serial server running?"
             ) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(10)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.create_connection(self._address, self._connect_timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(10)
+        return connection
 
     def read(self, timeout: float) -> bytes:
         try:
@@ -129,6 +154,14 @@ class SocketTransport:
             self._socket.sendall(data)
         except OSError as error:
             raise self._gone(str(error)) from error
+
+    def reopen(self) -> bool:
+        self.close()
+        try:
+            self._socket = self._connect()
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         self._socket.close()
@@ -174,6 +207,10 @@ class PipeTransport:
             self._input.write(data)
         except (OSError, ValueError) as error:
             raise self._gone() from error
+
+    def reopen(self) -> bool:
+        """A program that has ended is not started again: its tensors are gone."""
+        return False
 
     def close(self) -> None:
         """Close the pipe, which tells the program to end; end it by force after a second."""

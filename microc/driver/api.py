@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, overload
 
 from microc import __version__
+from microc.codegen.exports import Package, export_files
 from microc.codegen.files import write_tree
+from microc.codegen.manifest import streaming_data
 from microc.codegen.project import project_files, shared_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library
-from microc.driver.fit import capacity, check_module, footprint, room_of
-from microc.driver.library import Library
+from microc.driver.fit import capacity, check_modules, footprint, room_of
+from microc.driver.library import Library, checked
 from microc.driver.lower import Progress
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
+from microc.errors import UsageError
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
@@ -39,11 +42,12 @@ class Program:
         ``flash`` and ``ram`` are what the firmware needs (flash: an estimate), ``board_flash`` and ``board_ram`` what there
         is, 0 where the board does not bound it. ``in_place`` of a layer: bytes of its results that lie over its operands;
         ``streamed``: the layers that it computes row by row, and what that costs (None if it is one layer).
+        ``streaming``: how a run takes some frames of a sequence (:class:`~microc.module.Streaming`; None if it takes all).
         ``without_streams``: arena and estimated instructions if there were no such kernels (None if there are none).
         """
         module, plan = self.module, self.module.plan
         assert plan is not None
-        need = footprint(module, self.board)
+        need = footprint((module,), self.board)
         return {
             "model": module.name,
             "source": module.source,
@@ -60,6 +64,7 @@ class Program:
             "weight_bytes": module.const_bytes,
             "arena": plan.size,
             "arena_lower_bound": plan.lower_bound,
+            "streaming": None if module.streaming is None else streaming_data(module.streaming),
             "without_streams": asdict(module.plain) if module.plain else None,
             "planner": plan.planner,
             "io_in_arena": plan.io_in_arena,
@@ -91,14 +96,31 @@ class Program:
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
         with active(self.plugins):
-            return project_files(self.module, self.board, __version__)
+            return project_files((self.module,), self.board, __version__)
 
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
-        check_module(self.module, self.board)
+        check_modules((self.module,), self.board)
         target = Path(folder)
         write_tree(target, self.files())
         return target
+
+    def export(self, name: str, folder: str | Path, inputs: Sequence[Any] | None = None) -> Package:
+        """Write the network wrapped for a build system; what was written.
+
+        ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
+        :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
+        """
+        given = [self.module.values[name] for name in self.module.inputs]
+        arrays = None
+        if inputs is not None:
+            if len(inputs) != len(given):
+                raise UsageError(f"the network takes {len(given)} inputs, {len(inputs)} were given")
+            arrays = [checked(array, asdict(value)) for array, value in zip(inputs, given, strict=True)]
+        with active(self.plugins):
+            package = export_files(self.module, self.board, name, __version__, arrays)
+        write_tree(Path(folder), package.files)
+        return package
 
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
@@ -173,5 +195,5 @@ def compile(
             return build_library(shared_files(module, __version__))
     found = board if isinstance(board, Board) else load_board(board)
     program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
-    check_module(program.module, found)
+    check_modules((program.module,), found)
     return program

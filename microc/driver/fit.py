@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from microc.codegen.project import max_payload, ring_size
+from microc.codegen.project import max_payload, ring_size, shared_arena
 from microc.driver.budget import CERTAIN, Room, code_bytes
 from microc.errors import FitError, ToolError
 from microc.module import Module
@@ -43,18 +44,23 @@ class Footprint:
         return self.arena + self.buffers + self.stack + self.runtime
 
 
-def footprint(module: Module, board: Board) -> Footprint:
-    """Add up what ``module``, planned, will take on ``board``."""
-    assert module.plan is not None
-    outside = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
+def footprint(modules: Sequence[Module], board: Board) -> Footprint:
+    """Add up what ``modules``, planned, will take in one firmware on ``board``."""
+    own = [m for m in modules if len(modules) == 1 or m.state]
     return Footprint(
-        weights=module.const_bytes,
-        code=RUNTIME_FLASH + code_bytes(module),
-        arena=module.plan.size,
-        buffers=sum(module.values[n].nbytes for n in outside),
+        weights=sum(m.const_bytes for m in modules),
+        code=RUNTIME_FLASH + sum(map(code_bytes, modules)),
+        arena=shared_arena(modules) + sum(m.plan.size for m in own if m.plan is not None),
+        buffers=sum(map(_outside, modules)),
         stack=board.raw.get("link", {}).get("stack_bytes", 0),
         runtime=_runtime(board),
     )
+
+
+def _outside(module: Module) -> int:
+    """Bytes of inputs and outputs that have no place in the arena."""
+    assert module.plan is not None
+    return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
 
 
 def _runtime(board: Board) -> int:
@@ -90,14 +96,14 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> N
         )
 
 
-def check_module(module: Module, board: Board) -> Footprint:
-    """The footprint of a module that fits; FitError otherwise."""
-    need = footprint(module, board)
+def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
+    """The footprint of modules that fit into one firmware; FitError otherwise."""
+    need = footprint(modules, board)
     details = (
         f"flash: weights {need.weights} + code about {need.code}; "
         f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
     )
-    check_fit(board, need.least_flash, need.ram, module.source or module.name, details)
+    check_fit(board, need.least_flash, need.ram, " and ".join(m.source or m.name for m in modules), details)
     return need
 
 

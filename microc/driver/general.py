@@ -78,7 +78,9 @@ class GeneralMaker(Maker):
 
     # ------------------------------------------------------------ what the module is made of
 
-    def group(self, nodes: Nodes, uses: int) -> tuple[LoweredGroup, Choice]:
+    def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+        if in_place:
+            raise _refused("it changes a part of a state", str(nodes[0].loc))
         together = [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
         made = self.chosen(together, uses)
         largest = len(self.family.graphs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_algorithms
+from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
@@ -26,13 +26,24 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 
 
 def schedule_group(
-    graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1
+    graph: Graph,
+    nodes: Sequence[Node],
+    target: Target,
+    goal: Goal,
+    name: str,
+    uses: int = 1,
+    *,
+    in_place: bool = False,
 ) -> tuple[LoweredGroup, Choice]:
-    """The group, lowered by the algorithm that was chosen, and its schedule; ``uses`` as in ``choose``."""
+    """The group, lowered by the algorithm that was chosen, and its schedule; ``uses`` as in ``choose``.
+
+    ``in_place``: the one node changes a part of its first operand where that lies.
+    """
+    lowered = (
+        (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
+    )
     found = [
-        (group, schedule)
-        for group in lower_algorithms(graph, nodes, target, name)
-        for schedule in candidates(group.func, group.anchor.op, target, goal)
+        (group, schedule) for group in lowered for schedule in candidates(group.func, group.anchor.op, target, goal)
     ]
     choice = choose([schedule for _, schedule in found], target, goal, uses)
     return next(group for group, schedule in found if schedule is choice.schedule), choice

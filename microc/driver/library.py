@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.manifest import SCHEMA_VERSION
 from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError
-
-MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class TimingResult:
 class Library:
     """A compiled network in this process. ``lib(x)`` runs it; ``set_input / run / get_output / reset`` do so in steps.
 
-    One instance has one arena: use one per thread.
+    One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives more of them.
     """
 
     def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
@@ -49,7 +48,7 @@ class Library:
             self.manifest: dict[str, Any] = json.loads(text.decode())
         except (OSError, ValueError) as error:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
-        if self.manifest.get("schema_version") != MANIFEST_VERSION:
+        if self.manifest.get("schema_version") != SCHEMA_VERSION:
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
@@ -116,6 +115,10 @@ class Library:
         """A copy of an output, by position or name."""
         index = _position(key, self.outputs, "output")
         return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
+
+    def instance(self) -> Library:
+        """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
+        return Library(self.path, self._sources, self._folder)
 
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.names import RESERVED
 from microc.driver.kernel import groups_of
 from microc.driver.maker import Maker
+from microc.driver.state import copied, in_order, partly_updated, starts_uniform, written_in_place
 from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
@@ -45,7 +47,7 @@ class _Builder:
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    c_names: dict[str, None] = field(default_factory=dict)
+    c_names: dict[str, None] = field(default_factory=lambda: dict.fromkeys(RESERVED))
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
@@ -111,7 +113,8 @@ def build_module(
         if builder.name_of(name) not in builder.values:
             builder.declare(name, "output")
     outputs = [_output(builder, name) for name in graph.outputs]
-    groups = groups_of(graph)
+    partly = partly_updated(graph)
+    groups = in_order(graph, groups_of(graph), partly)
     builder.alike.update(_shapes(graph, nodes) for nodes in groups)
     named = {nodes[0].group: nodes for nodes in groups if nodes[0].group}
     streamed = {name: stream for stream in streams for name in stream.chain.groups}
@@ -124,12 +127,12 @@ def build_module(
                 _stream(builder, stream, [named[name] for name in stream.chain.groups])
         elif registry.get(nodes[0].op).regions:
             _control(builder, nodes[0])
+        elif nodes[0].outputs[0] in partly:
+            _kernel(builder, nodes, partly[nodes[0].outputs[0]])
         elif len(nodes) > 1 or not _placed(builder, nodes[0]):
             _kernel(builder, nodes)
     _forward_outputs(builder)
-    for state, value in sorted(graph.updates.items()):
-        _copy(builder, value, builder.name_of(state), "state")
-    return Module(
+    module = Module(
         name=graph.name,
         values=builder.values,
         kernels=tuple(builder.kernels.values()),
@@ -141,6 +144,45 @@ def build_module(
         source=source,
         options={"optimize": goal.name, "isa": target.isa},
     )
+    _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
+    starts = {
+        builder.name_of(n): builder.constant(f"{builder.name_of(n)}_start", data)
+        for n, data in graph.state.items()
+        if not starts_uniform(data)
+    }
+    return replace(
+        module,
+        values=builder.values,
+        kernels=tuple(builder.kernels.values()),
+        calls=tuple(builder.calls),
+        views=tuple(builder.views),
+        starts=starts,
+    )
+
+
+def _update_state(builder: _Builder, module: Module, updates: Mapping[str, str]) -> None:
+    """The next contents of state: in their place when they are made, or copied there at the end."""
+    updates = {state: value for state, value in updates.items() if state != value}
+    constants = {state: value for state, value in updates.items() if value in builder.graph.consts}
+    named = {builder.name_of(s): builder.name_of(v) for s, v in updates.items() if s not in constants}
+    placed = written_in_place(module, named)
+    builder.views += [View(value, state, 0) for value, state in placed.items()]
+    sources = {
+        state: value for state, value in updates.items() if placed.get(builder.name_of(value)) != builder.name_of(state)
+    }
+    where = {s: "" if s in constants else module.base_of(builder.name_of(v))[0] for s, v in sources.items()}
+    states = {builder.name_of(state): state for state in sources}
+    aside: dict[str, str] = {}
+    for name, first in copied({builder.name_of(s): place for s, place in where.items()}):
+        state = states[name]
+        value = sources[state]
+        if first:
+            kind = builder.graph.types[value]
+            aside[state] = builder.unique(f"{name}_next")
+            builder.values[aside[state]] = make_value(aside[state], kind, "intermediate", value)
+            _copy(builder, value, aside[state], "state")
+        else:
+            _copy(builder, value, name, "state", builder.graph.consts.get(value), origin=aside.get(state, ""))
 
 
 def _output(builder: _Builder, name: str) -> str:
@@ -221,24 +263,35 @@ def _root(builder: _Builder, name: str) -> tuple[str, str]:
     return name, builder.values[name].storage
 
 
-def _copy(builder: _Builder, source: str, target: str, op: str, constant: Array | None = None, layer: str = "") -> None:
-    """A kernel that copies a whole value."""
+def _copy(
+    builder: _Builder,
+    source: str,
+    target: str,
+    op: str,
+    constant: Array | None = None,
+    layer: str = "",
+    origin: str = "",
+) -> None:
+    """A kernel that copies a whole value; ``origin``: where it lies, if elsewhere."""
     func = builder.make.copy(source, constant=constant is not None)
-    origin = builder.constant(f"{target}_value", constant) if constant is not None else builder.name_of(source)
+    if constant is not None:
+        origin = builder.constant(f"{target}_value", constant)
+    origin = origin or builder.name_of(source)
     name = _register(builder, func, "copy", ())
     reads = () if constant is not None else (origin,)
     builder.calls.append(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op))
 
 
-def _kernel(builder: _Builder, nodes: tuple[Node, ...]) -> None:
+def _kernel(builder: _Builder, nodes: tuple[Node, ...], state: str = "") -> None:
+    """A kernel and its call; ``state``: what it changes a part of."""
     graph = builder.graph
     uses = builder.alike[_shapes(graph, nodes)]
-    group, choice = builder.make.group(nodes, uses)
+    group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
     args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
-    written = [builder.declare(o, "intermediate") for o in group.outputs]
+    written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = _workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
     builder.calls.append(

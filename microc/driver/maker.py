@@ -22,9 +22,9 @@ class Maker:
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal
 
-    def group(self, nodes: Sequence[Node], uses: int) -> tuple[LoweredGroup, Choice]:
-        """A group, and its schedule; ``uses``: how many groups are alike."""
-        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses)
+    def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+        """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
+        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""

@@ -5,7 +5,7 @@ Element types that C has not are stored in the next wider one (``int4`` as ``int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ from microc.frontend import onnx_reader
 from microc.module import Module
 from microc.target import target_for
 
+Runner = Callable[..., tuple[Array, ...]]
+"""Runs a network: called with its inputs in the module's order, it gives its outputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -32,7 +35,7 @@ class Compiled:
     inputs: tuple[np.dtype[Any], ...]
     outputs: tuple[np.dtype[Any], ...]
 
-    def run(self, network: Network, arrays: Sequence[Any]) -> tuple[Array, ...]:
+    def run(self, network: Runner, arrays: Sequence[Any]) -> tuple[Array, ...]:
         """The outputs of one inference."""
         kinds = (to_numpy(self.module.values[name].dtype) for name in self.module.inputs)
         given = [np.asarray(array).astype(kind) for array, kind in zip(arrays, kinds, strict=True)]
@@ -57,12 +60,12 @@ def bind(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto
     return bound
 
 
-def compile_proto(model: onnx.ModelProto, name: str) -> Compiled:
-    """The model's kernels under the C prefix ``name``; MicrocError where microc refuses it."""
+def compile_proto(model: onnx.ModelProto, name: str, cpu: str = "host") -> Compiled:
+    """The model's kernels for a core, under the C prefix ``name``; MicrocError where microc refuses it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     graph = onnx_reader.read(model.SerializeToString(), f"{name}.onnx", {})
     options = Options(name=name, io_in_arena=False)
-    module = compile_model(graph, target_for("host"), options)
+    module = compile_model(graph, target_for(cpu), options)
     inputs = tuple(_dtype(value) for value in model.graph.input if value.name not in constants)
     return Compiled(module, inputs, tuple(_dtype(value) for value in model.graph.output))
 

@@ -21,29 +21,38 @@ from microc.driver.sizes import open_sizes
 from microc.driver.stream import Chain, LoweredStream, Streams
 from microc.errors import FitError
 from microc.graph.ir import Graph
-from microc.module import Module, Plain
+from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.intrinsics import SCALAR
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
-from microc.transform import PASSES
+from microc.transform import LOWERING, NORMALISING, PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.instruments import DumpInstrument
+from microc.transform.streaming import stream
 
 
 def optimise(graph: Graph, options: Options) -> Graph:
-    """All graph passes."""
+    """All graph passes, and from the whole run to a step of a stream if that is wanted."""
+    return optimised(graph, options)[0]
+
+
+def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
+    """The same, and how the network streams."""
     instruments = (DumpInstrument(options.dump),) if options.dump else ()
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize, "hybrid": options.hybrid},
+        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
-    return run_passes(graph, PASSES, context)
+    graph, streaming = run_passes(graph, NORMALISING, context, PASSES), None
+    if options.stream:
+        graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
+    return run_passes(graph, LOWERING, context, PASSES), streaming
 
 
 def compile_model(
@@ -76,12 +85,20 @@ def compile_graph(
 def _compiled(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Module:
-    graph = optimise(read, options)
+    graph, streaming = optimised(read, options)
     module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
-        return replace(made, fingerprint=fingerprint(made, target), nominal_macs=count_macs(read))
+        found = fingerprint(made, target)
+        chosen = {**made.options, "protocol": options.protocol}
+        return replace(
+            made,
+            fingerprint=found,
+            nominal_macs=count_macs(read),
+            streaming=_named(made, streaming),
+            options=chosen,
+        )
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
         made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
@@ -121,6 +138,14 @@ def _with_sizes(
             hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
         )
     return module
+
+
+def _named(module: Module, streaming: Streaming | None) -> Streaming | None:
+    """How a network streams, by the names of its C code."""
+    if streaming is None:
+        return None
+    inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}
+    return Streaming(streaming.hop, inputs, dict(zip(module.outputs, streaming.outputs.values(), strict=True)))
 
 
 def _arena_room(module: Module, room: int) -> int:

@@ -1,27 +1,47 @@
-"""Where the time goes: ticks and multiply-accumulates by kernel, as data and as a Chrome trace."""
+"""Where the time goes: by layer, with the multiply-accumulates, the flash and the memory that it takes."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from microc.driver.firmware import Device
+from microc.driver.clock import Clock
+from microc.driver.firmware import Device, Project
+from microc.driver.size import SizeReport, live_bytes, measure
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel of one inference. ``instructions`` is known under emulation alone; ``rule`` names the schedule;
-    ``estimated_cycles`` is the cost model's, for a core at the board's speed of flash."""
+    """One kernel of one inference. ``time`` is in the profile's unit, ``share`` its part of the whole; ``ticks`` are the timer's,
+    ``instructions`` known under emulation alone.
+
+    ``rule`` names the schedule, ``schedule`` is its trace; ``estimated_cycles`` is the cost model's, for a core at the board's
+    speed of flash. ``code`` and ``constants``: bytes of flash (None where there is no linked program here); ``arena``: bytes of
+    it that hold something meanwhile.
+    """
 
     kernel: int
     layer: str
     op: str
     macs: int
+    time: int
     ticks: int
     share: float
     instructions: int | None
-    rule: str = ""
-    estimated_cycles: int = 0
+    rule: str
+    schedule: str
+    estimated_cycles: int
+    code: int | None
+    constants: int | None
+    arena: int
+
+    @property
+    def flash(self) -> int | None:
+        return None if self.code is None or self.constants is None else self.code + self.constants
+
+    @property
+    def time_per_mac(self) -> float | None:
+        return self.time / self.macs if self.macs else None
 
     @property
     def ticks_per_mac(self) -> float | None:
@@ -30,12 +50,26 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One inference. Seconds are ticks divided by ``tick_hz``; under emulation they are those of the emulated clock."""
+    """One inference of ``project``. All times are in the unit of ``clock``, and ``time`` is the sum of the kernels'. ``size`` is
+    that of the firmware, None where there is no linked program here."""
 
-    board: str
-    tick_hz: int
-    emulated: bool
+    project: Project
+    clock: Clock
     kernels: tuple[KernelTime, ...]
+    size: SizeReport | None
+
+    @property
+    def board(self) -> str:
+        return self.project.board.name
+
+    @property
+    def unit(self) -> str:
+        """``instructions`` or ``ticks``."""
+        return self.clock.unit
+
+    @property
+    def time(self) -> int:
+        return sum(k.time for k in self.kernels)
 
     @property
     def ticks(self) -> int:
@@ -50,54 +84,65 @@ class Profile:
         return sum(k.estimated_cycles for k in self.kernels)
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
+        """Plain data, ready for JSON. ``seconds`` is None under emulation."""
         return {
             "board": self.board,
-            "tick_hz": self.tick_hz,
-            "emulated": self.emulated,
+            "unit": self.unit,
+            "unit_meaning": self.clock.meaning,
+            "time": self.time,
+            "seconds": self.clock.seconds(self.time),
+            "tick_hz": self.clock.tick_hz,
+            "emulated": self.clock.emulated,
             "ticks": self.ticks,
             "macs": self.macs,
-            "instructions": sum(k.instructions or 0 for k in self.kernels) if self.emulated else None,
+            "instructions": self.time if self.clock.counts else None,
             "estimated_cycles": self.estimated_cycles,
-            "kernels": [{**asdict(k), "ticks_per_mac": k.ticks_per_mac} for k in self.kernels],
+            "arena": self.project.manifest["arena_size"],
+            "flash": self.size.flash if self.size else None,
+            "ram": self.size.ram if self.size else None,
+            "kernels": [
+                {**asdict(k), "flash": k.flash, "time_per_mac": k.time_per_mac, "ticks_per_mac": k.ticks_per_mac}
+                for k in self.kernels
+            ],
         }
-
-    def to_trace(self) -> dict[str, Any]:
-        """A Chrome trace (open it in Perfetto): complete events one after the other, times in microseconds."""
-        events, start = [], 0
-        for k in self.kernels:
-            events.append(
-                {
-                    "name": k.layer,
-                    "cat": k.op,
-                    "ph": "X",
-                    "ts": start * 1e6 / self.tick_hz,
-                    "dur": k.ticks * 1e6 / self.tick_hz,
-                    "pid": 1,
-                    "tid": 1,
-                    "args": {"kernel": k.kernel, "op": k.op, "ticks": k.ticks, "macs": k.macs},
-                }
-            )
-            start += k.ticks
-        return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"board": self.board}}
 
 
 def profile(device: Device) -> Profile:
     """Profile one inference on the inputs that the board holds."""
-    ticks = device.profile()
-    total = sum(ticks) or 1
+    project, clock = device.project, device.clock
+    size = measure(project) if project.elf.is_file() else None
+    return make_profile(project, clock, device.profile(), size)
+
+
+def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:
+    """What the ticks of a project's kernels, in order, say."""
+    times = [clock.amount(t) for t in ticks]
+    total = sum(times) or 1
+    arena = live_bytes(project.manifest)
+    sizes = size.of_network(project.manifest["model"]) if size else ()
     kernels = tuple(
         KernelTime(
             kernel=k,
             layer=kernel["layer"],
             op=kernel["op"],
             macs=kernel["macs"],
-            ticks=t,
-            share=t / total,
-            instructions=device.instructions(t),
+            time=times[k],
+            ticks=ticks[k],
+            share=times[k] / total,
+            instructions=times[k] if clock.counts else None,
             rule=kernel["rule"],
+            schedule=kernel["schedule"],
             estimated_cycles=kernel["estimated_cycles"],
+            code=sizes[k].code if sizes else None,
+            constants=sizes[k].constants if sizes else None,
+            arena=arena[k],
         )
-        for k, (kernel, t) in enumerate(zip(device.kernels, ticks, strict=True))
+        for k, kernel in enumerate(project.manifest["kernels"])
     )
-    return Profile(device.project.board.name, device.tick_hz, device.project.counted, kernels)
+    return Profile(project, clock, kernels, size)
+
+
+def short_layer(layer: str) -> str:
+    """A layer without the name of the model file."""
+    start = layer.find("#")
+    return layer[start:] if start > 0 else layer

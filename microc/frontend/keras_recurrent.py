@@ -1,11 +1,11 @@
-"""Keras's recurrent layers, step after step: one time step is written for every element of the sequence.
+"""Keras's recurrent layers, as loops over time.
 
 Gates lie side by side in the kernels: LSTM input, forget, cell, output; GRU update, reset, candidate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,53 +14,37 @@ import numpy as np
 from microc.dtypes import Array
 from microc.frontend.keras_application import Layer, Spelling
 from microc.frontend.keras_file import Weights
+from microc.frontend.recurrent import State, exchanged, gate, over_time
 
-State = tuple[str, ...]
-Step = Callable[[str, State], State]
-"""The state after a step, the output first, from the step's share of the input and the state before."""
+Cell = Callable[[Layer, str, State], State]
+"""A step, written into the layer's graph, which is the loop's body."""
 
 
-def recurrent(cell: Callable[[Layer, Mapping[str, Any], Weights], tuple[Array, Array, Step]], states: int) -> Spelling:
+def recurrent(cell: Callable[[Mapping[str, Any], Weights], tuple[Array, Array, Cell]], states: int) -> Spelling:
     """A layer that runs a cell along the second axis; ``cell`` gives the input's kernel, its bias, and the step."""
 
     def spell(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
         if config.get("stateful") or len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
             layer.refuse("a state from outside", "make the state an input and an output of the model")
-        kernel, bias, step = cell(layer, config, layer.weights.inside("cell"))
+        kernel, bias, step = cell(config, layer.weights.inside("cell"))
         batch, length, width = layer.shape()
         rows = layer.reshape(layer.x, (batch * length, width))
         shares = layer.emit("dense", (rows, layer.constant("kernel", kernel.T), layer.constant("bias", bias)))
-        shares = layer.reshape(shares, (batch, length, kernel.shape[1]))
+        shares = exchanged(layer.write, layer.reshape(shares, (batch, length, kernel.shape[1])))
         zero = layer.constant("zero", np.zeros((batch, int(config["units"]))))
-        state: State = (zero,) * states
-        outputs = []
-        order = range(length - 1, -1, -1) if config.get("go_backwards") else range(length)
-        for moment in order:
-            state = step(_columns(layer, shares, moment), state)
-            outputs.append(state[0])
-        value = _sequence(layer, outputs) if config.get("return_sequences") else state[0]
+        made, state = over_time(
+            layer.write,
+            shares,
+            (zero,) * states,
+            lambda body, share, old: step(replace(layer, write=body), share, old),
+            backwards=bool(config.get("go_backwards")),
+            rows=bool(config.get("return_sequences")),
+        )
+        value = exchanged(layer.write, made) if config.get("return_sequences") else state[0]
         return (value, *state) if config.get("return_state") else value
 
     return spell
-
-
-def _columns(layer: Layer, value: str, moment: int) -> str:
-    """One time step of (N, T, C) as (N, C)."""
-    batch, _, width = layer.shape(value)
-    attrs = {"begin": (0, moment, 0), "end": (batch, moment + 1, width), "strides": (1, 1, 1)}
-    return layer.reshape(layer.emit("slice", (value,), attrs), (batch, width))
-
-
-def _sequence(layer: Layer, steps: Sequence[str]) -> str:
-    batch, width = layer.shape(steps[0])
-    return layer.emit("concat", [layer.reshape(step, (batch, 1, width)) for step in steps], {"axis": 1})
-
-
-def _gate(layer: Layer, value: str, place: int, units: int) -> str:
-    batch = layer.shape(value)[0]
-    attrs = {"begin": (0, place * units), "end": (batch, (place + 1) * units), "strides": (1, 1)}
-    return layer.emit("slice", (value,), attrs)
 
 
 def _arrays(config: Mapping[str, Any], weights: Weights, gates: int) -> tuple[Array, Array, Array]:
@@ -70,58 +54,61 @@ def _arrays(config: Mapping[str, Any], weights: Weights, gates: int) -> tuple[Ar
     return found[0], found[1], bias
 
 
-def simple(layer: Layer, config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Step]:
+def simple(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
     """h' = activation(x W + h U + b)."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 1)
-    turned = layer.constant("recurrent", recurrent_kernel.T)
 
-    def step(share: str, state: State) -> State:
+    def step(layer: Layer, share: str, state: State) -> State:
+        turned = layer.constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (share, layer.emit("dense", (state[0], turned))))
         return (layer.activation(total, config["activation"]),)
 
     return kernel, bias, step
 
 
-def lstm(layer: Layer, config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Step]:
+def lstm(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
     """c' = f c + i g, h' = o activation(c')."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 4)
-    units, turned = int(config["units"]), layer.constant("recurrent", recurrent_kernel.T)
+    units = int(config["units"])
 
-    def step(share: str, state: State) -> State:
+    def step(layer: Layer, share: str, state: State) -> State:
+        turned = layer.constant("recurrent", recurrent_kernel.T)
         total = layer.emit("add", (share, layer.emit("dense", (state[0], turned))))
         kinds = ("recurrent_activation", "recurrent_activation", "activation", "recurrent_activation")
-        i, f, g, o = (layer.activation(_gate(layer, total, k, units), config[kind]) for k, kind in enumerate(kinds))
+        i, f, g, o = (
+            layer.activation(gate(layer.write, total, k, units), config[kind]) for k, kind in enumerate(kinds)
+        )
         cell = layer.emit("add", (layer.emit("mul", (f, state[1])), layer.emit("mul", (i, g))))
         return (layer.emit("mul", (o, layer.activation(cell, config["activation"]))), cell)
 
     return kernel, bias, step
 
 
-def gru(layer: Layer, config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Step]:
+def gru(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
     """h' = z h + (1 - z) g; the reset acts on h U + b (``reset_after``) or on h."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 3)
     units, after = int(config["units"]), bool(config.get("reset_after", True))
     if bias.ndim == 1:
         bias = np.stack([bias, np.zeros_like(bias)])
-    inner = layer.constant("recurrent_bias", bias[1])
     parts = (recurrent_kernel,) if after else (recurrent_kernel[:, : 2 * units], recurrent_kernel[:, 2 * units :])
-    turned = [layer.constant("recurrent", part.T) for part in parts]
 
-    def step(share: str, state: State) -> State:
-        hidden = layer.emit("dense", (state[0], turned[0], inner) if after else (state[0], turned[0]))
+    def step(layer: Layer, share: str, state: State) -> State:
+        turned = [layer.constant("recurrent", part.T) for part in parts]
+        inner = (layer.constant("recurrent_bias", bias[1]),) if after else ()
+        hidden = layer.emit("dense", (state[0], turned[0], *inner))
         z, r = (
             layer.activation(
-                layer.emit("add", (_gate(layer, share, k, units), _gate(layer, hidden, k, units))),
+                layer.emit("add", (gate(layer.write, share, k, units), gate(layer.write, hidden, k, units))),
                 config["recurrent_activation"],
             )
             for k in (0, 1)
         )
         if after:
-            remembered = layer.emit("mul", (r, _gate(layer, hidden, 2, units)))
+            remembered = layer.emit("mul", (r, gate(layer.write, hidden, 2, units)))
         else:
             remembered = layer.emit("dense", (layer.emit("mul", (r, state[0])), turned[1]))
         candidate = layer.activation(
-            layer.emit("add", (_gate(layer, share, 2, units), remembered)), config["activation"]
+            layer.emit("add", (gate(layer.write, share, 2, units), remembered)), config["activation"]
         )
         old = layer.emit("mul", (z, state[0]))
         rest = layer.emit("mul", (layer.emit("sub", (layer.scalar(1.0), z)), candidate))
@@ -144,18 +131,12 @@ def bidirectional(layer: Layer) -> str:
         made = spelling(replace(layer, config=config, weights=layer.weights.inside(part)))
         value = made if isinstance(made, str) else made[0]
         if backwards and config.get("return_sequences"):
-            value = _reversed(layer, value)
+            value = layer.emit("reverse", (value,), {"axes": (1,)})
         results.append(value)
     if merged == "concat":
         return layer.emit("concat", results, {"axis": -1})
     total = layer.emit("mul" if merged == "mul" else "add", results)
     return layer.emit("mul", (total, layer.scalar(0.5))) if merged == "ave" else total
-
-
-def _reversed(layer: Layer, value: str) -> str:
-    length = layer.shape(value)[1]
-    places = layer.write.new_constant("places", np.arange(length - 1, -1, -1, dtype=np.int32))
-    return layer.emit("gather", (value, places), {"axis": 1})
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -43,10 +43,14 @@ _NO_ATTRS: Mapping[str, Attr] = {}
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """One ONNX operator: the function that spells it, and the dtypes that its first input may have."""
+    """One ONNX operator: the function that spells it, and the dtypes that its first input may have.
+
+    ``stepwise``: of floats of 16 bits it is the operators by which ONNX defines it, each of which rounds.
+    """
 
     spell: Callable[[Application], None]
     dtypes: tuple[str, ...] = FLOAT
+    stepwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)

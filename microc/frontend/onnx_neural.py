@@ -206,7 +206,7 @@ def softmax(write: Callable[[Application, str, int, str], None]) -> Spelling:
         write(application, flat, 1, name)
         application.result("reshape", (name,), {"shape": shape})
 
-    return Spelling(spell)
+    return Spelling(spell, stepwise=True)
 
 
 def _softmax(application: Application, data: str, axis: int, output: str) -> None:

@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from microc import dtypes
 from microc.frontend.onnx_application import MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx_elementwise import Composer
 from microc.frontend.onnx_tensor import dtype
@@ -173,12 +172,9 @@ def norm(application: Application) -> None:
 
 
 def bit_cast(application: Application) -> None:
-    """BitCast between integers of as many bits, which is what a cast of integers does."""
+    """BitCast: the bits of every element as another dtype."""
     to = dtype(application.operator.attributes.integer("to"), application.where)
-    kind = application.type(application.value(0)).dtype
-    if not dtypes.is_integer(to) or dtypes.is_float(kind) or dtypes.nbytes(to) != dtypes.nbytes(kind):
-        application.refuse(f"the bits of {kind} as {to}", "integers of one size can be reinterpreted, floats cannot")
-    application.result("cast", (application.value(0),), {"dtype": to})
+    application.result("bit_cast", (application.value(0),), {"dtype": to})
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -22,6 +22,7 @@ from microc.frontend import (
     onnx_pool,
     onnx_quantized,
     onnx_recurrent,
+    onnx_sampling,
     onnx_shape,
     onnx_signal,
     onnx_slice,
@@ -47,6 +48,7 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_pool.SPELLINGS,
         **onnx_quantized.SPELLINGS,
         **onnx_recurrent.SPELLINGS,
+        **onnx_sampling.SPELLINGS,
         **onnx_shape.SPELLINGS,
         **onnx_signal.SPELLINGS,
         **onnx_slice.SPELLINGS,
@@ -120,11 +122,8 @@ def _translate(builder: Builder, operator: Operator) -> None:
         builder.lost.update(name for name in operator.outputs if name)
         return
     if spelling is None and not computed:
-        body = body_of(application)
-        if not body:
+        if not _spell_body(application):
             application.refuse("the operator is unknown to microc", _hint(operator))
-        for inner in body:
-            _translate(builder, inner)
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     if values and all(value in builder.consts for value in values) and fold(application):
@@ -134,11 +133,21 @@ def _translate(builder: Builder, operator: Operator) -> None:
     if spelling.dtypes:
         found = application.type(application.value(0)).dtype
         if found in HALF and found not in spelling.dtypes:
+            if spelling.stepwise and _spell_body(application):
+                return
             _spell_widened(application, spelling, found)
             return
         if found not in spelling.dtypes:
             application.refuse(f"{found} data", "export the model in float32, or quantised to 8 bits")
     spelling.spell(application)
+
+
+def _spell_body(application: Application) -> bool:
+    """An operator as those by which ONNX defines it; whether it does."""
+    body = body_of(application)
+    for inner in body:
+        _translate(application.builder, inner)
+    return bool(body)
 
 
 def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> None:

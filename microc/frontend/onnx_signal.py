@@ -1,4 +1,4 @@
-"""Spellings of ONNX's sums over labels and of its transforms: Einsum, GridSample, DFT, STFT, MelWeightMatrix, Col2Im."""
+"""Spellings of ONNX's sums over labels and of its transforms: Einsum, DFT, STFT, MelWeightMatrix, Col2Im."""
 
 from __future__ import annotations
 
@@ -37,15 +37,6 @@ def einsum(application: Application) -> None:
     output = labels(right, len(right.replace("...", "")) + (hidden if "..." in right else 0))
     operands = [application.operand(k) for k in range(len(terms))]
     application.result("einsum", operands, {"inputs": inputs, "output": output})
-
-
-def grid_sample(application: Application) -> None:
-    """GridSample."""
-    attributes = application.operator.attributes
-    mode = attributes.text("mode", "linear").removeprefix("bi")
-    border = attributes.text("padding_mode", "zeros").replace("border", "edge")
-    attrs: Mapping[str, Attr] = {"mode": mode, "border": border, "corners": attributes.flag("align_corners")}
-    application.result("grid_sample", (application.value(0), application.operand(1)), attrs)
 
 
 def _waves(length: int, rows: int, inverse: bool) -> tuple[Array, Array]:
@@ -186,7 +177,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Col2Im": Spelling(col2im),
     "DFT": Spelling(dft),
     "Einsum": Spelling(einsum, (*FLOAT, "int32", "int64")),
-    "GridSample": Spelling(grid_sample, ("float32",)),
     "MelWeightMatrix": Spelling(mel_weight_matrix, ()),
     "STFT": Spelling(stft),
 }

@@ -14,6 +14,7 @@ from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import Builder
 from microc.frontend.tflite_file import Operator, TfliteFile
 from microc.frontend.tflite_ops import SPELLINGS, hint
+from microc.frontend.tflite_periods import gated
 from microc.graph.ir import Graph, Loc
 
 
@@ -48,7 +49,7 @@ def _graph(file: TfliteFile, name: str, input_shapes: Mapping[str, tuple[int, ..
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
     if around and builder.state:
         raise UnsupportedError("state inside of control flow", where=f"{file.name} subgraph {around[-1]}")
-    return builder.graph(name)
+    return gated(builder.graph(name), builder.gates)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:

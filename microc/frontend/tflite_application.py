@@ -108,6 +108,15 @@ class Application:
         """A constant operand of a few integers (axes, paddings, sizes), flattened."""
         return integers(self, position)
 
+    def index(self, indices: str) -> str:
+        """Indices as int32 or int64."""
+        kind = self.type(indices)
+        if kind.dtype in ("int32", "int64"):
+            return indices
+        if kind.dtype not in ("int8", "int16", "uint8"):
+            self.refuse(f"{kind.dtype} indices")
+        return self.emit("cast", (indices,), {"dtype": "int32"})
+
     def axis(self, axis: int, rank: int) -> int:
         """A possibly negative axis as 0..rank-1."""
         return normal_axis(self, axis, rank)
@@ -168,6 +177,14 @@ class Application:
         self._compare(target)
         self.builder.updates[state] = following
 
+    def inferred(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
+        """The types of what an application makes."""
+        definition = registry.get(op)
+        try:
+            return definition.infer({**definition.defaults, **attrs}, [self.type(name) for name in inputs])
+        except ModelError as error:
+            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+
     def append(
         self,
         op: str,
@@ -179,10 +196,7 @@ class Application:
         """A node whose outputs have new names; dtypes and quantisation as ``likes``, shapes as inferred."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        try:
-            inferred = definition.infer(attrs, [self.type(name) for name in inputs])
-        except ModelError as error:
-            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        inferred = self.inferred(op, inputs, attrs)
         if len(inferred) != len(outputs):
             self.broken(f"{len(outputs)} outputs, {len(inferred)} are computed")
         for name, like, kind in zip(outputs, likes, inferred, strict=True):

@@ -40,7 +40,7 @@ class Builder:
     """Nodes, types, constants and state found so far.
 
     ``subgraph`` reads another subgraph of the file, for control flow. ``pieces`` are slices whose extents nobody knows before
-    they are joined again.
+    they are joined again. ``gates``: from which node on there is a condition for running, and which.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Builder:
     ) -> None:
         self.file, self.subgraph = file, subgraph
         self.pieces: dict[str, Piece] = {}
+        self.gates: list[tuple[int, str]] = []
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}

@@ -21,6 +21,7 @@ from microc.ops import registry
 from microc.ops.control import UNBOUNDED
 
 _MOST_TURNS = 1 << 14
+_COMPOSITE = ("StableHLOCompositeOptions", "DecompositionSubgraphIndex")
 _FOLLOWED = 64
 """Largest tensor, in elements, that is followed through the turns."""
 
@@ -54,9 +55,10 @@ def loop(application: Application) -> None:
 
 
 def composite(application: Application) -> None:
-    """STABLEHLO_COMPOSITE: the operators that it stands for, in its place."""
-    fields = application.operator.options.fields("StableHLOCompositeOptions", required=True)
-    inside = application.builder.subgraph(fields.integer("DecompositionSubgraphIndex", 1))
+    """STABLEHLO_COMPOSITE and CALL: the operators that it stands for, in its place."""
+    table, field = ("CallOptions", "Subgraph") if application.operator.code == "CALL" else _COMPOSITE
+    fields = application.operator.options.fields(table, required=True)
+    inside = application.builder.subgraph(fields.integer(field, 1))
     given = [application.value(position) for position in range(len(application.operator.inputs))]
     targets = [application.target(position) for position in range(len(application.operator.outputs))]
     kinds = [[application.type(name) for name in given], [target.type for target in targets]]
@@ -278,6 +280,7 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
+    "CALL": Spelling(composite, ()),
     "IF": Spelling(branch, ()),
     "STABLEHLO_COMPOSITE": Spelling(composite, ()),
     "WHILE": Spelling(loop, ()),

@@ -1,4 +1,4 @@
-"""Spellings of TFLite's elementwise operators, reductions, and conversions between dtypes."""
+"""Spellings of TFLite's operators on numbers, one by one: arithmetic, functions, bits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,32 @@ import numpy as np
 from microc import dtypes
 from microc.fixed import quantize_multiplier
 from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling, activation, rounding
+from microc.frontend.tflite_spelling import (
+    FLOAT,
+    PLAIN,
+    QUANTISED,
+    REAL,
+    Spelling,
+    activation,
+    bare,
+    real_operand,
+    real_result,
+    rounding,
+)
 from microc.graph.ir import Attr
 
 _INT8 = (*FLOAT, "int8")
 _BYTES = (*FLOAT, "int8", "uint8")
+_SIGNED = (*FLOAT, "int8", "int16")
+_BITS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
 def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = _NO_ATTRS) -> Spelling:
-    """An operator on one operand, without options."""
+    """An operator on one operand, without options. 32- and 64-bit integers stand for themselves."""
 
     def spell(application: Application) -> None:
+        _check_plain(application)
         application.result(op, (application.operand(0),), {**attrs, **rounding(application)})
 
     return Spelling(spell, dtypes)
@@ -37,6 +51,16 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelli
             attrs["activation"] = activation(application, code)
         _check_plain(application)
         application.result(op, (application.operand(0), application.operand(1)), attrs)
+
+    return Spelling(spell, dtypes)
+
+
+def stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
+    """An operator on two numbers as they are stored, whatever scale the file gives integers."""
+
+    def spell(application: Application) -> None:
+        found = application.emit(op, [bare(application, application.moved(k)) for k in (0, 1)], {"rounding": ""})
+        application.result_reshape(found, application.type(found).shape)
 
     return Spelling(spell, dtypes)
 
@@ -58,22 +82,6 @@ def _check_plain(application: Application) -> None:
     """TFLite computes with 32- and 64-bit integers as they are stored, whatever scale the file gives them."""
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
         application.refuse(f"{application.target().type.dtype} tensors with a scale")
-
-
-def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
-    """A reduction over constant axes."""
-
-    def spell(application: Application) -> None:
-        keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
-        data = application.operand(0)
-        shape = application.type(data).shape
-        axes = tuple(sorted({application.axis(axis, len(shape)) for axis in application.integers(1)}))
-        if not axes:
-            application.refuse("a reduction over no axes")
-        attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims, **rounding(application)}
-        application.result(op, (data,), attrs)
-
-    return Spelling(spell, dtypes)
 
 
 _ADD_N_SHIFT = 20
@@ -133,7 +141,7 @@ def prelu(application: Application) -> None:
 def gelu(application: Application) -> None:
     """GELU: x / 2 * (1 + erf(x / sqrt 2)), or with tanh where the file asks for the approximation."""
     fields = application.operator.options.fields("GeluOptions")
-    data = application.operand(0)
+    data = real_operand(application, 0)
 
     def times(value: str, factor: float) -> str:
         return application.emit("mul", (value, application.scalar(factor)), {})
@@ -144,7 +152,16 @@ def gelu(application: Application) -> None:
         bent = application.emit("tanh", (argument,), {})
     else:
         bent = application.emit("erf", (times(data, math.sqrt(0.5)),), {})
-    application.result("mul", (times(data, 0.5), application.emit("add", (bent, application.scalar(1.0)), {})), {})
+    real_result(application, "mul", (times(data, 0.5), application.emit("add", (bent, application.scalar(1.0)), {})))
+
+
+def right_shift(application: Application) -> None:
+    """RIGHT_SHIFT: by at least no place, and at most by all bits but one."""
+    data, places = (bare(application, application.moved(position)) for position in (0, 1))
+    bits = 8 * dtypes.nbytes(application.target().type.dtype)
+    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": ""}
+    moved = application.emit("shift_right", (data, application.emit("clip", (places,), bounds)), {})
+    application.result_reshape(moved, application.type(moved).shape)
 
 
 def square(application: Application) -> None:
@@ -161,106 +178,44 @@ def l2_normalization(application: Application) -> None:
     application.result("l2_normalize", (application.operand(0),), rounding(application))
 
 
-def batch_matmul(application: Application) -> None:
-    """BATCH_MATMUL; an adjoint operand is transposed first."""
-    fields = application.operator.options.fields("BatchMatMulOptions")
-    operands = []
-    for position, adjoint in ((0, fields.integer("AdjX")), (1, fields.integer("AdjY"))):
-        value = application.operand(position)
-        rank = len(application.rank(value, 2, 3, 4, 5))
-        if adjoint:
-            axes = (*range(rank - 2), rank - 1, rank - 2)
-            value = application.emit("transpose", (value,), {"axes": axes})
-        operands.append(value)
-    application.result("matmul", operands, rounding(application))
-
-
-def quantize(application: Application) -> None:
-    """QUANTIZE: floats to integers, or integers to another quantisation."""
-    target, source = application.target(), application.source(0).type.dtype
-    if source not in (*REAL, "int32"):
-        application.refuse(f"{source} input")
-    data, quant = application.operand(0, source, symmetric=False), target.type.quant
-    if quant is None or (source != "float32" and application.source(0).type.quant is None):
-        application.refuse("integers without quantisation")
-    attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
-    attrs |= {"out_dtype": target.type.dtype, "rounding": "away" if source == "float32" else "double"}
-    application.result("quantize", (data,), attrs)
-
-
-def dequantize(application: Application) -> None:
-    """DEQUANTIZE: integers to floats; constants stored as float16 are widened here."""
-    source, target = application.source(0), application.target()
-    if source.type.dtype == "float16" and source.constant:
-        widened = application.builder.file.array(source).astype(np.float32)
-        application.builder.constant(target.name, widened)
-        return
-    quant = source.type.quant
-    if source.type.dtype not in (*QUANTISED, "int32"):
-        application.refuse(f"{source.type.dtype} input")
-    if quant is None:
-        application.refuse(f"{source.name!r} has no quantisation")
-    attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-    application.result("dequantize", (application.value(0),), attrs)
-
-
-def densify(application: Application) -> None:
-    """DENSIFY of a constant: sparse ones are dense as soon as they are read."""
-    target, data = application.target(), application.constant(0)
-    application.builder.constant(target.name, data, target.type.quant)
-
-
-def cast(application: Application) -> None:
-    """CAST: the stored numbers in another dtype."""
-    if application.source(0).type.dtype not in MOVABLE:
-        application.refuse(f"{application.source(0).type.dtype} input")
-    application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
-
-
 SPELLINGS: Mapping[str, Spelling] = {
-    "ABS": unary("abs", (*FLOAT, "int8", "int16")),
+    "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
-    "BATCH_MATMUL": Spelling(batch_matmul, (*FLOAT, "int8", "int16")),
-    "CAST": Spelling(cast, MOVABLE),
+    "ATAN2": binary("atan2", dtypes=FLOAT),
     "ADD_N": Spelling(add_n, _INT8),
+    "BITWISE_XOR": stored("bit_xor", _BITS),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
-    "DENSIFY": Spelling(densify, MOVABLE),
-    "DEQUANTIZE": Spelling(dequantize, FLOAT),
     "DIV": binary("div", "DivOptions", (*_INT8, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
-    "EXP": unary("exp", _INT8),
+    "EXP": unary("exp", _SIGNED),
     "FLOOR": unary("floor"),
-    "FLOOR_DIV": binary("floor_div", dtypes=(*FLOAT, *PLAIN)),
-    "FLOOR_MOD": binary("floor_mod", dtypes=(*FLOAT, *PLAIN)),
-    "GELU": Spelling(gelu, FLOAT),
+    "FLOOR_DIV": stored("floor_div", (*_SIGNED, *PLAIN)),
+    "FLOOR_MOD": stored("floor_mod", (*_SIGNED, *PLAIN)),
+    "GELU": Spelling(gelu),
     "HARD_SWISH": unary("hard_swish", _BYTES),
     "L2_NORMALIZATION": Spelling(l2_normalization, _INT8),
     "LEAKY_RELU": Spelling(leaky_relu),
-    "LOG": unary("log", _INT8),
+    "LOG": unary("log", _SIGNED),
     "LOGISTIC": unary("sigmoid", REAL),
     "MAXIMUM": extremum("maximum"),
-    "MEAN": reduction("mean", REAL),
     "MINIMUM": extremum("minimum"),
     "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
-    "NEG": unary("neg"),
+    "NEG": unary("neg", (*FLOAT, *PLAIN)),
     "POW": binary("pow", dtypes=FLOAT),
     "PRELU": Spelling(prelu),
-    "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),
-    "REDUCE_MAX": reduction("max", REAL),
-    "REDUCE_MIN": reduction("min", REAL),
-    "REDUCE_PROD": reduction("prod", FLOAT),
     "RELU": unary("relu", REAL),
     "RELU6": unary("clip", REAL, {"minimum": 0.0, "maximum": 6.0}),
-    "RELU_0_TO_1": unary("clip", FLOAT, {"minimum": 0.0, "maximum": 1.0}),
+    "RELU_0_TO_1": unary("clip", _BYTES, {"minimum": 0.0, "maximum": 1.0}),
     "RELU_N1_TO_1": unary("clip", _BYTES, {"minimum": -1.0, "maximum": 1.0}),
+    "RIGHT_SHIFT": Spelling(right_shift, _BITS),
     "ROUND": unary("round"),
-    "RSQRT": unary("rsqrt", _INT8),
+    "RSQRT": unary("rsqrt", _SIGNED),
+    "SIGN": unary("sign", (*FLOAT, "int32")),
     "SIN": unary("sin"),
-    "SQRT": unary("sqrt"),
+    "SQRT": unary("sqrt", _SIGNED),
     "SQUARE": Spelling(square, FLOAT),
     "SQUARED_DIFFERENCE": binary("squared_difference", dtypes=(*FLOAT, "int8", "int16", "int32")),
     "SUB": binary("sub", "SubOptions", (*REAL, *PLAIN)),
-    "SUM": reduction("sum", REAL),
     "TANH": unary("tanh", REAL),
 }

@@ -8,7 +8,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_neural import layer_bias, layer_weights
+from microc.frontend.tflite_neural import hybrid_data, layer_bias, layer_weights
 from microc.frontend.tflite_spelling import (
     FLOAT,
     MOVABLE,
@@ -46,6 +46,7 @@ def transpose_conv(application: Application) -> None:
     right = (columns - 1) * strides[1] + width - left - shape[2]
     attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right), **rounding(application)}
     attrs["activation"] = activation(application, fields.integer("FusedActivationFunction"))
+    attrs |= hybrid_data(application, True)
     bias = layer_bias(application, 3, out_channels)
     application.result("conv2d_transpose", (data, weight, *bias), attrs)
 

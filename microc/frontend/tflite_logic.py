@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, Spelling, check_alike
 from microc.graph.ir import Attr
@@ -81,76 +78,10 @@ def one_hot(application: Application) -> None:
     application.result("one_hot", (indices, on, off), {"axis": axis, "depth": depth, "wrap": False})
 
 
-def all_or_any(op: str) -> Spelling:
-    """REDUCE_ALL and REDUCE_ANY: the least and the largest of bytes."""
-
-    def spell(application: Application) -> None:
-        keepdims = bool(application.operator.options.fields("ReducerOptions").integer("KeepDims"))
-        data = application.operand(0, "bool")
-        rank = len(application.type(data).shape)
-        axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
-        if not axes:
-            application.refuse("a reduction over no axes")
-        bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
-        attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": keepdims, "rounding": ""}
-        application.result("cast", (application.emit(op, (bytes_,), attrs),), {"dtype": "bool"})
-
-    return Spelling(spell, _BOOL)
-
-
-def cumsum(application: Application) -> None:
-    """CUMSUM along a constant axis."""
-    fields = application.operator.options.fields("CumsumOptions")
-    data = application.operand(0)
-    (axis,) = application.integers(1)[:1] or (0,)
-    attrs: dict[str, Attr] = {"axis": application.axis(axis, len(application.type(data).shape)), "rounding": "double"}
-    for name in ("exclusive", "reverse"):
-        attrs[name] = bool(fields.integer(name.capitalize()))
-    application.result("cumsum", (data,), attrs)
-
-
-def fill(application: Application) -> None:
-    """FILL: a constant shape full of a value."""
-    shape, value = application.integers(0), application.moved(1)
-    check_alike(application, [1])
-    if any(extent < 0 for extent in shape) or application.type(value).size != 1:
-        application.broken(f"shape {shape} filled with {application.type(value).shape} values")
-    known = application.builder.consts.get(value)
-    if known is not None and int(np.prod(shape)) <= 1 << 16:
-        _constant(application, np.full(shape, known.reshape(-1)[0], known.dtype))
-    else:
-        application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
-
-
-def zeros_like(application: Application) -> None:
-    """ZEROS_LIKE: stored zeros in the shape of the operand."""
-    kind = application.type(application.value(0))
-    _constant(application, np.zeros(kind.shape, application.target().type.dtype))
-
-
-def broadcast_args(application: Application) -> None:
-    """BROADCAST_ARGS: the shape to which two constant shapes broadcast."""
-    shapes = (application.integers(0), application.integers(1))
-    try:
-        shape = np.broadcast_shapes(*shapes)
-    except ValueError:
-        application.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
-    _constant(application, np.array(shape, application.target().type.dtype))
-
-
-def _constant(application: Application, data: Array) -> None:
-    """The output, known when compiling."""
-    target = application.target()
-    application.builder.constant(target.name, data, target.type.quant)
-
-
 SPELLINGS: Mapping[str, Spelling] = {
     "ARG_MAX": arg("argmax"),
     "ARG_MIN": arg("argmin"),
-    "BROADCAST_ARGS": Spelling(broadcast_args, PLAIN),
-    "CUMSUM": Spelling(cumsum, (*FLOAT, "int8", *PLAIN)),
     "EQUAL": comparison("equal"),
-    "FILL": Spelling(fill, MOVABLE),
     "GREATER": comparison("greater"),
     "GREATER_EQUAL": comparison("greater_equal"),
     "LESS": comparison("less"),
@@ -160,10 +91,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "LOGICAL_OR": logical("logical_or", 2),
     "NOT_EQUAL": comparison("not_equal"),
     "ONE_HOT": Spelling(one_hot, MOVABLE),
-    "REDUCE_ALL": all_or_any("min"),
-    "REDUCE_ANY": all_or_any("max"),
     "SELECT": Spelling(select, MOVABLE),
     "SELECT_V2": Spelling(select, MOVABLE),
     "TOPK_V2": Spelling(topk, (*FLOAT, *QUANTISED, *PLAIN)),
-    "ZEROS_LIKE": Spelling(zeros_like, MOVABLE),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
@@ -11,7 +10,7 @@ import numpy as np
 
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
-from microc.frontend.tflite_spelling import FLOAT, Spelling, activation, explicit_padding, rounding
+from microc.frontend.tflite_spelling import FLOAT, Spelling, activation, explicit_padding, real_clip, rounding
 from microc.graph.ir import Attr
 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
@@ -29,7 +28,7 @@ def conv2d(application: Application) -> None:
         application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application), **_dynamic(application, None)}
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application), **hybrid_data(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -44,7 +43,7 @@ def depthwise_conv2d(application: Application) -> None:
         application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application), **_dynamic(application, True)}
+    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application), **hybrid_data(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -61,7 +60,7 @@ def fully_connected(application: Application) -> None:
         application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
     rows = kind.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
-    attrs |= {**rounding(application), **_dynamic(application, bool(fields.integer("AsymmetricQuantizeInputs")))}
+    attrs |= {**rounding(application), **hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))}
     operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
     shape = (*kind.shape[:-1], units) if keep else (rows, units)
@@ -80,14 +79,19 @@ def svdf(application: Application) -> None:
     data = application.operand(0)
     depth = application.rank(data, 2)[1]
     kinds = [application.source(position).type for position in (1, 2, 4)]
-    wanted = (
-        [("float32",)] * 3 if application.target().type.dtype == "float32" else [("int8",), *[("int8", "int16")] * 2]
-    )
+    real = application.target().type.dtype == "float32"
+    wanted = [("float32", "int8"), ("float32", "int8"), ("float32",)] if real else [("int8",), *[("int8", "int16")] * 2]
     if any(kind.dtype not in dtypes for kind, dtypes in zip(kinds, wanted, strict=True)):
-        application.refuse(f"weights and state of {', '.join(kind.dtype for kind in kinds)}")
+        application.refuse(
+            f"weights and state of {', '.join(kind.dtype for kind in kinds)}",
+            "int8 data takes int8 features, int8 or int16 time weights and state; float data floats or int8 weights",
+        )
     for position in (1, 2):
         application.constant(position)
-    feature, time = application.value(1), application.value(2)
+    if real:
+        feature, time = (layer_weights(application, position, axis=0) for position in (1, 2))
+    else:
+        feature, time = application.value(1), application.value(2)
     filters, taps = application.rank(time, 2)
     rank = fields.integer("Rank", 1)
     if application.rank(feature, 2) != (filters, depth) or filters % rank:
@@ -101,8 +105,9 @@ def svdf(application: Application) -> None:
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
     code = fields.integer("FusedActivationFunction")
     attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code), **rounding(application)}
+    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
-        kind = "float32" if application.target().type.dtype == "float32" else "int32"
+        kind = "float32" if real else "int32"
         bias = (application.new_constant(f"{application.target().name}_bias", np.zeros(filters // rank, kind)),)
     application.result_with_state("svdf", (data, feature, time, *bias, state), attrs, state)
 
@@ -135,11 +140,7 @@ def l2_pool(application: Application) -> None:
     attrs |= {"kernel": kernel, "layout": "NHWC", "count_include_pad": False}
     mean = application.emit("avg_pool2d", (application.emit("mul", (data, data), {}),), attrs)
     root = application.emit("sqrt", (mean,), {})
-    bounds = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
-    if function not in bounds:
-        application.refuse(f"a fused {function}")
-    low, high = bounds[function]
-    application.result("clip", (root,), {"minimum": low, "maximum": high})
+    real_clip(application, root, function)
 
 
 def softmax(application: Application) -> None:
@@ -179,7 +180,7 @@ def _window(
     return attrs
 
 
-def _dynamic(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
+def hybrid_data(application: Application, asymmetric: bool | None) -> dict[str, Attr]:
     """How LiteRT quantises the float data of a layer with integer weights; None: asymmetrically where weights have a scale for
     each channel."""
     target, weights = application.target().type, application.source(1).type

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from microc.frontend import (
+    tflite_compressed,
     tflite_control,
+    tflite_conversions,
+    tflite_detection,
     tflite_elementwise,
     tflite_frames,
     tflite_images,
+    tflite_known,
     tflite_logic,
+    tflite_matmul,
     tflite_neural,
+    tflite_periods,
     tflite_places,
     tflite_recurrent,
+    tflite_reductions,
+    tflite_segments,
     tflite_shapes,
     tflite_signal,
     tflite_slices,
     tflite_variables,
+    tflite_volumes,
 )
 from microc.frontend.tflite_spelling import Spelling
 from microc.sealed import Registry
@@ -22,18 +31,27 @@ from microc.sealed import Registry
 SPELLINGS: Registry[Spelling] = Registry(
     "a TFLite operator",
     {
+        **tflite_compressed.SPELLINGS,
         **tflite_control.SPELLINGS,
+        **tflite_conversions.SPELLINGS,
+        **tflite_detection.SPELLINGS,
         **tflite_elementwise.SPELLINGS,
         **tflite_frames.SPELLINGS,
         **tflite_images.SPELLINGS,
+        **tflite_known.SPELLINGS,
         **tflite_logic.SPELLINGS,
+        **tflite_matmul.SPELLINGS,
         **tflite_neural.SPELLINGS,
+        **tflite_periods.SPELLINGS,
         **tflite_places.SPELLINGS,
         **tflite_recurrent.SPELLINGS,
+        **tflite_reductions.SPELLINGS,
+        **tflite_segments.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
         **tflite_variables.SPELLINGS,
+        **tflite_volumes.SPELLINGS,
     },
 )
 """Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""

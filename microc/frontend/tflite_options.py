@@ -17,6 +17,7 @@ from microc.errors import ModelError
 MAX_RANK = 8
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
+_MOST_REALS = 1 << 12
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
 
@@ -100,6 +101,14 @@ class Fields:
         """A short vector of integers, empty if absent."""
         with reading(self.where):
             return short_vector(getattr(self.table, f"{name}AsNumpy")(), name, self.where)
+
+    def reals(self, name: str) -> tuple[float, ...]:
+        """A short vector of finite floats, empty if absent."""
+        with reading(self.where):
+            entries = as_array(getattr(self.table, f"{name}AsNumpy")(), np.float32)
+        if len(entries) > _MOST_REALS or not np.isfinite(entries).all():
+            raise ModelError(f"{name} has {len(entries)} entries, or one that is no number", where=self.where)
+        return tuple(float(x) for x in entries)
 
 
 def text(raw: bytes | None) -> str:

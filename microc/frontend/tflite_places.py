@@ -21,31 +21,14 @@ def gather(application: Application) -> None:
     rank = len(application.type(data).shape)
     axis, batch = application.axis(fields.integer("Axis"), rank), fields.integer("BatchDims")
     batch = application.axis(batch, len(application.type(indices).shape)) if batch < 0 else batch
-    application.result("gather", (data, _index(application, indices)), {"axis": axis, "batch_dims": batch})
+    application.result("gather", (data, application.index(indices)), {"axis": axis, "batch_dims": batch})
 
 
 def gather_nd(application: Application) -> None:
     """GATHER_ND: elements or slices at whole index vectors."""
     data, indices = application.moved(0), application.value(1)
     check_alike(application, [0])
-    application.result("gather_nd", (data, _index(application, indices)), {"batch_dims": 0})
-
-
-def scatter_nd(application: Application) -> None:
-    """SCATTER_ND: updates added into zeros of a constant shape."""
-    indices, updates, shape = application.value(0), application.moved(1), application.integers(2)
-    zeros = application.new_constant("zeros", np.zeros(shape, application.target().type.dtype))
-    application.result("scatter_nd", (zeros, _index(application, indices), updates), {"reduction": "add"})
-
-
-def _index(application: Application, indices: str) -> str:
-    """Indices as int32 or int64."""
-    kind = application.type(indices)
-    if kind.dtype in ("int32", "int64"):
-        return indices
-    if kind.dtype not in ("int8", "int16", "uint8"):
-        application.refuse(f"{kind.dtype} indices")
-    return application.emit("cast", (indices,), {"dtype": "int32"})
+    application.result("gather_nd", (data, application.index(indices)), {"batch_dims": 0})
 
 
 def embedding_lookup(application: Application) -> None:
@@ -76,6 +59,16 @@ def reverse(application: Application) -> None:
     rank = len(application.type(data).shape)
     axes = tuple(sorted({application.axis(axis, rank) for axis in application.integers(1)}))
     application.result("reverse", (data,), {"axes": axes})
+
+
+def reverse_sequence(application: Application) -> None:
+    """REVERSE_SEQUENCE: of every batch the first elements along an axis, as many as a list says."""
+    fields = application.operator.options.fields("ReverseSequenceOptions", required=True)
+    data, lengths = application.moved(0), application.index(application.value(1))
+    check_alike(application, [0])
+    rank = len(application.type(data).shape)
+    time, batch = (application.axis(fields.integer(name), rank) for name in ("SeqDim", "BatchDim"))
+    application.result("reverse_sequence", (data, lengths), {"batch_axis": batch, "time_axis": time})
 
 
 def mirror_pad(application: Application) -> None:
@@ -161,7 +154,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "GATHER": Spelling(gather, MOVABLE),
     "GATHER_ND": Spelling(gather_nd, MOVABLE),
     "MIRROR_PAD": Spelling(mirror_pad, MOVABLE),
+    "REVERSE_SEQUENCE": Spelling(reverse_sequence, MOVABLE),
     "REVERSE_V2": Spelling(reverse, MOVABLE),
-    "SCATTER_ND": Spelling(scatter_nd, MOVABLE),
     "SPACE_TO_BATCH_ND": Spelling(space_to_batch, MOVABLE),
 }

@@ -25,7 +25,7 @@ _VARIANTS = (9, 10, 11, 16, 17, 20, 21, 22, 23)
 _HIDDEN, _CELL = 18, 19
 _TANH = 4
 _NAMES = ("hidden", "cell", "data")
-_WEIGHT_DTYPES = {"float32": "float32", "int8": "int8", "int16": "int8"}
+_WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("int8",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ def lstm(application: Application) -> None:
     units = len(weights.bias) // 4
     states = [_state(application, position, (batch, units)) for position in (_HIDDEN, _CELL)]
     clip = float(np.float32(fields.real("CellClip")))
-    body = _step(application, weights, data, states, 0 if time_major else 1, clip)
+    dynamic = "asymmetric" if fields.integer("AsymmetricQuantizeInputs") else "symmetric"
+    body = _step(application, weights, data, states, 0 if time_major else 1, clip, dynamic)
     attrs: Mapping[str, Attr] = {"body": body, "count": steps, "carried": 2, "guarded": False}
     target = application.target()
     kinds = [application.type(state) for state in states]
@@ -80,13 +81,15 @@ def _weights(application: Application, depth: int) -> _Weights:
         arrays, scales = [], []
         for position in positions:
             kind = application.source(position).type
-            if kind.shape != (*units, *columns) or kind.dtype != _WEIGHT_DTYPES[dtype]:
+            if kind.shape != (*units, *columns) or kind.dtype not in _WEIGHT_DTYPES[dtype]:
                 application.refuse(f"weights {kind.dtype} {kind.shape} for {dtype} data of depth {depth}")
             arrays.append(application.constant(position))
-            if dtype != "float32":
+            if kind.dtype != "float32":
                 if kind.quant is None or kind.quant.axis is not None or any(kind.quant.zero_point):
                     application.refuse("weights that have no single scale, or a zero point")
                 scales += [kind.quant.scale[0]] * units[0]
+        if len({array.dtype for array in arrays}) > 1:
+            application.refuse("weights of float32 and int8 in one cell", "quantise all weights of the layer, or none")
         quant = Quant(tuple(scales), (0,) * len(scales), 0) if scales else None
         joined.append((np.concatenate(arrays), quant))
     biases = []
@@ -124,6 +127,20 @@ class _Step:
             return self.body.emit(op, inputs, {"rounding": ""})
         return self.body.set_quant(self.body.emit(op, inputs, {"rounding": "double"}), quant, dtype)
 
+    def weights(self, matrix: Array, quant: Quant | None) -> str:
+        """Constant weights; of floats by integers, what these stand for."""
+        name = self.body.set_quant(self.body.new_constant("weights", matrix), quant)
+        if quant is None or not self.real:
+            return name
+        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+        return self.body.emit("dequantize", (name,), attrs)
+
+    def layer(self, inputs: Sequence[str], dynamic: str) -> str:
+        """The sums of all gates."""
+        if self.real and dynamic:
+            return self.body.emit("dense", inputs, {"rounding": "", "dynamic": dynamic})
+        return self.apply("dense", inputs, _SUMS)
+
     def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
         """The sum within +- ``limit``; of integers the stored ones, saturated."""
         body = self.body
@@ -138,9 +155,12 @@ class _Step:
 
 
 def _step(
-    application: Application, weights: _Weights, data: str, states: Sequence[str], axis: int, clip: float
+    application: Application, weights: _Weights, data: str, states: Sequence[str], axis: int, clip: float, dynamic: str
 ) -> Graph:
-    """One turn: hidden and cell of the last step, the whole data; hidden, cell, and the hidden once more as the row."""
+    """One turn: hidden and cell of the last step, the whole data; hidden, cell, and the hidden once more as the row.
+
+    Floats by integer weights are dense layers as any others, of floats or (``dynamic``) of rows quantised as they come.
+    """
     body = GraphWriter(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     kinds = [application.type(name) for name in (*states, data)]
@@ -150,12 +170,12 @@ def _step(
     now = body.set_quant(body.emit("gather", (x, turn), {"axis": axis}), kinds[2].quant)
     bias = [body.new_constant("bias", weights.bias)] if weights.bias.any() else []
     matrices = [
-        body.set_quant(body.new_constant("weights", matrix), quant)
+        step.weights(matrix, quant)
         for matrix, quant in ((weights.input, weights.input_quant), (weights.recurrent, weights.recurrent_quant))
     ]
     sums = (
-        step.apply("dense", (now, matrices[0], *bias), _SUMS),
-        step.apply("dense", (hidden, matrices[1]), _SUMS),
+        step.layer((now, matrices[0], *bias), dynamic if weights.input_quant else ""),
+        step.layer((hidden, matrices[1]), dynamic if weights.input_quant else ""),
     )
     total = step.add(*sums, _SUMS)
     gates = []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-import numpy as np
-
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import MOVABLE, Spelling, activation, check_alike
 
@@ -38,13 +36,6 @@ def same_elements(application: Application) -> None:
     axes = {application.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
     application.result_reshape(data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
-
-
-def shape_of(application: Application) -> None:
-    """SHAPE: a constant, for every shape is known when compiling."""
-    shape = application.type(application.value(0)).shape
-    target = application.target()
-    application.builder.constant(target.name, np.array(shape, dtype=target.type.dtype))
 
 
 def concatenation(application: Application) -> None:
@@ -178,7 +169,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "PAD": Spelling(pad, MOVABLE),
     "PADV2": Spelling(pad, MOVABLE),
     "RESHAPE": Spelling(reshape, MOVABLE),
-    "SHAPE": Spelling(shape_of, ("int32", "int64")),
     "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
     "SQUEEZE": Spelling(same_elements, MOVABLE),
     "TILE": Spelling(tile, MOVABLE),

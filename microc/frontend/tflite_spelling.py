@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import DTYPES
+from microc.graph.ir import Attr
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
@@ -15,6 +17,7 @@ PLAIN = ("int32", "int64")
 REAL = FLOAT + QUANTISED
 MOVABLE = DTYPES
 
+_NO_ATTRS: Mapping[str, Attr] = {}
 _ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 
 
@@ -40,6 +43,48 @@ def activation(application: Application, code: int) -> str:
 def rounding(application: Application) -> dict[str, str]:
     """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
     return {"rounding": "double"} if application.target().type.dtype in QUANTISED else {}
+
+
+def real_operand(application: Application, position: int) -> str:
+    """An operand as floats, for operators that are spelled as several ones on real numbers."""
+    value = application.operand(position)
+    quant = application.type(value).quant
+    if quant is None:
+        return value
+    attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
+    return application.emit("dequantize", (value,), attrs)
+
+
+def real_result(
+    application: Application, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS
+) -> None:
+    """The output of the last of them, rounded to the output's integers if it has such."""
+    kind = application.target().type
+    if kind.quant is None:
+        application.result(op, inputs, attrs)
+        return
+    scale: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+    real = application.emit(op, inputs, attrs)
+    application.result("quantize", (real,), {**scale, "out_dtype": kind.dtype, "rounding": "away"})
+
+
+_BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
+
+
+def real_clip(application: Application, value: str, function: str) -> None:
+    """The output as a float value behind an activation."""
+    if function not in _BOUNDS:
+        application.refuse(f"a fused {function}", "make the activation an operator of its own")
+    low, high = _BOUNDS[function]
+    application.result("clip", (value,), {"minimum": low, "maximum": high})
+
+
+def bare(application: Application, value: str) -> str:
+    """The stored integers of a value, without what they stand for."""
+    kind = application.type(value)
+    if kind.quant is None:
+        return value
+    return application.emit("reshape", (value,), {"shape": kind.shape}, like=replace(kind, quant=None))
 
 
 def check_alike(application: Application, positions: Sequence[int]) -> None:

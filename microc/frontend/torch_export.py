@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
-from microc.frontend import torch_moves, torch_nn, torch_norm, torch_ops
+from microc.frontend import torch_moves, torch_nn, torch_norm, torch_ops, torch_recurrent
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
@@ -23,6 +23,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     **torch_moves.SPELLINGS,
     **torch_nn.SPELLINGS,
     **torch_norm.SPELLINGS,
+    **torch_recurrent.SPELLINGS,
 }
 """By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
 
@@ -36,6 +37,7 @@ WHOLE = (
     "avg_pool1d",
     "hardswish",
     "gelu",
+    *torch_recurrent.SPELLINGS,
 )
 """Operators that decomposition leaves alone."""
 
@@ -78,7 +80,9 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     torch = _torch(file_name)
     table = torch.export.default_decompositions()
     for name in WHOLE:
-        table.pop(getattr(torch.ops.aten, name).default, None)
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
     program = program.run_decompositions(table)
     return _Translation(torch, program, file_name).graph()
 

@@ -36,6 +36,7 @@ DEFAULTS: Mapping[str, Attr] = {
     "groups": 1,
     "activation": "",
     "rounding": "double",
+    "out_dtype": "",
 }
 
 
@@ -97,7 +98,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     channels = types[1].shape[0]
     if len(types) > 2 and types[2].size != channels:
         raise ModelError(f"a bias of {types[2].size} elements for {channels} channels")
-    return (TensorType((types[0].shape[0], height.out, width.out, channels), types[0].dtype),)
+    dtype = attrs["out_dtype"] or types[0].dtype
+    return (TensorType((types[0].shape[0], height.out, width.out, channels), dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -120,7 +122,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     result = full[:, kept[0], kept[1]].reshape(batch, axes[0].out, axes[1].out, -1)
     if len(arrays) > 2:
         result = result + np.asarray(arrays[2], np.float64).reshape(-1)
-    return (result.astype(arrays[0].dtype),)
+    return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -179,7 +181,7 @@ def _by_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
     padding = tuple(max(each, 0) for each in (*before, *after))
     shape = [axis.extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps + 1 for axis in axes]
     made = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
-    common = {"groups": groups, "activation": attrs["activation"], "rounding": attrs["rounding"]}
+    common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
     rewrite.emit("conv2d", operands, made, {**CONVOLUTION, **common, "padding": padding})
     placed = _placed(rewrite, made, groups, axes, (data.shape[0], *shape, weight.shape[0]))
     begin = [axis.cut + max(-axis.padding[0], 0) * axis.stride for axis in axes]

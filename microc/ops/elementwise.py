@@ -17,6 +17,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
+from microc.ops.inverse_root import legalize_rsqrt16
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
 from microc.ops.quotient import legalize_div
 from microc.ops.registry import Case, Legalized, OpDef
@@ -95,6 +96,8 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         return int16_abs(node, graph)
     if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
         return legalize_sigmoid16(node, graph) or through_float(node, graph)
+    if node.attr("rounding") != "even" and node.op == "rsqrt" and source.dtype == result.dtype == "int16":
+        return legalize_rsqrt16(node, graph) or through_float(node, graph)
     return through_float(node, graph)
 
 

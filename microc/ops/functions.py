@@ -266,6 +266,7 @@ BINARY: tuple[Binary, ...] = (
     Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS),
     Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS),
     Binary("pow", np.power, _power, FLOAT, 4e-6),
+    Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
 
 UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})

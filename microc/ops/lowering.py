@@ -136,6 +136,19 @@ def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: 
     return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in choices)
 
 
+def lower_update(graph: Graph, node: Node, target: Target, name: str) -> LoweredGroup:
+    """The kernel that changes a part of a node's first operand where it lies (``OpDef.update``)."""
+    update = registry.get(node.op).update
+    if update is None:
+        raise InternalError(f"operator {node.op} changes nothing in place", where=str(node.loc))
+    group = _Group(graph, (node,), target)
+    out = update(_call(group, node))
+    inputs, consts = ([t for t, p in group.params if (p.array is not None) == known] for known in (False, True))
+    params = [p for known in (False, True) for _, p in group.params if (p.array is not None) == known]
+    func = te.create_prim_func(name, inputs, (out,), consts)
+    return LoweredGroup(func, tuple(params), node.outputs, node, 0)
+
+
 def macs_of(graph: Graph, node: Node) -> int:
     """Multiply-accumulates of a node."""
     count = registry.get(node.op).macs

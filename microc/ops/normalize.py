@@ -114,7 +114,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
         n, i, j, value, zero = Var("n"), Var("i"), Var("j"), Var("value"), ir.const(0, "int32")
         total = Buffer("total", (1,), "int32", "register")
         add = ir.Let(value, ir.cast("int32", x[n, i]) - zero_point, ir.Store(total, (zero,), total[0] + value * value))
-        lets, mantissa, shift = _inverse_root(total[0])
+        lets, mantissa, shift = inverse_root(total[0])
         scaled = multiply_double_rounding(ir.cast("int32", x[n, j]) - zero_point, mantissa, shift + _OUTPUT_BITS, TIR)
         store = ir.Store(out, (n, j), ir.cast("int8", ir.clamp(scaled, -128, 127)))
         scale = with_names(lets, ir.For(j, ir.const(depth, "int32"), store))
@@ -126,7 +126,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
     return te.extern("normal", (data.tensor((rows, depth)),), results, build)[0]
 
 
-def _inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
+def inverse_root(x: Expr) -> tuple[list[tuple[Var, Expr]], Expr, Expr]:
     """Names, and the mantissa and shift that :func:`microc.fixedpoint.inverse_square_root` gives."""
     square, large, small = Var("square"), Var("large", "bool"), Var("small")
     lets = [(square, x), (large, square >= (1 << 29)), (small, ir.select(large, square >> 2, square))]

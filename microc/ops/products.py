@@ -61,12 +61,15 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     data_zero, out_zero = (scalar_quant(node, graph, name)[1] for name in (node.inputs[0], node.outputs[0]))
     assert weight is not None and output.quant is not None
     rounding = str(node.attrs.get("rounding", "double"))
+    exact_scales = rounding == "litert"
+    rounding = "single" if exact_scales else rounding
     weights = constant(graph, node.inputs[1])
     if weights is None or not product.biased:
         terms = _centred_operands(rewrite, product.depth)
     else:
         terms = _constant(rewrite, weights, data_zero)
-    wide = rounding != "even" and _is_wide(node, graph)
+    fits = terms.largest <= dtypes.int_range("int32")[1]
+    wide = rounding != "even" and _is_wide(node, graph) and not (exact_scales and fits)
     accumulator = "int32"
     if terms.largest > dtypes.int_range("int32")[1] and graph.types[node.inputs[0]].dtype == "int16":
         accumulator = "int64" if wide or rounding == "even" else accumulator
@@ -81,7 +84,7 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     low, high = activation_range(
         str(node.attrs.get("activation", "")), output.quant, output.dtype, rounding, str(node.loc)
     )
-    multipliers = product_multipliers(data, weight, output.quant, rounding, product.single)
+    multipliers = product_multipliers(data, weight, output.quant, rounding, product.single and not exact_scales)
     result = Requantization(multipliers, out_zero, low, high, output.dtype, product.trailing)
     bound = terms.bound if terms.bound <= dtypes.int_range("int32")[1] or accumulator == "int64" else -1
     emit_requantize(rewrite, acc, node.outputs[0], result, "wide" if wide else rounding, bound)

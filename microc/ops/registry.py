@@ -46,6 +46,11 @@ class OpCall:
     target: Target
     name: str = "out"
 
+    @property
+    def present(self) -> tuple[Operand, ...]:
+        """The operands that are there: optional ones may be left out."""
+        return tuple(operand for operand in self.operands if operand is not None)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -111,6 +116,8 @@ class OpDef:
       application with ``padding`` zero, on the padded window, makes the row.
     - ``algorithms(call)``: values of the attribute ``algorithm`` that suit an application where it is empty; each is lowered, and
       the cost model chooses.
+    - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
+      into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
@@ -130,6 +137,7 @@ class OpDef:
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
     rows: Callable[[Mapping[str, Any], Sequence[TensorType]], RowWindow | None] | None = None
     algorithms: Callable[[OpCall], tuple[str, ...]] | None = None
+    update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
     regions: tuple[str, ...] = ()
@@ -140,6 +148,7 @@ class OpDef:
 
 
 FAMILIES = (
+    "bit_cast",
     "compare",
     "control",
     "conv",
@@ -148,13 +157,19 @@ FAMILIES = (
     "cumsum",
     "dense",
     "dynamic",
+    "dynamic_slices",
     "einsum",
     "elements",
     "elementwise",
     "fft",
+    "fft_inverse",
+    "filter_bank",
     "grid_sample",
+    "indexing",
+    "inverse_root",
     "log_softmax",
     "lookup",
+    "noise",
     "normalize",
     "places",
     "pool",
@@ -163,10 +178,14 @@ FAMILIES = (
     "quotient",
     "reduce",
     "resample",
+    "ring",
+    "roi_align",
     "search",
+    "sequences",
     "shape",
     "softmax",
     "spectrum",
+    "suppression",
     "svdf",
     "trees",
     "window",

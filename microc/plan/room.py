@@ -59,7 +59,9 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     ``first_write`` (by byte of the new block) and ``last_touch`` (by byte of the old one) are times on one clock. A distance d is
     safe if ``last_touch[x + d] < first_write[x]`` wherever both exist.
     """
-    new, old = _grains(first_write, NEVER_WRITTEN), _grains(last_touch, NEVER_TOUCHED)
+    new, old = _rows(first_write, NEVER_WRITTEN, GRAIN), _rows(last_touch, NEVER_TOUCHED, GRAIN)
+    if _uniform(new) and _uniform(old):
+        new, old = new[:, :1], old[:, :1]
     low, high = _rays(new, old)
     safe = np.ones(len(old) + len(new) - 1, bool)  # distance d stands at d + len(new) - 1
     zero = len(new) - 1
@@ -69,16 +71,20 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     return tuple(_ranges((np.flatnonzero(safe) - zero) * GRAIN))
 
 
-def _grains(times: Array, neutral: int, count: int = 1) -> Array:
-    """Times as rows of one grain each, or of several."""
-    padding = -len(times) % (GRAIN * count)
-    return np.concatenate([times, np.full(padding, neutral, np.int64)]).reshape(-1, GRAIN * count)
+def _rows(times: Array, neutral: int, width: int) -> Array:
+    """Times in rows of ``width``, the last one filled up."""
+    return np.concatenate([times, np.full(-len(times) % width, neutral, np.int64)]).reshape(-1, width)
+
+
+def _uniform(rows: Array) -> bool:
+    """Whether the bytes of every grain have one time, as where elements are no smaller."""
+    return bool((rows[:, 1:] == rows[:, :1]).all())
 
 
 def _rays(new: Array, old: Array) -> tuple[int, int]:
     """(low, high): every distance up to ``low`` and every one from ``high`` on is safe, in grains."""
-    low = min(_ray(new[:, k], old[:, k]) for k in range(GRAIN))
-    down = min(_ray(new[::-1, k], old[::-1, k]) for k in range(GRAIN))
+    low = min(_ray(new[:, k], old[:, k]) for k in range(new.shape[1]))
+    down = min(_ray(new[::-1, k], old[::-1, k]) for k in range(new.shape[1]))
     if low >= len(old) - 1 or down >= len(old) - 1:
         return len(old) - 1, len(old)
     return low, len(old) - len(new) - down
@@ -104,13 +110,14 @@ def _single(new: Array, old: Array, between: range) -> list[int]:
     ends = np.arange(min(_SAMPLES, len(new)))
     for x in (*ends, *(len(new) - 1 - ends), *np.random.default_rng(0).integers(0, len(new), _SAMPLES)):
         y = left + x
-        inside = (y >= 0) & (y < len(old))
-        damaged = (old[np.where(inside, y, 0)] >= new[x]).any(axis=1)
-        left = left[~(inside & damaged)]
+        within = slice(*np.searchsorted(y, (0, len(old))))
+        kept = np.ones(len(left), bool)
+        kept[within] = (old[y[within]] < new[x]).all(axis=1)
+        left = left[kept]
     found = _periodic(new, old, left)
-    rest, level = np.setdiff1d(left, found), len(old) - len(new)
-    nearest = sorted(rest.tolist(), key=lambda d: (min(abs(d), abs(d - level)), d))[:_TRIES]
-    return [*found.tolist(), *(d for d in nearest if _safe(new, old, d))]
+    rest, level = np.setdiff1d(left, found, assume_unique=True), len(old) - len(new)
+    nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
+    return [*found.tolist(), *(d for d in nearest.tolist() if _safe(new, old, d))]
 
 
 def _safe(new: Array, old: Array, d: int) -> bool:
@@ -126,8 +133,10 @@ def _periodic(new: Array, old: Array, tried: Array) -> Array:
         return tried[:0]
     period = int(np.bincount(steps).argmax())
     residue = int(np.bincount(tried % period).argmax())
-    made, done = _grains(new.reshape(-1), NEVER_WRITTEN, period), _grains(old.reshape(-1), NEVER_TOUCHED, period)
-    safe = (np.roll(done.max(axis=0), -residue * GRAIN) < made.min(axis=0)).all()
+    width = new.shape[1]
+    made = _rows(new.reshape(-1), NEVER_WRITTEN, period * width)
+    done = _rows(old.reshape(-1), NEVER_TOUCHED, period * width)
+    safe = (np.roll(done.max(axis=0), -residue * width) < made.min(axis=0)).all()
     return tried[tried % period == residue] if safe else tried[:0]
 
 

@@ -79,6 +79,8 @@ class Selector:
 
     def call(self, name: str, dtype: str) -> Operations:
         """An intrinsic or a function of mathematics, without its arguments."""
+        if name == ir.REINTERPRET:
+            return Counter({"alu": 1})
         if name not in SCALAR:
             return self._function(name, dtype)
         intrin = SCALAR[name]

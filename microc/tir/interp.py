@@ -109,6 +109,11 @@ def _int_to_float32(value: int) -> np.float32:
     return np.float32(np.uint64(value) if value >> 63 > 0 else np.int64(value))
 
 
+def _reinterpret(source: str, dtype: str, value: Any) -> Any:
+    bits = np.array([value], to_numpy(source)).view(to_numpy(dtype))[0]
+    return bits if dtypes.is_float(dtype) else int(bits)
+
+
 def _allocate(size: int, dtype: str) -> Array:
     kind = to_numpy(dtype)
     if kind.kind == "f":
@@ -126,6 +131,7 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "bad_shift": _bad_shift,
         "float_to_int": _float_to_int,
         "int_to_float32": _int_to_float32,
+        "reinterpret": _reinterpret,
         "allocate": _allocate,
         "truncdiv": fold.truncdiv,
         "truncmod": fold.truncmod,

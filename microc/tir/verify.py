@@ -257,6 +257,8 @@ class _Verifier:
                 self.address(a, place)
             else:
                 self.expr(a, place)
+        if expr.name == ir.REINTERPRET and [dtypes.nbytes(a.dtype) for a in expr.args] != [dtypes.nbytes(expr.dtype)]:
+            self.fail(f"{expr_text(expr)} has another number of bits")
         if expr.name in FUNCTIONS and any(a.dtype != expr.dtype for a in expr.args):
             self.fail(f"{expr_text(expr)} of {', '.join(a.dtype for a in expr.args)} gives {expr.dtype}")
 

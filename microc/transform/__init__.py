@@ -14,16 +14,22 @@ from microc.transform import (
     layout,
     legalize,
     qdq,
+    rounding,
     unary_functions,
 )
 
-PASSES = (
+NORMALISING = (
+    rounding.PASS,
     dynamic_range.PASS,
     qdq.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
     layout.PASS,
     canonicalise.PASS,
+)
+"""What comes before the whole run becomes a step of a stream, where that is wanted."""
+
+LOWERING = (
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,
@@ -36,4 +42,6 @@ PASSES = (
     dead_code.PASS,
     fuse.PASS,
 )
+
+PASSES = (*NORMALISING, *LOWERING)
 """Names may repeat: switching a pass off switches off every run of it."""

@@ -6,7 +6,8 @@ from math import inf
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph
-from microc.graph.match import Match, P, Replacement, Rule, rewrite
+from microc.graph.match import Match, P, Replacement, Rule
+from microc.graph.rewriting import rewrite
 from microc.transform.context import Pass, PassContext
 from microc.transform.padding import padding_rules
 from microc.transform.reshapes import reshape_rules

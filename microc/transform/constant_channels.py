@@ -25,7 +25,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
-from microc.graph.match import without_dead_nodes
+from microc.graph.rewriting import without_dead_nodes
 from microc.ops import registry
 from microc.ops.conv_geometry import geometry
 from microc.transform.channels import is_mixing

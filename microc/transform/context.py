@@ -64,10 +64,13 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
             raise UsageError(f"there is no pass {name!r}", hint=hint)
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext) -> Graph:
-    """Run the passes that are due in order, verifying the graph after each."""
-    check_names(context.disabled | context.required, passes)
-    mandatory = {p.name for p in passes if p.opt_level == 0} & context.disabled
+def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known: Sequence[Pass] = ()) -> Graph:
+    """Run the passes that are due in order, verifying the graph after each.
+
+    ``known``: all that the context may name, where ``passes`` are some of them.
+    """
+    check_names(context.disabled | context.required, known or passes)
+    mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
     graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
@@ -89,5 +92,7 @@ def _with_regions(node: Node, passes: Sequence[Pass], context: PassContext) -> N
     names = registry.get(node.op).regions
     if not names:
         return node
-    inside = {name: run_passes(node.attr(name), passes, replace(context, instruments=())) for name in names}
+    known = {p.name for p in passes}
+    context = replace(context, instruments=(), disabled=context.disabled & known, required=context.required & known)
+    inside = {name: run_passes(node.attr(name), passes, context) for name in names}
     return replace(node, attrs={**node.attrs, **inside})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microc.graph.ir import Graph
-from microc.graph.match import without_dead_nodes
+from microc.graph.rewriting import without_dead_nodes
 from microc.transform.context import Pass, PassContext
 
 

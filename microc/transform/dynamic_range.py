@@ -8,14 +8,15 @@ network as it was trained, and takes four times the flash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from microc.graph.ir import Attr, Graph, Node
-from microc.graph.match import without_dead_nodes
+from microc.graph.rewriting import without_dead_nodes
+from microc.ops import registry
 from microc.ops.arith import Rewrite
 from microc.ops.surface import emit_activation
 from microc.transform.context import Pass, PassContext
@@ -44,27 +45,76 @@ def dynamic_range(graph: Graph, context: PassContext) -> Graph:
 def _rewrite(rewrite: Rewrite, source: Node) -> None:
     """One layer; ``source`` dequantises its weights."""
     node, graph = rewrite.node, rewrite.graph
-    data, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    if node.op == "svdf":
+        _rewrite_svdf(rewrite, source)
+        return
+    attrs: dict[str, Any] = {name: value for name, value in node.attrs.items() if name not in ("dynamic", "activation")}
+    shape, activation = graph.types[node.outputs[0]].shape, str(node.attr("activation"))
+    bias = [name for name in node.inputs[2:3] if name]
+    ends = [rewrite.value(stem, shape, "float32") for stem in ("product", "biased")[: len(bias) + 1]]
+    if not activation:
+        ends[-1] = node.outputs[0]
+    real = _product(rewrite, source, ends[0], node.op, {**attrs, **_PLAIN})
+    for name in bias:
+        real = rewrite.emit("add", (real, name), ends[1], _PLAIN)
+    if activation:
+        emit_activation(rewrite, activation, real, node.outputs[0])
+
+
+def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
+    """SVDF: the features are the layer; then the memory, one feature later, times its weights, and the sums of each unit."""
+    node, graph = rewrite.node, rewrite.graph
+    data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
+    (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attrs["rank"])
+    found = _product(
+        rewrite,
+        source,
+        rewrite.value("features", (batch, filters), "float32"),
+        "dense",
+        {**registry.get("dense").defaults, **_PLAIN},
+    )
+
+    def step(op: str, inputs: Sequence[str], shape: Sequence[int], attrs: Mapping[str, Attr]) -> str:
+        return rewrite.emit(op, inputs, rewrite.value(op, shape, "float32"), {**registry.get(op).defaults, **attrs})
+
+    memory = (batch, filters, taps)
+    past = step("reshape", (node.inputs[4],), memory, {"shape": memory})
+    fresh = step("reshape", (found,), (batch, filters, 1), {"shape": (batch, filters, 1)})
+    cut: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
+    parts = [step("slice", (past,), (batch, filters, taps - 1), cut), fresh] if taps > 1 else [fresh]
+    now = step("concat", parts, memory, {"axis": 2, "rounding": "double"})
+    rewrite.emit("reshape", (now,), node.outputs[1], {"shape": state.shape})
+    weighted = step("mul", (now, node.inputs[2]), memory, _PLAIN)
+    grouped = (batch, filters // rank, rank * taps)
+    shaped = step("reshape", (weighted,), grouped, {"shape": grouped})
+    axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": ""}
+    summed = step("sum", (shaped,), grouped[:2], axes)
+    activation = str(node.attr("activation"))
+    if activation:
+        emit_activation(
+            rewrite, activation, step("add", (summed, node.inputs[3]), grouped[:2], _PLAIN), node.outputs[0]
+        )
+    else:
+        rewrite.emit("add", (summed, node.inputs[3]), node.outputs[0], _PLAIN)
+
+
+def _product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mapping[str, Any]) -> str:
+    """``output``, the layer without bias and activation: data quantised row by row, exact sums, scales of row and channel."""
+    node, graph = rewrite.node, rewrite.graph
+    data, shape = graph.types[node.inputs[0]], rewrite.type(output).shape
     symmetric, rows = node.attr("dynamic") == "symmetric", data.shape[0]
     values = rewrite.value("steps", data.shape, "int8" if symmetric else "int16")
     scales = rewrite.value("scales", (rows,), "float32")
     rewrite.emit("dynamic_quantize", node.inputs[:1], (values, scales), {"rows": rows, "symmetric": symmetric})
     weight = rewrite.constant("weight", graph.consts[source.inputs[0]])
-    attrs: dict[str, Any] = {name: value for name, value in node.attrs.items() if name != "dynamic"}
-    whole = rewrite.value("sum", result.shape, "int32")
-    rewrite.emit(node.op, (values, weight), whole, {**attrs, **_PLAIN, "out_dtype": "int32"})
-    real = rewrite.emit("cast", (whole,), rewrite.value("real", result.shape, "float32"), {"dtype": "float32"})
-    each = (rows, *(1,) * (len(result.shape) - 1))
+    whole = rewrite.value("sum", shape, "int32")
+    rewrite.emit(op, (values, weight), whole, {**attrs, "out_dtype": "int32"})
+    real = rewrite.emit("cast", (whole,), rewrite.value("real", shape, "float32"), {"dtype": "float32"})
+    each = (rows, *(1,) * (len(shape) - 1))
     row = rewrite.emit("reshape", (scales,), rewrite.value("row_scales", each, "float32"), {"shape": each})
     channel = rewrite.constant("channel_scales", np.array(source.attr("scale"), np.float32))
-    steps = [("mul", row), ("mul", channel)]
-    steps += [("add", name) for name in node.inputs[2:3] if name]
-    for k, (op, operand) in enumerate(steps):
-        last = k + 1 == len(steps) and not attrs["activation"]
-        output = node.outputs[0] if last else rewrite.value(op, result.shape, "float32")
-        real = rewrite.emit(op, (real, operand), output, _PLAIN)
-    if attrs["activation"]:
-        emit_activation(rewrite, str(attrs["activation"]), real, node.outputs[0])
+    scaled = rewrite.emit("mul", (real, row), rewrite.value("scaled", shape, "float32"), _PLAIN)
+    return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
 
 
 PASS = Pass("dynamic_range", dynamic_range, 0)

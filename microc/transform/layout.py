@@ -13,7 +13,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
-from microc.graph.match import rewrite
+from microc.graph.rewriting import rewrite
 from microc.ops import registry
 from microc.transform.axes import Axes, permuted_type
 from microc.transform.context import Pass, PassContext

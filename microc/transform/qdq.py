@@ -48,6 +48,11 @@ def recognise(graph: Graph, context: PassContext) -> Graph:
 PASS = Pass("qdq", recognise, 0)
 
 
+def _quantised_as(node: Node) -> tuple[Quant, Attr]:
+    """The quantisation and the dtype that a quantize or dequantize node names."""
+    return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
     """``output`` = ``operand`` + the constant ``term``."""
@@ -140,7 +145,7 @@ class _Recogniser:
 
     def dequantize(self, node: Node) -> bool:
         """Register the result; False where the integers are already known under another quantisation."""
-        value, quant = node.inputs[0], Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis"))
+        value, (quant, _) = node.inputs[0], _quantised_as(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
             return False
@@ -149,7 +154,7 @@ class _Recogniser:
 
     def quantize(self, node: Node) -> bool:
         """Drop it where its operand is an integer already; requantise where the scales differ."""
-        quant, out_dtype = Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attr("out_dtype")
+        quant, out_dtype = _quantised_as(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
         if source is None:
@@ -188,10 +193,14 @@ class _Recogniser:
             value = user.outputs[0]
         return None
 
-    def name(self, value: str) -> str:
-        """A name for the integers that stand for ``value``: what quantize calls them, if it reads ``value``."""
+    def name(self, value: str, kind: TensorType) -> str:
+        """A name for the integers of type ``kind`` that stand for ``value``: what a quantize that makes just them calls them."""
         for user in self.consumers.get(value, ()):
-            if user.op == "quantize" and user.outputs[0] not in self.written:
+            if (
+                user.op == "quantize"
+                and user.outputs[0] not in self.written
+                and _quantised_as(user) == (kind.quant, kind.dtype)
+            ):
                 return user.outputs[0]
         name = fresh_name(self.names, f"{value}_quantized")
         self.names.add(name)
@@ -199,7 +208,7 @@ class _Recogniser:
 
     def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
         """Write ``node`` on integers, making integers of type ``kind``."""
-        output = self.name(node.outputs[0])
+        output = self.name(node.outputs[0], kind)
         self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
         self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
         return self.register(node.outputs[0], output, node.loc)

@@ -23,7 +23,8 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
-from microc.graph.match import Match, P, Replacement, Rule, rewrite, without_dead_nodes
+from microc.graph.match import Match, P, Replacement, Rule
+from microc.graph.rewriting import rewrite, without_dead_nodes
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 from microc.transform.ranges import Range, value_ranges

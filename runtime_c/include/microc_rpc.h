@@ -74,7 +74,9 @@ enum microc_dtype {
     MICROC_INT64 = 7,
     MICROC_UINT64 = 8,
     MICROC_FLOAT32 = 9,
-    MICROC_FLOAT64 = 10
+    MICROC_FLOAT64 = 10,
+    MICROC_FLOAT16 = 11,
+    MICROC_BFLOAT16 = 12
 };
 
 /* `kernel` of a tensor that no kernel writes. */

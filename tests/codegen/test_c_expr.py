@@ -204,6 +204,8 @@ def test_text_is_what_people_write() -> None:
         "(int8_t)(a >> 2)": (a >> 2).astype("int8"),
         "a * 8": a << 3,
         "expf(0.5f)": ir.call("exp", ir.const(0.5, "float32")),
+        "i32_of_f32(0.5f)": ir.reinterpret("int32", ir.const(0.5, "float32")),
+        "(uint32_t)a": ir.reinterpret("uint32", a),
         "INT32_MIN": ir.const(-(1 << 31), "int32"),
     }
     for text, value in spelled.items():

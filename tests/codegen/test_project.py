@@ -64,7 +64,7 @@ from microc.device.boards import load_board
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
 board = load_board("mps2-an386")
-files = project_files(compile_model(Path(sys.argv[1]), board.target, Options()), board, "test")
+files = project_files((compile_model(Path(sys.argv[1]), board.target, Options()),), board, "test")
 for name in sorted(files):
     data = files[name] if isinstance(files[name], bytes) else files[name].encode()
     sys.stdout.write(name + " " + hashlib.sha256(data).hexdigest() + "\\n")
@@ -95,7 +95,7 @@ def test_the_same_bytes_everywhere(model: str, tmp_path: Path) -> None:
 
 
 def test_no_machine_in_the_files(module: Module) -> None:
-    files = project_files(module, load_board("mps2-an386"), "test")
+    files = project_files((module,), load_board("mps2-an386"), "test")
     for name, content in files.items():
         text = content.decode() if isinstance(content, bytes) else content
         for trace in (str(DIGITS.parent), str(Path.home()) + "/", os.uname().nodename):

@@ -247,6 +247,9 @@ class Puppet:
                 reply = Frame(kind, request.session, request.sequence, 0, payload, self._version)
                 self._answers.append(encode(reply))
 
+    def reopen(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._answers.clear()
 

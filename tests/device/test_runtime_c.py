@@ -109,6 +109,17 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     assert (replies[-1].session, replies[-1].status) == (6, 0)
 
 
+@pytest.mark.fuzz
+def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    """Half a million frames in two seconds; `make fuzz FUZZ_RUNS=430000` tries ten million."""
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed")
+    folder = subprocess.run(["clang", "-print-runtime-dir"], capture_output=True, text=True, check=False).stdout.strip()
+    if not list(Path(folder).glob("libclang_rt.fuzzer-*")):
+        pytest.skip("clang's fuzzer is not installed (libclang-rt-dev)")
+    make("fuzz", f"BUILD={tmp_path}", "FUZZ_RUNS=20000", f"FUZZ_FLAGS=-artifact_prefix={tmp_path}/")
+
+
 def _hostile(chance: Random, session: int, last: int) -> Frame:
     operation = chance.choice([*Operation, chance.randrange(256)])
     payload = chance.randbytes(chance.choice([0, 2, 4, 8, 8, 20, 256, 257, 300]))

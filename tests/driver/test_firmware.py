@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -17,6 +16,8 @@ import numpy as np
 import pytest
 
 import microc
+from microc.codegen.manifest import SCHEMA_VERSION
+from microc.device import ports
 from microc.device.boards import load_board
 from microc.driver import firmware
 from microc.driver.check import check_model
@@ -60,10 +61,7 @@ def test_profile(device: microc.Device) -> None:
     result = profile(device)
     assert result.macs == 30528 and result.ticks == sum(k.ticks for k in result.kernels)
     assert sum(k.share for k in result.kernels) == pytest.approx(1.0)
-    events = result.to_trace()["traceEvents"]
-    assert [e["ph"] for e in events] == ["X"] * len(result.kernels)
-    for before, after in itertools.pairwise(events):
-        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+    assert result.unit == "ticks" and result.time == result.ticks > 0 and result.size is not None
 
 
 def test_verify_agrees(host: firmware.Project, device: microc.Device) -> None:
@@ -166,7 +164,7 @@ def test_no_project(host: firmware.Project, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": 99, "board": "host"}')
     with pytest.raises(OutputError, match="schema version 99"):
         microc.open_project(tmp_path)
-    (tmp_path / "manifest.json").write_text('{"schema_version": 1, "board": "host"}')
+    (tmp_path / "manifest.json").write_text(f'{{"schema_version": {SCHEMA_VERSION}, "board": "host"}}')
     with pytest.raises(UsageError, match="cannot read the project's board"):
         microc.open_project(tmp_path)
     unbuilt = shutil.copytree(host.folder, tmp_path / "unbuilt")
@@ -224,13 +222,14 @@ def test_a_port_that_is_not_there(host: firmware.Project) -> None:
         pass
 
 
-def test_hardware_needs_a_port(tmp_path: Path) -> None:
+def test_hardware_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "list_ports", lambda: ())
     path = digits.small_board(tmp_path, 1 << 20, 1 << 17)
     text = path.read_text()
     path.write_text(text[: text.index("# The emulated TIM2 counts")])
     project = microc.open_project(microc.compile(digits.INT8, board=path).write(tmp_path / "out"))
     assert project.board.name == "small" and not project.emulated
-    with pytest.raises(UsageError, match="no port was named"), microc.connect(project):
+    with pytest.raises(UsageError, match="on no serial port that we recognise"), microc.connect(project):
         pass
 
 

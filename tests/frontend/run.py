@@ -15,9 +15,11 @@ from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 from microc.target import target_for
 
+_PLAIN = Options()
 
-def library(graph: Graph) -> Library:
-    options, target = Options(), target_for("host")
+
+def library(graph: Graph, options: Options = _PLAIN) -> Library:
+    target = target_for("host")
     graph = optimise(replace(graph, name=identifier(graph.name)), options)
     module, _ = build_within_budget(graph, target, "test", options, None, 0)
     module = plan_module(module, io_in_arena=True)

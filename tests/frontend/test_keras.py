@@ -18,6 +18,7 @@ from microc.frontend import keras_reader as reader
 from microc.graph.ir import Graph
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
+from tests.growth import network_size
 
 pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
 pytest.importorskip("torch", reason="Keras runs on PyTorch here")
@@ -121,6 +122,24 @@ def test_recurrence_both_ways(tmp_path: Path) -> None:
         layers.Bidirectional(layers.LSTM(3), merge_mode="sum"),
     )
     compare(sequential((4, 3), *parts), tmp_path, data(1, 4, 3))
+
+
+def test_recurrence_of_a_batch_backwards(tmp_path: Path) -> None:
+    """Rows in the order in which they are made, and the last states."""
+    x = keras.Input((5, 3), batch_size=2)
+    rows, hidden, cell = layers.LSTM(4, go_backwards=True, return_sequences=True, return_state=True)(x)
+    graph = keras.Model(x, [rows, hidden, cell])
+    compare(graph, tmp_path, data(2, 5, 3))
+
+
+@pytest.mark.parametrize("kind", ["SimpleRNN", "LSTM", "GRU"])
+def test_c_does_not_grow_with_the_number_of_steps(kind: str, tmp_path: Path) -> None:
+    sizes = []
+    for steps in (8, 80):
+        layer = layers.Bidirectional(getattr(layers, kind)(5, return_sequences=True))
+        raw = saved(sequential((steps, 3), layer), tmp_path)
+        sizes.append(network_size(reader.read(raw, "model.keras", {"*": (1, steps, 3)})))
+    assert sizes[0] == sizes[1]
 
 
 def test_words(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from microc.errors import UnsupportedError, UsageError
 from microc.frontend import torch_export as reader
 from tests.frontend.run import library
+from tests.growth import network_size
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")
 nn, functional = torch.nn, torch.nn.functional
@@ -41,7 +42,7 @@ def compare(module: Any, *inputs: Any, bound: float = BOUND) -> None:
     with torch.no_grad():
         wanted = flat(module(*inputs))
         program = torch.export.export(module, inputs)
-    found = flat(library(reader.read_program(program))(*(x.numpy() for x in inputs)))
+    found = flat(library(reader.read_program(program))(*(x.numpy() for x in flat(inputs))))
     assert len(found) == len(wanted)
     for got, want in zip(found, wanted, strict=True):
         assert got.shape == tuple(want.shape)
@@ -97,6 +98,30 @@ def test_recurrent_layers(kind: str) -> None:
     torch.manual_seed(3)
     layer = getattr(nn, kind)(4, 5, batch_first=True)
     compare(layer, torch.randn(1, 3, 4))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_deep_recurrent_layers_both_ways(kind: str) -> None:
+    """Two layers, forwards and backwards, of a batch, without biases, from a state that is an input."""
+    torch.manual_seed(4)
+    extra = {"nonlinearity": "relu"} if kind == "RNN" else {}
+    layer = getattr(nn, kind)(4, 3, num_layers=2, bidirectional=True, bias=False, **extra)
+    state = torch.randn(4, 2, 3)
+    compare(layer, torch.randn(5, 2, 4), (state, torch.randn(4, 2, 3)) if kind == "LSTM" else state)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_c_does_not_grow_with_the_number_of_steps(kind: str) -> None:
+    layer = getattr(nn, kind)(4, 5, batch_first=True).eval()
+    programs = [torch.export.export(layer, (torch.randn(1, steps, 4),)) for steps in (8, 80)]
+    sizes = [network_size(reader.read_program(program)) for program in programs]
+    assert sizes[0] == sizes[1]
+
+
+def test_projected_states_are_refused() -> None:
+    program = torch.export.export(nn.LSTM(4, 5, proj_size=2).eval(), (torch.randn(3, 1, 4),))
+    with pytest.raises(UnsupportedError, match="projected states"):
+        reader.read_program(program)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -226,9 +226,12 @@ class _Writer:
         tflite.OperatorAddOutputs(self.fb, outputs)
         if op.custom_fields:
             tflite.OperatorAddCustomOptions(self.fb, custom)
-        if op.options:
+        if op.options and hasattr(tflite.BuiltinOptions, op.options):
             tflite.OperatorAddBuiltinOptionsType(self.fb, getattr(tflite.BuiltinOptions, op.options))
             tflite.OperatorAddBuiltinOptions(self.fb, options)
+        elif op.options:
+            tflite.OperatorAddBuiltinOptions2Type(self.fb, getattr(tflite.BuiltinOptions2, op.options))
+            tflite.OperatorAddBuiltinOptions2(self.fb, options)
         if op.custom_options:
             tflite.OperatorAddCustomOptions(self.fb, custom)
         return int(tflite.OperatorEnd(self.fb))
@@ -243,4 +246,6 @@ class _Writer:
     def field(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.fb.CreateString(value)
-        return self.numbers(value, np.int32) if isinstance(value, tuple) else value
+        if not isinstance(value, tuple):
+            return value
+        return self.numbers(value, np.float32 if any(isinstance(entry, float) for entry in value) else np.int32)

@@ -117,7 +117,7 @@ def _faulty_run(project: Project, count: int, rates: Rates, check: Callable[[Dev
     ):
         client.hello()
         client.expect(project.manifest["fingerprint"])
-        device = Device(project, client)
+        device = Device(project, client, emulated=True)
         for number in range(count):
             check(device, number)
         return client.stats().repeats

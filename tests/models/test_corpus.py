@@ -16,6 +16,7 @@ from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
 from microc.target import target_for
 from tests.corpus import CORPUS, cases, models, needs_corpus
+from tests.growth import memory_faults
 
 EXACT = models(
     "mlperf_*_int8.tflite",
@@ -45,7 +46,9 @@ pytestmark = [needs_corpus, pytest.mark.corpus]
 def library(path: Path, options: Options | None = None) -> Library:
     """The model compiled for the host."""
     module = compile_model(path, target_for("host"), options or Options())
-    return build_library(shared_files(module, "test"))
+    files = shared_files(module, "test")
+    assert not memory_faults("".join(text for name, text in files.items() if name.endswith(".c")))
+    return build_library(files)
 
 
 def in_sequence(path: Path) -> bool:

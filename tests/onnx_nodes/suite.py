@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
-from onnx.backend.test.runner import Runner
+from onnx.backend.test.runner import Runner as Checker
 
 from microc.driver.batch import Network, build_batch
-from microc.driver.onnx_backend import Compiled, bind, compile_proto
+from microc.driver.onnx_backend import Compiled, Runner, bind, compile_proto
 from microc.errors import InternalError, MicrocError, ToolError
 
 REFUSED = Path(__file__).with_name("refused.toml")
@@ -35,6 +36,9 @@ def _scope_file() -> Path | None:
 
 
 SCOPE = _scope_file()
+needs_scope = pytest.mark.skipif(
+    SCOPE is None, reason="the list of node tests in scope is absent: set MICROC_ONNX_SCOPE or put it at ../shared/onnx"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class NodeTest:
 
     tier: str
     name: str
+    operator: str
     bound: tuple[str, ...]
 
 
@@ -62,7 +67,9 @@ def in_scope() -> tuple[NodeTest, ...]:
     more = {"test_loop11": ("trip_count", "cond")}  # how many turns there are is the extent of an output
     bound = {row[1]: tuple(row[7].split(",")) if row[7] != "-" else () for row in rows}
     return tuple(
-        NodeTest(row[0], row[1], more.get(row[1]) or bound[row[1]] or bound.get(row[1].partition("_expanded")[0], ()))
+        NodeTest(
+            row[0], row[1], row[2], more.get(row[1]) or bound[row[1]] or bound.get(row[1].partition("_expanded")[0], ())
+        )
         for row in rows
     )
 
@@ -109,17 +116,26 @@ def run_batch(tests: Iterable[NodeTest]) -> list[Outcome]:
     compiled: list[tuple[NodeTest, Compiled]] = []
     for test in tests:
         try:
-            compiled.append((test, compile_proto(bind(suite()[test.name].model, _bound(test)), test.name)))
+            compiled.append((test, compile_test(test)))
         except MicrocError as error:
-            stage = "internal" if isinstance(error, InternalError) else "refused"
-            outcomes.append(Outcome(test.name, stage, str(error)))
+            outcomes.append(refusal(test, error))
         except Exception as error:  # noqa: BLE001 a defect of one test must not hide the others
             outcomes.append(Outcome(test.name, "crash", repr(error)))
     networks = _built([one for _, one in compiled], outcomes)
     for test, one in compiled:
         if one.module.name in networks:
-            outcomes.append(_compare(test, one, networks[one.module.name]))
+            outcomes.append(compare(test, one, networks[one.module.name]))
     return outcomes
+
+
+def compile_test(test: NodeTest, cpu: str = "host") -> Compiled:
+    """The kernels of a test's model; MicrocError where microc refuses it."""
+    return compile_proto(bind(suite()[test.name].model, _bound(test)), test.name, cpu)
+
+
+def refusal(test: NodeTest, error: MicrocError) -> Outcome:
+    """A test that was not compiled."""
+    return Outcome(test.name, "internal" if isinstance(error, InternalError) else "refused", str(error))
 
 
 def _built(compiled: Sequence[Compiled], outcomes: list[Outcome]) -> Mapping[str, Network]:
@@ -145,7 +161,7 @@ def _array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-def _compare(test: NodeTest, compiled: Compiled, network: Network) -> Outcome:
+def compare(test: NodeTest, compiled: Compiled, network: Runner) -> Outcome:
     """Run on the test's data and compare, with the tolerances of ONNX's own runner."""
     case = suite()[test.name]
     for inputs, outputs in case.data_sets:
@@ -153,7 +169,7 @@ def _compare(test: NodeTest, compiled: Compiled, network: Network) -> Outcome:
         free = [_array(array) for value, array in named if value.name not in test.bound]
         try:
             got = compiled.run(network, free)
-            Runner.assert_similar_outputs([_array(o) for o in outputs], got, case.rtol, case.atol)
+            Checker.assert_similar_outputs([_array(o) for o in outputs], got, case.rtol, case.atol)
         except AssertionError as error:
             return Outcome(test.name, "wrong", str(error))
         except (MicrocError, ValueError, TypeError) as error:

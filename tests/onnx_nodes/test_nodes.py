@@ -7,11 +7,9 @@ import sys
 
 import pytest
 
-from tests.onnx_nodes.suite import REFUSED, SCOPE, in_scope, refused, run, sample
+from tests.onnx_nodes.suite import REFUSED, in_scope, needs_scope, refused, run, sample
 
-pytestmark = pytest.mark.skipif(
-    SCOPE is None, reason="the list of node tests in scope is absent: set MICROC_ONNX_SCOPE or put it at ../shared/onnx"
-)
+pytestmark = needs_scope
 
 
 def test_the_node_tests_pass_but_for_those_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from microc.ops.registry import FAMILIES, OpDef
+from tests.growth import memory_faults
 from tests.native import UNDEFINED, build
 from tests.ops.compiled import c_name, compiled_case
 from tests.ops.harness import assert_same, named_cases
@@ -39,3 +40,4 @@ def test_compiled_cases_equal_the_reference(
             except AssertionError as difference:
                 raise AssertionError(f"{name}: {difference}") from difference
     assert "runtime error" not in capfd.readouterr().err
+    assert not memory_faults((tmp_path / "kernels.c").read_text())

@@ -289,3 +289,9 @@ def test_logarithms_of_probabilities(scale: float) -> None:
         x[0] = 5
         x[1, 1:] = -128
         check(single(Op("LOG_SOFTMAX", ("x",), ("y",), "LogSoftmaxOptions"), tensors), x)
+
+
+@pytest.mark.parametrize(("scale", "out"), [(0.05, 0.04), (1 / 32768, 0.02), (0.7, 0.0007)])
+def test_roots_of_words(scale: float, out: float) -> None:
+    tensors = (tensor("x", "int16", 32768, scale=scale), tensor("y", "int16", 32768, scale=out))
+    check(single(Op("RSQRT", ("x",), ("y",)), tensors), np.arange(32768).astype(np.int16))

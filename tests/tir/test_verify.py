@@ -159,6 +159,7 @@ WRONG: dict[str, tuple[ir.Stmt, str]] = {
     "scope of an allocation": (ir.Alloc(ir.Buffer("t", (1,), "int8"), store(ONE)), "scope global is allocated"),
     "evaluated value": (ir.Evaluate(ONE), "only a call"),
     "mathematics": (ir.Store(R, (ONE,), ir.Call("exp", (ONE,), "float32")), "exp"),
+    "bits": (ir.Store(R, (ONE,), ir.reinterpret("float32", const(1, "int64"))), "another number of bits"),
     "binding out of domain": (ir.loops(nest(5, 8), block((V, 4, I), (W, 8, J))), r"iterator v: i may be 0\.\.4"),
     "domain not covered": (ir.loops(nest(3, 8), block((V, 4, I), (W, 8, J))), "v = i does not run through 0..3"),
     "gap": (ir.loops(nest(4, 4), block((V, 4, I), (W, 8, J * 2))), "w = j \\* 2 does not run through"),

@@ -302,6 +302,13 @@ def test_elements_are_moved_as_integers(requantised: bool) -> None:
     assert ops(graph)[-3:] == ["dequantize"] * 3
 
 
+def test_elements_moved_between_two_scales_are_requantised() -> None:
+    # Quantisers drop a relu whose zero point is the lowest number; what is left only moves elements, into another scale.
+    net = Net(x=(1, 3, 4, 4))
+    results = [net.qdq(result, 0.02, -128) for result in movements(net, net.qdq("x"))]
+    assert ops(check(net.model(*results))).count("quantize") == 4
+
+
 def test_padding_that_the_integers_cannot_hold_stays_float() -> None:
     net = Net(x=(2, 3))
     pads, value = net.constant(np.array([0, 1, 0, 1])), net.constant(np.array(0.123, np.float32))

@@ -1,0 +1,30 @@
+"""Files that commands write beside what they print; whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table with commas, one row a line."""
+    from microc.codegen.files import replacing
+
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def write_json(path: Path, data: Any) -> None:
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    from microc.codegen.files import replacing
+
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

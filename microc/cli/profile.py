@@ -1,0 +1,79 @@
+"""``microc profile``: time, flash and memory by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.cli.session import line, opened_project, progress
+
+if TYPE_CHECKING:
+    from microc.driver.profile import Profile
+
+_CSV = (
+    "kernel", "layer", "op", "rule", "unit", "time", "share", "macs", "time_per_mac", "ticks", "instructions", "code",
+    "constants", "flash", "arena", "estimated_cycles", "schedule",
+)  # fmt: skip
+
+
+def profile(arguments: Arguments) -> show.Answer:
+    """``microc profile``."""
+    import numpy as np
+
+    from microc.cli.files import write_csv, write_json, write_text
+    from microc.driver.firmware import connect
+    from microc.driver.profile import profile as measure
+    from microc.driver.report import to_html
+    from microc.driver.trace import to_trace
+    from microc.driver.verify import random_inputs
+
+    with opened_project(arguments) as project:
+        with connect(project, progress=progress(arguments), **line(arguments)) as device:
+            device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
+            result = measure(device)
+        data = result.to_data()
+        if arguments.trace is not None:
+            write_json(arguments.trace, to_trace(result))
+        if arguments.csv is not None:
+            rows = [{**k, "unit": result.unit} for k in data["kernels"]]
+            write_csv(arguments.csv, _CSV, [[row[name] for name in _CSV] for row in rows])
+        if arguments.html is not None:
+            write_text(arguments.html, to_html(result))
+    return show.Answer(data, _text(result))
+
+
+def _text(result: Profile) -> str:
+    """The table of kernels, its total, and what the numbers are."""
+    unit = result.unit
+    rows = []
+    for k in result.kernels:
+        costs = _costs(k.time, k.share, k.macs, k.flash, k.arena, k.estimated_cycles)
+        rows.append((str(k.kernel), show.layer(k.layer), k.op, k.rule, *costs))
+    arena = max((k.arena for k in result.kernels), default=0)
+    flash = sum(k.flash or 0 for k in result.kernels) if result.size else None
+    rows.append(("", "total", "", "", *_costs(result.time, 1.0, result.macs, flash, arena, result.estimated_cycles)))
+    head = (
+        "kernel",
+        "layer",
+        "operators",
+        "schedule",
+        unit,
+        "%",
+        "MACs",
+        f"{unit}/MAC",
+        "flash",
+        "arena",
+        "est. cycles",
+    )
+    notes = (
+        f"{result.board}: {show.duration(result.clock, result.time)}",
+        "flash: code and constants in bytes; arena: bytes in use during the step; cycles: estimated from the code, not measured",
+    )
+    return f"{show.table(head, rows, 4)}\n\n" + "\n".join(notes)
+
+
+def _costs(time: int, share: float, macs: int, flash: int | None, arena: int, cycles: int) -> tuple[str, ...]:
+    each = f"{time / macs:.2f}" if macs else ""
+    size = "" if flash is None else show.count(flash)
+    return show.count(time), f"{100 * share:.1f}", show.count(macs), each, size, show.count(arena), show.count(cycles)

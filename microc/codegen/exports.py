@@ -1,0 +1,236 @@
+"""Exports: a network wrapped for a build system that exists already.
+
+A format is a folder of data, ``templates/export/<name>`` or one of the user's own: ``format.toml`` says which files there are,
+and Jinja templates say what is in them (``docs/export.md``). The network's C is the same in all formats.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from microc import dtypes, paths
+from microc.codegen.data import definition
+from microc.codegen.files import MARKER
+from microc.codegen.manifest import manifest, to_json
+from microc.codegen.project import optimisation, render_network
+from microc.codegen.render import render, render_line
+from microc.codegen.source import ModelContext, model_context
+from microc.codegen.stack import stack_bound
+from microc.dtypes import Array
+from microc.errors import UsageError
+from microc.module import Module, Value
+from microc.target import Board
+
+STATUS: Mapping[str, str] = MappingProxyType(
+    {
+        "run": "built by its tools and run in the tests",
+        "tried": "built by its tools and run by hand, once; in the tests with stand-ins for them",
+        "unbuilt": "never built by its tools: its description is validated, and its code built by others",
+    }
+)
+"""How far a format has been tried."""
+DESCRIPTION = "format.toml"
+PACKAGE = "{name}_model"
+"""What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
+_TEXTS = ("title", "status", "checked", "sources")
+_OPTIONAL = ("headers", "commands", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What ``format.toml`` says. Paths and commands are templates of their own, of :class:`PackageContext`.
+
+    ``status`` is a key of STATUS, ``checked`` says how it was tried. ``sources`` and ``headers`` are the folders of the network's
+    files and of the sample's; ``files`` has the template of every other file. ``commands`` are what a user types next, in the
+    exported folder.
+    """
+
+    name: str
+    folder: Path
+    title: str
+    status: str
+    checked: str
+    sources: str
+    headers: str
+    commands: tuple[str, ...]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageContext:
+    """What the templates of exports show.
+
+    ``package`` names all that the package has; ``optimisation`` are gcc's options for the network on ``cpu``. ``samples``: an
+    array in C for every input; ``sample_bytes``: the same as literals of Python.
+    """
+
+    model: ModelContext
+    format: Format
+    package: str
+    cpu: str
+    isa: str
+    board_title: str
+    optimisation: str
+    samples: tuple[str, ...]
+    sample_bytes: tuple[tuple[str, ...], ...]
+    commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An export: contents by file name, and what to do with it next, in its folder."""
+
+    files: Mapping[str, str | bytes]
+    commands: tuple[str, ...]
+
+
+def list_formats() -> tuple[str, ...]:
+    """Names of the formats that come with microc, sorted."""
+    return tuple(sorted(path.parent.name for path in (paths.templates() / "export").glob(f"*/{DESCRIPTION}")))
+
+
+def load_format(name: str) -> Format:
+    """A format by its name, or by the path of a folder (anything with a slash). UsageError if it is none."""
+    own = "/" in name
+    if not own and name not in list_formats():
+        known = ", ".join(list_formats())
+        raise UsageError(
+            f"there is no format {name!r}", hint=f"formats: {known}. A path with a slash is one of your own."
+        )
+    folder = Path(name) if own else paths.templates() / "export" / name
+    path = folder / DESCRIPTION
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the format: {error.strerror or error}", where=str(path)) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"the format is not TOML: {error}", where=str(path)) from error
+    return _format(folder, path, data)
+
+
+def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
+    data.setdefault("headers", data.get("sources"))
+    data.setdefault("commands", [])
+    data.setdefault("files", {})
+    unknown = sorted(set(data) - {*_TEXTS, *_OPTIONAL})
+    wrong = [key for key in (*_TEXTS, "headers") if not isinstance(data.get(key), str)]
+    if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
+        wrong.append("files")
+    if not isinstance(data["commands"], list) or not all(isinstance(value, str) for value in data["commands"]):
+        wrong.append("commands")
+    if not wrong and data["status"] not in STATUS:
+        wrong.append("status")
+    if unknown or wrong:
+        what = f"knows no {unknown[0]!r}" if unknown else f"needs {wrong[0]!r}"
+        raise UsageError(
+            f"a format {what}",
+            where=str(path),
+            hint=f"texts: {', '.join(_TEXTS)}, headers; commands: a list of texts; files: a table; status: {', '.join(STATUS)}",
+        )
+    commands, files = tuple(data.pop("commands")), MappingProxyType(dict(sorted(data.pop("files").items())))
+    return Format(name=folder.name, folder=folder, commands=commands, files=files, **data)
+
+
+def sample(module: Module) -> tuple[Array, ...]:
+    """An input for every input of the network, the same everywhere: bytes of a pattern, floats from -1 on to 1."""
+    return tuple(_pattern(module.values[name], k) for k, name in enumerate(module.inputs))
+
+
+def _pattern(value: Value, number: int) -> Array:
+    steps = (np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * number) % 256
+    if value.dtype == "bool":
+        numbers = steps % 2
+    elif dtypes.is_float(value.dtype):
+        numbers = (steps - 128) / 128
+    else:
+        numbers = steps if dtypes.int_range(value.dtype)[0] == 0 else steps - 128
+    return numbers.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
+
+
+def export_files(
+    module: Module, board: Board, name: str, version: str, inputs: Sequence[Array] | None = None
+) -> Package:
+    """Everything that ``microc export`` writes.
+
+    ``name``: of the format. ``board``: what the network was compiled for; ``inputs``: the sample input (:func:`sample` unless
+    given).
+    """
+    found = load_format(name)
+    context = _context(module, board, found, version, inputs)
+    sources, headers = (_line(text, context) for text in (found.sources, found.headers))
+    network = render_network(context.model)
+    for end in (".c", ".h"):
+        network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
+    files: dict[str, str | bytes] = {
+        _joined(headers if file.endswith(".h") else sources, file): text for file, text in network.items()
+    }
+    files["LICENSE"] = render("export/LICENSE.j2", context)
+    for path, template in found.files.items():
+        files[_line(path, context)] = _rendered(template, context)
+    files[MARKER] = to_json({**manifest(module, version), "format": found.name})
+    return Package(MappingProxyType(dict(sorted(files.items()))), context.commands)
+
+
+def _joined(folder: str, file: str) -> str:
+    return f"{folder}/{file}" if folder else file
+
+
+def _rendered(template: str, context: PackageContext) -> str:
+    """A template of the format's folder; UsageError where a format of the user's own is wrong."""
+    try:
+        return render(template, context, context.format.folder)
+    except jinja2.TemplateError as error:
+        where = f"{context.format.folder / template}:{getattr(error, 'lineno', None) or 1}"
+        raise UsageError(f"a template of the format is wrong: {error}", where=where) from error
+
+
+def _line(text: str, context: PackageContext) -> str:
+    """A text of ``format.toml``, filled in."""
+    try:
+        return render_line(text, context)
+    except jinja2.TemplateError as error:
+        where = str(context.format.folder / DESCRIPTION)
+        raise UsageError(f"the format's {text!r} is wrong: {error}", where=where) from error
+
+
+def _context(
+    module: Module, board: Board, chosen: Format, version: str, inputs: Sequence[Array] | None
+) -> PackageContext:
+    package = PACKAGE.format(name=module.name)
+    arrays = sample(module) if inputs is None else tuple(inputs)
+    model = model_context(module, version, stack_bound(module), package)
+    context = PackageContext(
+        model=model,
+        format=chosen,
+        package=package,
+        cpu=board.target.cpu,
+        isa=board.target.isa,
+        board_title=board.title,
+        optimisation=optimisation(board.target, module.options["optimize"]),
+        samples=tuple(
+            "static " + "\n".join(definition(value, space=f"{model.upper}_FLASH " if model.flash_space else ""))
+            for value in (_stored(f"{name}_values", array) for name, array in zip(module.inputs, arrays, strict=True))
+        ),
+        sample_bytes=tuple(_literals(array.tobytes()) for array in arrays),
+    )
+    return replace(context, commands=tuple(_line(text, context) for text in chosen.commands))
+
+
+def _stored(name: str, array: Array) -> Value:
+    """An array as a constant of C; halves of floats are their bits there."""
+    bits = array.view(np.uint16) if str(array.dtype) in dtypes.HALF else array
+    return Value(name, bits.shape, str(bits.dtype), "const", bits)
+
+
+def _literals(data: bytes, width: int = 24) -> tuple[str, ...]:
+    """Literals of bytes in Python, which stand side by side."""
+    lines = ("".join(f"\\x{byte:02x}" for byte in data[k : k + width]) for k in range(0, len(data), width))
+    return tuple(f'b"{line}"' for line in lines)

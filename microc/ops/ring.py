@@ -1,0 +1,235 @@
+"""What streams keep of their past: ``shift_in``, ``ring_slice``, ``ring_write``. Any dtype; nothing is computed.
+
+``shift_in(history, data)``: the history without its oldest frames, the data behind it. Where the result is the history's next
+contents it is written in place.
+
+A ring of R frames gets the k frames of each step in place of its oldest, R a multiple of k; ``position`` (int32, one element)
+counts the steps, in a cycle that is a multiple of R / k. ``ring_slice(ring, position, data)`` reads ``count`` frames, ``step``
+apart, the first ``back`` frames before the end of what is in the ring and, newer, in the data. ``ring_write`` puts the data in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+
+def _check(history: TensorType, data: TensorType, axis: int) -> None:
+    """Data and history differ in their number of frames only."""
+    others = [(*kind.shape[:axis], *kind.shape[axis + 1 :]) for kind in (history, data)]
+    if not 0 <= axis < len(history.shape) or others[0] != others[1] or history.dtype != data.dtype:
+        raise ModelError(f"{data.dtype} {data.shape} along axis {axis} of a history of {history.dtype} {history.shape}")
+
+
+def _planes(kind: TensorType, axis: int) -> tuple[int, int, int]:
+    """A shape as (outer, frames, elements of a frame)."""
+    return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
+
+
+def _copied(call: OpCall, var: Var, extent: int, store: ir.Store) -> Stmt:
+    """A copy of elements that lie side by side, by words where the core reads them anywhere."""
+    kind = "vectorized" if call.target.has("unaligned") else "serial"
+    return ir.For(var, ir.const(extent, "int32"), store, kind)
+
+
+# ---------------------------------------------------------------- shift_in
+
+
+def _infer_shift(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    history, data = types
+    _check(history, data, attrs["axis"])
+    if data.shape[attrs["axis"]] > history.shape[attrs["axis"]]:
+        raise ModelError(f"{data.shape[attrs['axis']]} frames into a history of {history.shape[attrs['axis']]}")
+    return (TensorType(history.shape, history.dtype),)
+
+
+def _reference_shift(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    history, data = arrays
+    axis = attrs["axis"]
+    kept = np.take(history, range(data.shape[axis], history.shape[axis]), axis)
+    return (np.concatenate([kept, data], axis),)
+
+
+def _compute_shift(call: OpCall) -> te.Tensor:
+    """Row after row: what stays moves to the front, then the data."""
+    history, data = _operands(call)
+    (outer, frames, inner), fresh = _planes(history.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+    kept, added = (frames - fresh) * inner, fresh * inner
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (old, new), (out,) = operands, results
+        n, i, j = Var("n"), Var("i"), Var("j")
+        stay = _copied(call, i, kept, ir.Store(out, (n, i), old[n, i + added]))
+        come = _copied(call, j, added, ir.Store(out, (n, j + kept), new[n, j]))
+        return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
+
+    tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
+    return te.extern("shift", tensors, (("out", (outer, frames * inner), history.type.dtype),), build)[0]
+
+
+def _cases_shift() -> Iterable[Case]:
+    for history, data, axis in (((1, 5, 4), (1, 1, 4), 1), ((2, 6, 3), (2, 2, 3), 1), ((3, 3), (3, 3), 1)):
+        for dtype in ("int8", "float32"):
+            yield Case({"axis": axis}, (TensorType(history, dtype), TensorType(data, dtype)))
+
+
+# ---------------------------------------------------------------- rings
+
+
+def _operands(call: OpCall) -> tuple[Operand, ...]:
+    return tuple(operand for operand in call.operands if operand is not None)
+
+
+def _check_ring(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[int, int]:
+    """Frames of the ring, and of the data."""
+    ring, position, data = types
+    axis = attrs["axis"]
+    _check(ring, data, axis)
+    if (position.size, position.dtype) != (1, "int32") or ring.shape[axis] % max(data.shape[axis], 1):
+        raise ModelError(f"a ring of {ring.shape[axis]} frames for {data.shape[axis]} in a step")
+    return ring.shape[axis], data.shape[axis]
+
+
+def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kept, fresh = _check_ring(attrs, types)
+    axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
+    if step < 1 or count < 1 or back > kept + fresh or back - (count - 1) * step < 1:
+        raise ModelError(f"{count} frames, {step} apart, {back} before the end of {kept + fresh}")
+    shape = types[0].shape
+    return (TensorType((*shape[:axis], count, *shape[axis + 1 :]), types[0].dtype),)
+
+
+def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    ring, position, data = arrays
+    axis, back, step, count = (attrs[name] for name in ("axis", "back", "step", "count"))
+    oldest = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
+    line = np.concatenate([np.roll(ring, -oldest, axis), data], axis)
+    first = line.shape[axis] - back
+    return (np.take(line, range(first, first + (count - 1) * step + 1, step), axis),)
+
+
+def _start(position: Buffer, slots: int, fresh: int) -> Expr:
+    """Where the oldest frame of a ring stands, and the data will."""
+    zero = ir.const(0, "int32")
+    return zero if slots == 1 else position[zero] % slots * fresh
+
+
+def _compute_slice(call: OpCall) -> te.Tensor:
+    """Frame after frame, first those of the ring, then those of the data."""
+    ring, position, data = _operands(call)
+    axis, back, step, count = (call.attrs[name] for name in ("axis", "back", "step", "count"))
+    (outer, kept, inner), fresh = _planes(ring.type, axis), data.type.shape[axis]
+    first = kept + fresh - back
+    old = len(range(first, kept, step)) if first < kept else 0
+    old, rest = min(old, count), first + min(old, count) * step - kept
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (frames, at, new), (out,) = operands, results
+        n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
+        start, place, source = Var("start"), Var("place"), Var("source")
+        fetch = _copied(call, i, inner, ir.Store(out, (n, t, i), frames[n, source, i]))
+        wrapped = ir.Let(source, ir.select(place >= kept, place - kept, place), fetch)
+        past = ir.loops([(t, old)], ir.Let(place, start + t * step + first, wrapped))
+        take = _copied(call, j, inner, ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]))
+        now = ir.loops([(u, count - old)], take)
+        parts = [part for part, size in ((past, old), (now, count - old)) if size]
+        body = ir.loops([(n, outer)], ir.seq(*parts))
+        return ir.Let(start, _start(at, kept // fresh, fresh), body) if old else body
+
+    tensors = (ring.tensor((outer, kept, inner)), position.tensor((1,)), data.tensor((outer, fresh, inner)))
+    return te.extern("window", tensors, (("out", (outer, count, inner), ring.type.dtype),), build)[0]
+
+
+def _infer_write(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    _check_ring(attrs, types)
+    return (TensorType(types[0].shape, types[0].dtype),)
+
+
+def _reference_write(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    ring, position, data = arrays
+    axis, result = attrs["axis"], arrays[0].copy()
+    start = int(position.reshape(-1)[0]) * data.shape[axis] % ring.shape[axis]
+    result[(slice(None),) * axis + (slice(start, start + data.shape[axis]),)] = data
+    return (result,)
+
+
+def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
+    """The data put in, and (``whole``) before that the ring copied."""
+    ring, position, data = _operands(call)
+    (outer, kept, inner), fresh = _planes(ring.type, call.attrs["axis"]), data.type.shape[call.attrs["axis"]]
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (at, new, *frames), (out,) = operands, results
+        n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
+        put = ir.loops([(n, outer)], _copied(call, j, fresh * inner, ir.Store(out, (n, start + j), new[n, j])))
+        copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
+        return ir.seq(*copies, ir.Let(start, _start(at, kept // fresh, fresh) * inner, put))
+
+    operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))
+    before = (ring.tensor((outer, kept * inner)),) if whole else ()
+    return te.extern("write", (*operands, *before), (("out", (outer, kept * inner), ring.type.dtype),), build)[0]
+
+
+def _ring_types() -> Iterable[tuple[int, tuple[TensorType, ...], Array]]:
+    for ring, data, axis in (
+        ((1, 6, 4), (1, 1, 4), 1),
+        ((2, 6, 3), (2, 2, 3), 1),
+        ((3, 3), (3, 3), 1),
+        ((4, 5), (1, 5), 0),
+    ):
+        for dtype, position in (("int8", 0), ("float32", 2)):
+            types = (TensorType(ring, dtype), TensorType((1,), "int32"), TensorType(data, dtype))
+            yield axis, types, np.array([position], np.int32)
+
+
+def _cases_slice() -> Iterable[Case]:
+    for axis, types, position in _ring_types():
+        length = types[0].shape[axis] + types[2].shape[axis]
+        for back, step, count in ((length, 1, length), (length, 3, 2), (2, 1, 1), (1, 1, 1), (4, 1, 3)):
+            attrs = {"axis": axis, "back": back, "step": step, "count": count}
+            yield Case(attrs, types, arrays=(None, position, None), name=f"{types[0].shape} {back} {step} {count}")
+
+
+def _cases_write() -> Iterable[Case]:
+    for axis, types, position in _ring_types():
+        yield Case({"axis": axis}, types, arrays=(None, position, None))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "shift_in",
+        infer=_infer_shift,
+        reference=_reference_shift,
+        compute=_compute_shift,
+        cases=_cases_shift,
+        operand_names=("history", "data"),
+    ),
+    OpDef(
+        "ring_slice",
+        infer=_infer_slice,
+        reference=_reference_slice,
+        compute=_compute_slice,
+        cases=_cases_slice,
+        operand_names=("ring", "position", "data"),
+    ),
+    OpDef(
+        "ring_write",
+        infer=_infer_write,
+        reference=_reference_write,
+        compute=_compute_write,
+        update=lambda call: _compute_write(call, whole=False),
+        cases=_cases_write,
+        operand_names=("ring", "position", "data"),
+    ),
+)

@@ -1,0 +1,288 @@
+"""Expressions and buffers of the loop IR, and functions that build them; :mod:`microc.tir.ir` says what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import copysign, prod
+
+from microc import dtypes
+from microc.errors import InternalError
+
+REINTERPRET = "reinterpret"
+"""The call that gives the bits of its argument as another dtype of as many."""
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+LOGICAL = frozenset({"and", "or"})
+ARITHMETIC = frozenset(
+    {"add", "sub", "mul", "div", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"}
+    | {"bitand", "bitor", "bitxor", "shl", "shr"}
+)
+UNARY = frozenset({"neg", "not", "bitnot"})
+SCOPES = ("global", "const", "workspace", "register", "local")
+
+
+class Expr:
+    """An expression; ``dtype`` is its type. Python operators build typed expressions."""
+
+    __slots__ = ()
+    dtype: str
+
+    def __add__(self, other: Expr | int | float) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: int | float) -> Expr:
+        return binary("add", const(other, self.dtype), self)
+
+    def __sub__(self, other: Expr | int | float) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: int | float) -> Expr:
+        return binary("sub", const(other, self.dtype), self)
+
+    def __mul__(self, other: Expr | int | float) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: int | float) -> Expr:
+        return binary("mul", const(other, self.dtype), self)
+
+    def __truediv__(self, other: Expr | int | float) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: int | float) -> Expr:
+        return binary("div", const(other, self.dtype), self)
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return binary("floormod", self, other)
+
+    def __lshift__(self, other: Expr | int) -> Expr:
+        return binary("shl", self, other)
+
+    def __rshift__(self, other: Expr | int) -> Expr:
+        return binary("shr", self, other)
+
+    def __and__(self, other: Expr | int) -> Expr:
+        return binary("bitand", self, other)
+
+    def __or__(self, other: Expr | int) -> Expr:
+        return binary("bitor", self, other)
+
+    def __xor__(self, other: Expr | int) -> Expr:
+        return binary("bitxor", self, other)
+
+    def __neg__(self) -> Expr:
+        return Un("neg", self)
+
+    def __lt__(self, other: Expr | int | float) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Expr | int | float) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Expr | int | float) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Expr | int | float) -> Expr:
+        return binary("ge", self, other)
+
+    def eq(self, other: Expr | int | float) -> Expr:
+        """``==`` as an expression (Python's ``==`` compares structure)."""
+        return binary("eq", self, other)
+
+    def ne(self, other: Expr | int | float) -> Expr:
+        return binary("ne", self, other)
+
+    def astype(self, dtype: str) -> Expr:
+        """The value converted to ``dtype`` (C semantics: truncation of floats, wrap-around of integers)."""
+        return cast(dtype, self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Expr):
+    """A literal. Integer values fit the dtype; floats are exact in it. 0.0 and -0.0 are different literals."""
+
+    value: int | float
+    dtype: str
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Const or self.dtype != other.dtype or self.value != other.value:
+            return False
+        return self.value != 0 or copysign(1, self.value) == copysign(1, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """A scalar variable: loop variable, block iterator, let-bound name or scalar parameter. Unique in its function."""
+
+    name: str
+    dtype: str = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class Bin(Expr):
+    """``a op b``; both operands have one dtype; comparisons and logic give ``bool``."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return "bool" if self.op in COMPARISONS or self.op in LOGICAL else self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Un(Expr):
+    """``neg``, ``not`` (of bool), ``bitnot``."""
+
+    op: str
+    a: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """Conversion to ``dtype``."""
+
+    dtype: str
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """``condition ? a : b``; only the chosen side is evaluated, so the other may index out of bounds."""
+
+    condition: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor in memory, row-major.
+
+    ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
+    ``register`` (small, wholly unrolled away into scalars), ``local`` (a small array on the stack). Names are unique in a
+    function.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str = "global"
+    align: int = 0
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * dtypes.nbytes(self.dtype)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each axis."""
+        found, step = [], 1
+        for extent in reversed(self.shape):
+            found.append(step)
+            step *= extent
+        return tuple(reversed(found))
+
+    def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> Load:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        return Load(self, tuple(as_index(item) for item in items))
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """One element of a buffer."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOf(Expr):
+    """Where an element lies; only an argument of a :class:`Call` whose intrinsic reads or writes from there on.
+
+    ``extent`` elements are touched, ``step`` apart, from that one on (along the innermost axes); ``writes`` says whether they are
+    written.
+    """
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    extent: int = 1
+    writes: bool = False
+    step: int = 1
+
+    @property
+    def reach(self) -> int:
+        """How many elements lie from the first that is touched to the last."""
+        return (self.extent - 1) * self.step + 1
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A pure function: of mathematics (``exp``, ``sqrt`` ...) or a scalar intrinsic (``smlad`` ...)."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+
+def const(value: int | float | bool, dtype: str) -> Const:
+    """A literal of ``dtype``, checked to fit."""
+    if dtypes.is_float(dtype):
+        return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
+    low, high = dtypes.int_range(dtype)
+    number = int(value)
+    if number != value or not low <= number <= high:
+        raise InternalError(f"{value} does not fit {dtype}")
+    return Const(number, dtype)
+
+
+def as_index(value: Expr | int) -> Expr:
+    return value if isinstance(value, Expr) else const(value, "int32")
+
+
+def as_expr(value: Expr | int | float, dtype: str) -> Expr:
+    return value if isinstance(value, Expr) else const(value, dtype)
+
+
+def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
+    """A checked binary expression; a Python number takes the other side's dtype."""
+    right = as_expr(b, a.dtype)
+    if a.dtype != right.dtype:
+        raise InternalError(f"{op} of {a.dtype} and {right.dtype}: cast one of them")
+    return Bin(op, a, right)
+
+
+def cast(dtype: str, a: Expr) -> Expr:
+    """``a`` as ``dtype``; a no-op and a literal cost nothing."""
+    if a.dtype == dtype:
+        return a
+    if isinstance(a, Const) and dtypes.is_integer(a.dtype) and not dtypes.is_float(dtype):
+        low, high = dtypes.int_range(dtype)
+        if low <= a.value <= high:
+            return Const(a.value, dtype)
+    return Cast(dtype, a)

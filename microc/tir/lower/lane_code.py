@@ -1,0 +1,261 @@
+"""The body of a loop over lanes, rewritten for vectors; see :mod:`microc.tir.lower.lanes`.
+
+Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``smmulr``, and the
+rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from microc.tir import ir
+from microc.tir.affine import bounds_of, simplify
+from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounding_shift
+from microc.tir.lower.region import address, flat_step
+from microc.tir.rewrite import walk_expr
+
+LANES, VECTOR = 4, "int32x4"
+TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
+_OPS = MappingProxyType(
+    {
+        "add": "add",
+        "sub": "sub",
+        "mul": "mul",
+        "min": "min",
+        "max": "max",
+        "bitand": "and",
+        "bitor": "or",
+        "bitxor": "xor",
+    }
+)
+_NUMBERS = ("add", "sub", "mul")
+"""Operations with a number for all lanes as second operand."""
+_CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
+    {
+        f"{name}{suffix}": (*bounds, shift)
+        for name, bounds in {"ssat8": (-128, 127), "usat8": (0, 255), "ssat16": (-32768, 32767)}.items()
+        for suffix, shift in (("", 0), ("_asr1", 1))
+    }
+)
+
+
+class NoLanesError(Exception):
+    """The loop has no form with vectors."""
+
+
+@dataclass
+class LaneCode:
+    """Rewrites the body of a loop over ``var`` for the ``count`` iterations from ``start`` on."""
+
+    var: ir.Var
+    start: ir.Expr
+    count: int
+    label: str = ""
+    registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
+    names: dict[ir.Var, ir.Var] = field(default_factory=dict)
+    constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
+    inside: set[ir.Expr] = field(default_factory=set)
+
+    def moved(self, start: int) -> LaneCode:
+        """The same for the iterations from ``start`` on, with constants in common."""
+        return replace(self, start=ir.const(start, "int32"), label="_end", registers={}, names={})
+
+    # ------------------------------------------------------------ statements
+
+    def statement(self, stmt: ir.Stmt) -> ir.Stmt:
+        match stmt:
+            case ir.Store(buffer, indices, value):
+                return self.store(buffer, indices, value)
+            case ir.Seq(body):
+                return ir.seq(*(self.statement(child) for child in body))
+            case ir.For(var, extent, body, kind, annotations) if not self.varies(extent):
+                self.inside.add(var)
+                return ir.For(var, extent, self.statement(body), kind, annotations)
+            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype == "int32":
+                self.registers[buffer] = replace(buffer, name=f"{buffer.name}{self.label}", dtype=VECTOR)
+                return ir.Alloc(self.registers[buffer], self.statement(body))
+            case ir.Let(var, value, body) if not self.varies(value):
+                self.inside.add(var)
+                return ir.Let(var, value, self.statement(body))
+            case ir.Let(var, value, body) if var.dtype == "int32":
+                self.names[var] = ir.Var(var.name, VECTOR)
+                return ir.Let(self.names[var], self.vector(value), self.statement(body))
+            case _:
+                raise NoLanesError
+
+    def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
+        if buffer in self.registers:
+            return ir.Store(self.registers[buffer], indices, self.vector(value))
+        kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
+        if buffer.scope == "register" or kind is None or step is None or step < 1:
+            raise NoLanesError
+        narrow = value.a if isinstance(value, ir.Cast) and value.a.dtype == "int32" else value
+        if narrow.dtype != "int32":
+            narrow = ir.cast("int32", narrow)
+        target = self.address(buffer, indices, step, writes=True)
+        where = (target,) if step == 1 else (target, self.offsets(step))
+        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{_suffix()}"
+        return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
+
+    # ------------------------------------------------------------ expressions
+
+    def varies(self, expr: ir.Expr) -> bool:
+        """Whether lanes differ."""
+        return any(x == self.var or self.computed(x) for x in walk_expr(expr))
+
+    def computed(self, expr: ir.Expr) -> bool:
+        """Whether this is a name or register of the loop that lanes have of their own."""
+        return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
+
+    def vector(self, expr: ir.Expr) -> ir.Expr:
+        """An int32 expression for all lanes."""
+        if not self.varies(expr):
+            return self.repeated(expr)
+        special = self.rounding(expr)
+        if special is not None:
+            return special
+        match expr:
+            case ir.Var() if expr in self.names:
+                return self.names[expr]
+            case ir.Load(buffer, indices) if buffer in self.registers:
+                return ir.Load(self.registers[buffer], indices)
+            case ir.Load() if expr.dtype == "int32":
+                return self.load(expr)
+            case ir.Cast("int32", ir.Load() as load):
+                return self.load(load)
+            case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
+                return self.narrowed(narrow, a)
+            case ir.Cast("int32", ir.Select(condition, a, b)):
+                return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
+                vector, number = (x, y) if self.varies(x) else (y, x)
+                return _call("mla_n", self.vector(a), self.vector(vector), self.uniform(number))
+            case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
+                return self.operation(_OPS[op], a, b)
+            case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
+                return self.shift(a, b if op == "shl" else negated(b), rounds=False)
+            case ir.Un("neg", a) if a.dtype == "int32":
+                return _call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
+            case ir.Select(condition, a, b) if not self.varies(condition):
+                return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
+            case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
+                return _call(f"select_{op}", *(self.vector(e) for e in (x, y, a, b)))
+            case ir.Call(name, (a,)) if name in _CLAMPS:
+                low, high, shift = _CLAMPS[name]
+                return self.vector(ir.clamp(a >> shift if shift else a, low, high))
+            case ir.Call("smmulr", (a, b)):
+                return _call("rmulh", self.vector(a), self.vector(b))
+            case _:
+                raise NoLanesError
+
+    def rounding(self, expr: ir.Expr) -> ir.Expr | None:
+        """Multiplications and shifts that round."""
+        product = doubling_multiply(expr)
+        if product is not None:
+            return self.operation("qrdmulh", *product, numbers=True)
+        found = rounding_shift(expr)
+        if found is None:
+            return None
+        value, distance, added = found
+        rounded = self.shift(value, negated(distance), rounds=True)
+        return _call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
+
+    def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
+        if (numbers or name in _NUMBERS) and not self.varies(b):
+            return _call(f"{name}_n", self.vector(a), self.uniform(b))
+        if name in ("add", "mul") and not self.varies(a):
+            return _call(f"{name}_n", self.vector(b), self.uniform(a))
+        return _call(name, self.vector(a), self.vector(b))
+
+    def shift(self, a: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
+        """A shift by ``left``, to the right where it is negative."""
+        name = "rshl" if rounds else "shl"
+        if self.varies(left):
+            return _call(name, self.vector(a), self.vector(left))
+        return _call(f"{name}_n", self.vector(a), self.uniform(left))
+
+    def narrowed(self, narrow: str, a: ir.Expr) -> ir.Expr:
+        """A value that is stored in fewer bits and taken up again: unchanged, for it fits."""
+        reach, room = bounds_of(simplify(_clamped(a))), bounds_of(ir.Cast("int32", ir.Var("any", narrow)))
+        if reach is None or room is None or reach[0] < room[0] or reach[1] > room[1]:
+            raise NoLanesError
+        return self.vector(a)
+
+    def load(self, load: ir.Load) -> ir.Expr:
+        kind = TYPES.get(load.dtype)
+        if kind is None:
+            raise NoLanesError
+        data = any(self.computed(x) for i in load.indices for x in walk_expr(i))
+        step = None if data else flat_step(load.buffer, load.indices, self.var)
+        if step is not None and step > 0:
+            where = (self.address(load.buffer, load.indices, step, writes=False),)
+            name, args = ("load", where) if step == 1 else ("gather", (*where, self.offsets(step)))
+            return ir.Call(*self.partial(f"{name}_{kind}_{_suffix()}", args), VECTOR)
+        if len(load.indices) == 1:  # a table, looked up by value
+            table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
+            args = (table, self.vector(load.indices[0]))
+            return ir.Call(*self.partial(f"gather_{kind}_{_suffix()}", args), VECTOR)
+        raise NoLanesError
+
+    def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
+        """An access of all lanes, or of the first ones."""
+        return (name, args) if self.count == LANES else (f"{name}_first", (*args, ir.const(self.count, "int32")))
+
+    def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
+        return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
+
+    def offsets(self, step: int) -> ir.Expr:
+        """Multiples of ``step``, set before the loop."""
+        ramp = ir.Call(f"ramp_{_suffix()}", (ir.const(step, "int32"),), VECTOR)
+        return self.constant(f"by{step}", ramp)
+
+    def constant(self, stem: str, value: ir.Expr) -> ir.Var:
+        """The name of a vector or number that is set before the loop."""
+        return self.constants.setdefault(value, ir.Var(f"{self.var.name}_{stem}{self.label}", value.dtype))
+
+    def uniform(self, expr: ir.Expr) -> ir.Expr:
+        """A number for all lanes; constants in memory are read before the loop."""
+        if expr.dtype not in ("int32", "bool"):
+            raise NoLanesError
+        loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
+        if not loads or not fixed(expr) or any(x in self.inside for x in walk_expr(expr)):
+            return expr
+        return self.constant(f"{loads[0].buffer.name}{len(self.constants)}", expr)
+
+    def repeated(self, expr: ir.Expr) -> ir.Expr:
+        """A number in all lanes; literals are set before the loop."""
+        number = self.uniform(expr)
+        vector = ir.Call(f"dup_{_suffix()}", (number,), VECTOR)
+        if isinstance(expr, ir.Const):
+            return self.constant(f"{'m' if expr.value < 0 else ''}{abs(expr.value)}", vector)
+        named = isinstance(number, ir.Var) and number in self.constants.values()
+        return self.constant(f"all{len(self.constants)}", vector) if named else vector
+
+    def hoisted(self, loop: ir.Stmt) -> ir.Stmt:
+        """The loop, after the vectors of literals that it uses."""
+        for value, name in reversed(self.constants.items()):
+            loop = ir.Let(name, value, loop)
+        return loop
+
+
+def _suffix() -> str:
+    return "i32x4"
+
+
+def _call(name: str, *args: ir.Expr) -> ir.Expr:
+    return ir.Call(f"{name}_{_suffix()}", args, VECTOR)
+
+
+def _clamped(expr: ir.Expr) -> ir.Expr:
+    """A saturation, spelled out."""
+    if isinstance(expr, ir.Call) and expr.name in _CLAMPS:
+        low, high, _ = _CLAMPS[expr.name]
+        return ir.clamp(ir.Var("any"), low, high)
+    return expr
+
+
+def fixed(value: ir.Expr) -> bool:
+    """Whether nothing that is ever written is read."""
+    return all(x.buffer.scope == "const" for x in walk_expr(value) if isinstance(x, (ir.Load, ir.AddressOf)))

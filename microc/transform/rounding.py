@@ -1,0 +1,30 @@
+"""How integers are rounded when they are scaled, where a file leaves that to the program that runs it (TFLite).
+
+``tflm``: the high half of a product, then a shift, each rounded, as TFLite Micro and CMSIS-NN do; what the readers say.
+``litert``: dense layers round once, as LiteRT's own kernels do (but for negative ties, which these round down). ``single``: all
+operators that scale by fixed-point multipliers round once, as builds with TFLITE_SINGLE_ROUNDING do, and as XNNPACK's layers do
+whose weights have a scale for each channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from microc.graph.ir import Graph, Node
+from microc.transform.context import Pass, PassContext
+
+
+def rounding(graph: Graph, context: PassContext) -> Graph:
+    """The attribute ``rounding`` of nodes from TFLite files, as the option asks."""
+    wanted = context.options.get("rounding", "tflm")
+    if wanted == "tflm":
+        return graph
+
+    def rounded(node: Node) -> Node:
+        once = node.attrs.get("rounding") == "double" and (wanted == "single" or node.op == "dense")
+        return replace(node, attrs={**node.attrs, "rounding": wanted}) if once else node
+
+    return graph.with_nodes([rounded(node) for node in graph.nodes])
+
+
+PASS = Pass("rounding", rounding, 0)

@@ -1,0 +1,88 @@
+"""Networks to export: the digits example, and one whose names and types are as awkward as they may be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import microc
+from microc.codegen.exports import list_formats, sample
+from microc.device.boards import bare_board
+from microc.driver.api import Program
+from microc.graph.ir import Graph, Loc, Node, TensorType
+from tests.driver import digits
+
+FORMATS = list_formats()
+ROW = TensorType((1, 20), "float32")
+FLAGS = TensorType((3,), "bool")
+
+
+def awkward() -> Graph:
+    """Two inputs, three outputs, a state that sums up; names are words of C, C++ and Rust, and the header's own."""
+    nodes = (
+        Node("exp", ("class",), ("match",), loc=Loc("net", 0, "exp")),
+        Node("logical_not", ("arena",), ("in",), loc=Loc("net", 1, "not")),
+        Node("add", ("class", "static"), ("run",), loc=Loc("net", 2, "sum")),
+    )
+    return Graph(
+        name="double",
+        inputs=("class", "arena"),
+        outputs=("match", "in", "run"),
+        nodes=nodes,
+        types={"class": ROW, "match": ROW, "static": ROW, "run": ROW, "arena": FLAGS, "in": FLAGS},
+        consts={},
+        state={"static": np.zeros((1, 20), np.float32)},
+        updates={"static": "run"},
+    )
+
+
+@cache
+def program(which: str = "digits", target: str = "host", io_in_arena: bool = True) -> Program:
+    """A network compiled for a core; each is compiled once."""
+    source = awkward() if which == "awkward" else digits.INT8
+    name = "math" if which == "math" else ""
+    return microc.compile(source, board=bare_board(target), io_in_arena=io_in_arena, name=name)
+
+
+@cache
+def said(which: str = "digits") -> str:
+    """What every example prints about a network on its sample input; the library runs the same C."""
+    library = program(which).library()
+    results = library(*sample(program(which).module))
+    lines = []
+    for tensor, array in zip(library.outputs, results if isinstance(results, tuple) else (results,), strict=True):
+        values = array.reshape(-1).tolist()
+        words = [f"{x:g}" if isinstance(x, float) else str(int(x)) for x in values[:16]]
+        more = f" ... ({len(values)} values)" if len(values) > 16 else ""
+        lines.append(f"{tensor['name']}: {' '.join(words)}{more}\n")
+    return "".join(lines)
+
+
+def export(folder: Path, name: str, which: str = "digits", target: str = "host", io_in_arena: bool = True) -> Path:
+    """The folder of an export."""
+    program(which, target, io_in_arena).export(name, folder)
+    return folder
+
+
+def run(folder: Path, *command: str | Path, **environment: str) -> str:
+    """What a command prints, which must succeed."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def have(*tools: str) -> bool:
+    return all(shutil.which(tool) for tool in tools)

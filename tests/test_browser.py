@@ -1,0 +1,111 @@
+"""The report in a real browser: it draws, sorts, fits, complains about nothing and asks the network for nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from microc.cli import main
+from tests.driver import digits
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PROBE = """
+<script>
+"use strict";
+window.found = { errors: [], violations: [] };
+window.addEventListener("error", (e) => window.found.errors.push(String(e.message)));
+document.addEventListener("securitypolicyviolation", (e) => window.found.violations.push(e.blockedURI));
+</script>
+"""
+RESULT = """
+<script>
+window.addEventListener("load", () => {
+  const all = (query) => [...document.querySelectorAll(query)];
+  const time = () => all("table.sortable tbody tr").map((row) => Number(row.cells[4].dataset.value));
+  const found = window.found;
+  const heads = all("table.sortable thead button");
+  found.plain = time();
+  heads[4].click();
+  found.descending = time();
+  found.order = heads[4].closest("th").getAttribute("aria-sort");
+  heads[4].click();
+  found.ascending = time();
+  heads[1].click();
+  found.names = all("table.sortable tbody th").map((cell) => cell.textContent);
+  found.resources = performance.getEntriesByType("resource").map((entry) => entry.name);
+  found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  found.page = getComputedStyle(document.body).backgroundColor;
+  found.boxes = all("svg.map .value rect").map((box) => box.getBoundingClientRect()).map((box) => [box.width, box.height]);
+  found.overflowing = all("svg.graph text").filter((text) => text.getBBox().width > 214).length;
+  found.bars = all(".timeline .track i").map((bar) => bar.getBoundingClientRect().width);
+  const out = document.createElement("pre");
+  out.id = "result";
+  out.textContent = JSON.stringify(found);
+  document.body.append(out);
+});
+</script>
+"""
+
+
+def browser() -> str:
+    found = next((path for path in map(shutil.which, BROWSERS) if path), None)
+    if found is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    return found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("report") / "report.html"
+    assert main(["profile", str(digits.INT8), "--html", str(page), "-q"]) == 0
+    return page
+
+
+def visit(page: Path, folder: Path, *flags: str) -> tuple[dict[str, Any], str]:
+    """What the page told about itself, and what the browser logged."""
+    text = page.read_text(encoding="utf-8")
+    copy = folder / "probed.html"
+    copy.write_text(
+        text.replace("<style>", PROBE + "<style>", 1).replace("</body>", RESULT + "</body>", 1), encoding="utf-8"
+    )
+    command = [
+        browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+        "--no-first-run", f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=5000",
+        *flags, "--dump-dom", copy.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    _, _, tail = done.stdout.rpartition('<pre id="result">')
+    told, _, _ = tail.partition("</pre>")
+    return json.loads(told.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")), done.stderr
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
+def test_report(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    found, log = visit(report, tmp_path, f"--window-size={width},1000", scheme)
+    assert found["errors"] == found["violations"] == found["resources"] == []
+    assert "CONSOLE" not in log
+    assert found["dark"] is dark and found["page"] == ("rgb(15, 20, 26)" if dark else "rgb(244, 246, 249)")
+    assert found["wide"] <= 0, "the page itself scrolls sideways"
+    assert len(found["plain"]) == 6 and found["order"] == "descending"
+    assert found["descending"] == sorted(found["plain"], reverse=True)
+    assert found["ascending"] == sorted(found["plain"])
+    assert found["names"] == sorted(found["names"], key=lambda n: int(n[1:].split()[0]), reverse=True)
+    assert len(found["boxes"]) > 6 and all(w > 0 and h > 0 for w, h in found["boxes"])
+    assert found["overflowing"] == 0 and all(w >= 2 for w in found["bars"])
+    widest = found["bars"].index(max(found["bars"]))
+    assert found["plain"][widest] == max(found["plain"])
+
+
+def test_report_can_be_printed(report: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={out}", report.as_uri()]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert out.read_bytes().startswith(b"%PDF") and out.stat().st_size > 10_000

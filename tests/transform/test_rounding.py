@@ -1,0 +1,74 @@
+"""Integers of TFLite files, rounded twice or once, as the option says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.dtypes import Array
+from microc.frontend import tflite
+from microc.graph.ir import Graph
+from microc.transform import legalize
+from microc.transform import rounding as rounding_pass
+from microc.transform.context import PassContext, run_passes
+from tests.frontend.tflite_model import Op, Tensor, constant, quantised
+from tests.ops.harness import run_graph
+from tests.ops.oracle import single, tflm
+
+RNG = np.random.default_rng(8)
+X_SCALE, Y_SCALE = np.float32(0.05), np.float32(0.3)
+WEIGHTS = RNG.integers(-127, 128, (256, 32)).astype(np.int8)
+BIAS = RNG.integers(-500, 500, 256)
+
+
+def scales(channels: bool) -> Array:
+    return RNG.uniform(0.005, 0.02, 256 if channels else 1).astype(np.float32)
+
+
+def dense(scale: Array, dtype: str = "INT8") -> bytes:
+    zero = (0,) * len(scale)
+    tensors = (
+        Tensor("x", (16, 32), dtype, scale=(float(X_SCALE),), zero_point=(0,)),
+        constant("w", WEIGHTS, scale=tuple(map(float, scale)), zero_point=zero),
+        constant(
+            "b",
+            BIAS.astype(np.int32 if dtype == "INT8" else np.int64),
+            scale=tuple(map(float, scale * X_SCALE)),
+            zero_point=zero,
+        ),
+        Tensor("y", (16, 256), dtype, scale=(float(Y_SCALE),), zero_point=(0,)),
+    )
+    return single(Op("FULLY_CONNECTED", ("x", "w", "b"), ("y",), "FullyConnectedOptions"), tensors)
+
+
+def results(graph: Graph, x: Array, rounding: str) -> Array:
+    whole = run_passes(graph, (rounding_pass.PASS, legalize.PASS), PassContext(options={"rounding": rounding}))
+    values = run_graph(whole.nodes, whole.types, {**whole.consts, "x": x})
+    return values[whole.outputs[0]]
+
+
+@pytest.mark.parametrize("channels", [False, True])
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_dense_layers_round_once_as_in_litert(channels: bool, dtype: str) -> None:
+    """LiteRT multiplies the sum by the scales in double, and rounds that."""
+    scale, info = scales(channels), np.iinfo(dtype)
+    data = dense(scale, dtype.upper())
+    x = RNG.integers(info.min, info.max, (16, 32), dtype, endpoint=True)
+    factor = np.float64(X_SCALE) * scale.astype(np.float64) / np.float64(Y_SCALE)
+    real = (x.astype(np.int64) @ WEIGHTS.T.astype(np.int64) + BIAS) * factor
+    wanted = np.clip(np.trunc(real + np.copysign(0.5, real)), info.min, info.max).astype(dtype)
+    graph = tflite.read(data, "dense.tflite")
+    np.testing.assert_array_equal(results(graph, x, "litert"), wanted)
+    twice = results(graph, x, "tflm")
+    np.testing.assert_array_equal(twice, tflm(data, x))
+    assert 0 < np.count_nonzero(twice != wanted) < 0.2 * wanted.size
+
+
+def test_all_operators_round_once_if_asked() -> None:
+    tensors = (quantised("a", (4096,), 0.05, 3), quantised("b", (4096,), 0.02, -7), quantised("y", (4096,), 0.3, 9))
+    graph = tflite.read(single(Op("MUL", ("a", "b"), ("y",), "MulOptions"), tensors), "mul.tflite")
+    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, PassContext()).nodes} == {"double"}
+    context = PassContext(options={"rounding": "litert"})
+    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"double"}
+    context = PassContext(options={"rounding": "single"})
+    assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"single"}
