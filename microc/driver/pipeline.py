@@ -19,7 +19,7 @@ from microc.driver.options import Options
 from microc.driver.ram import Search, arena, ram_refusal, stream_within
 from microc.driver.sizes import open_sizes
 from microc.driver.stream import Chain, LoweredStream, Streams
-from microc.errors import FitError
+from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
@@ -121,16 +121,19 @@ def _with_sizes(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Module:
     """The planned module of a model some of whose sizes are told when it runs."""
+    if options.stream or options.protocol == "mlperf":
+        what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
+        raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
     sizes, read = open_sizes(source, options)
-    own = replace(
-        options, dump=None, disabled=options.disabled | {"common_subexpressions"}
-    )  # equal by accident of sizes
+    accidents = {"common_subexpressions"}  # what is equal at some sizes is not at others
+    own = replace(options, dump=None, disabled=options.disabled | accidents)
     family = read_family(sizes, lambda at: optimise(read(at), own))
     flash = room.flash if room else 0
     module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     module = plan_module(module, io_in_arena=options.io_in_arena)
     macs = count_macs(read({size.label: size.maximum for size in sizes}))
-    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs)
+    chosen = {**module.options, "protocol": options.protocol}
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs, options=chosen)
     if options.ram and arena(module) > options.ram:
         raise FitError(
             f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",
