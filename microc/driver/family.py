@@ -106,28 +106,28 @@ class _Reader:
         """Sizes to look at, all of which the model can have."""
         taken = {extent for kind in largest.types.values() for extent in kind.shape}
         wanted = _POINTS if len(self.sizes) == 1 else _MANY
-        columns = [self.column(size, taken, wanted, _FIRST + 16 * k) for k, size in enumerate(self.sizes)]  # far apart
-        found = []
-        for point in _spread(columns):
+        usual = [self.usual(size, taken, wanted, _FIRST + 16 * k) for k, size in enumerate(self.sizes)]  # far apart
+        rare = [usual[k] + self.small(size) for k, size in enumerate(self.sizes)]
+        found: dict[Point, None] = {}
+        for point in (*_spread(usual), *_spread(rare)):
             if self.asked(point) is not None:
-                found.append(point)
+                found[point] = None
             if len(found) == wanted:
                 return tuple(found)
         if len(found) < 2:
-            point = next(iter(_spread(columns)))
-            self.graph(point)
-            raise UsageError(f"too few sizes between {self.spelled(point)} and the largest")
+            self.graph(next(_spread(usual)))  # which says why
+            raise UsageError("too few sizes between the smallest and the largest", hint="give a larger bound")
         return tuple(found)
 
-    def column(self, size: Size, taken: set[int], wanted: int, first: int) -> list[int]:
-        """Sizes of one symbol to look at, the best first: large ones that the model does not use, within the bound or not."""
+    def usual(self, size: Size, taken: set[int], wanted: int, first: int) -> list[int]:
+        """Sizes of one symbol to look at: large ones that the model does not use, those within the bound at first."""
         large = (size.step * k for k in range(first, first + 64 * wanted))
-        free = [n for n in large if n not in taken]
-        within = [n for n in free if n <= size.maximum][: 2 * wanted]
-        if len(within) >= wanted:
-            return within
-        small = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
-        return [*within, *free[len(within) : 2 * wanted], *small[: 4 * wanted]]
+        return [n for n in large if n not in taken][: 2 * wanted]
+
+    def small(self, size: Size) -> list[int]:
+        """Other sizes of one symbol, where the model cannot have usual ones."""
+        found = [n for n in range(size.maximum, max(size.minimum, 2) - 1, -1) if n % size.step == 0]
+        return found[: 4 * _MANY]
 
     # ------------------------------------------------------------ agreement
 

@@ -27,7 +27,7 @@ from microc.schedule.rules import as_written, candidates
 from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.generalise import Unlike, generalise, instantiate
+from microc.tir.generalise import Unlike, generalise
 from microc.tir.hide import lowered_alike
 from microc.tir.interp import execute
 from microc.tir.lower import lower
@@ -179,16 +179,16 @@ class GeneralMaker(Maker):
         for parts in arrays[:count]:
             if not all(_is_part(part, whole) for part, whole in zip(parts, largest, strict=True)):
                 raise Unlike("a constant is computed from the sizes")
-        func = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
-        if func.scalars:
-            _verified(instantiate(func, self.family.maxima), "at the largest sizes")
+        general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
+        if general.func.scalars:
+            _verified(general.at(self.family.maxima), "at the largest sizes")
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _verified(instantiate(func, self.family.at(point)), f"at sizes {point}")
+                small = _verified(general.at(self.family.at(point)), f"at sizes {point}")
                 if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
                     continue
                 if not computes_alike(small, largest, funcs[k], arrays[k]):
                     raise Unlike(f"it is computed by other loops at sizes {point}")
-        return func
+        return general.func
 
 
 def _opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
@@ -212,9 +212,8 @@ def _is_part(part: Array, whole: Array) -> bool:
         return part.tobytes() == whole.tobytes()
     if part.ndim != whole.ndim:
         return False
-    common = tuple(
-        slice(min(a, b)) for a, b in zip(part.shape, whole.shape, strict=True)
-    )  # a point may exceed the bounds
+    shared = map(min, part.shape, whole.shape)  # a point may exceed the bounds
+    common = tuple(slice(n) for n in shared)
     return part[common].tobytes() == whole[common].tobytes()
 
 
@@ -231,23 +230,19 @@ def computes_alike(
 ) -> bool:
     """Whether two functions compute the same from random data, every bit of it.
 
-    The first one's tensors are flat and may be larger; it is given the constants of the largest sizes.
+    They may see their tensors in other shapes. The first is given the constants of the largest sizes.
     """
     generator = np.random.default_rng(0)
     whole, own = iter(constants), iter(own_constants)
-    flat, given = list[Array](), list[Array]()
     mine, theirs = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
-    for wide, buffer in zip(mine, theirs, strict=True):
-        if buffer.scope == "const":
-            flat.append(np.ascontiguousarray(next(whole)).reshape(-1))
-            given.append(np.ascontiguousarray(next(own)).reshape(buffer.shape))
-            continue
-        given.append(_random(buffer, generator))
-        flat.append(np.zeros(wide.size, to_numpy(wide.dtype)))
-        flat[-1][: buffer.size] = given[-1].reshape(-1)
-    made, wanted = _executed(func, flat), _executed(direct, given)
+    first, second = list[Array](), list[Array]()
+    for a, b in zip(mine, theirs, strict=True):
+        given = next(own) if b.scope == "const" else _random(b, generator)
+        second.append(np.ascontiguousarray(given).reshape(b.shape))
+        first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
+    made, wanted = _executed(func, first), _executed(direct, second)
     outside = [k for k, buffer in enumerate(theirs) if buffer.scope == "global"]
-    return all(made[k][: wanted[k].size].tobytes() == wanted[k].tobytes() for k in outside)
+    return all(made[k].tobytes() == wanted[k].tobytes() for k in outside)
 
 
 def steps(stmt: ir.Stmt) -> int:

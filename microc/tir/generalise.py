@@ -8,14 +8,14 @@ Constants keep the strides of the largest sizes: what smaller sizes read of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
-from microc.tir.rewrite import children, free_vars, substitute_stmt, walk_all_exprs
+from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, substitute_stmt, walk_all_exprs
 from microc.tir.text_print import expr_text
 
 _ON_STACK = ("register", "local")
@@ -25,9 +25,26 @@ class Unlike(Exception):
     """The functions are not alike, or a number follows no rule; the message says which."""
 
 
+@dataclass(frozen=True, slots=True)
+class General:
+    """A function for many sizes. ``func`` works on flat tensors as large as the bounds need; ``shaped`` is the same on tensors
+    with axes, whose extents are ``shapes`` by name (none for those that stay as they are)."""
+
+    func: ir.PrimFunc
+    shaped: ir.PrimFunc
+    shapes: Mapping[str, tuple[ir.Expr, ...]]
+
+    def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
+        """The function at some sizes, with axes."""
+        made = instantiate(self.shaped, sizes)
+        shapes = {name: tuple(value_at(e, sizes) for e in extents) for name, extents in self.shapes.items()}
+        buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
+        return replace(made, params=tuple(buffers[p] for p in made.params), body=replace_buffers(made.body, buffers))
+
+
 def generalise(
     funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
-) -> ir.PrimFunc:
+) -> General:
     """The function whose ``scalars`` are sizes and which is ``funcs[k]`` at the fitter's k-th point. Raises :class:`Unlike`.
 
     ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every symbol; the
@@ -48,9 +65,11 @@ class _Generaliser:
     def __init__(self, fitter: Fitter, bounds: Mapping[str, int]) -> None:
         self.fitter, self.bounds = fitter, bounds
         self.flat: dict[str, ir.Buffer] = {}
+        self.shaped: dict[str, ir.Buffer] = {}
+        self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
         self.strides: dict[str, tuple[ir.Expr, ...]] = {}
 
-    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> ir.PrimFunc:
+    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
         first, shapes = funcs[0], iter(constants)
         if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
             raise Unlike("its operands differ from size to size")
@@ -59,7 +78,38 @@ class _Generaliser:
         body = self.statement([f.body for f in funcs])
         used = {v for x in walk_all_exprs(body) if isinstance(x, ir.Var) for v in (x,)}
         scalars = tuple(v for v in _symbols(self.fitter) if v in used)
-        return replace(first, params=tuple(self.flat[p.name] for p in first.params), body=body, scalars=scalars)
+        shaped = replace(first, params=tuple(self.shaped[p.name] for p in first.params), body=body, scalars=scalars)
+        flat = tuple(self.flat[p.name] for p in first.params)
+        return General(replace(shaped, params=flat, body=self.flattened(body)), shaped, self.shapes)
+
+    def flattened(self, body: ir.Stmt) -> ir.Stmt:
+        """The statements on flat tensors."""
+
+        def on_expr(expr: ir.Expr) -> ir.Expr:
+            match expr:
+                case ir.Load(buffer, indices) if buffer.name in self.flat:
+                    return ir.Load(self.flat[buffer.name], (self.index(buffer.name, indices),))
+                case ir.AddressOf(buffer, indices) if buffer.name in self.flat:
+                    return replace(expr, buffer=self.flat[buffer.name], indices=(self.index(buffer.name, indices),))
+                case _:
+                    return expr
+
+        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+            if isinstance(stmt, ir.Store) and stmt.buffer.name in self.flat:
+                name = stmt.buffer.name
+                return ir.Store(self.flat[name], (self.index(name, stmt.indices),), stmt.value)
+            return stmt
+
+        return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
+
+    def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
+        """The flat index of an element."""
+        flat: ir.Expr | None = None
+        for index, stride in zip(indices, self.strides[name], strict=True):
+            if ir.int_value(index) != 0:
+                term = index if ir.int_value(stride) == 1 else index * stride
+                flat = term if flat is None else flat + term
+        return ir.const(0, "int32") if flat is None else flat
 
     # ------------------------------------------------------------ numbers
 
@@ -81,7 +131,7 @@ class _Generaliser:
         if bound is not None:
             whole = replace(first, shape=bound)
             self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
-            self.flat[first.name] = replace(first, shape=(whole.size,))
+            self.shaped[first.name], self.flat[first.name] = whole, replace(first, shape=(whole.size,))
             return
         what = f"a stride of {first.name}"
         axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in together), strict=True)]
@@ -89,6 +139,11 @@ class _Generaliser:
         size = self.extent([b.size for b in together], axes, f"the size of {first.name}")
         self.strides[first.name] = tuple(strides)
         self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
+        known = tuple(axis for axis in axes if axis is not None)
+        if len(known) < len(axes):
+            raise Unlike(f"an axis of {first.name} follows no rule")
+        self.shapes[first.name] = known
+        self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
 
     def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
         """A product of axes, by a rule of its own or by those of the axes."""
@@ -142,15 +197,7 @@ class _Generaliser:
         first = together[0]
         self.same([(x.buffer.name, len(x.indices)) for x in together], "accesses")
         indices = tuple(map(self.expr, zip(*(x.indices for x in together), strict=True)))
-        if first.buffer.scope in _ON_STACK:
-            return first.buffer, indices
-        flat: ir.Expr | None = None
-        for index, stride in zip(indices, self.strides[first.buffer.name], strict=True):
-            if ir.int_value(index) == 0:
-                continue
-            term = index if ir.int_value(stride) == 1 else index * stride
-            flat = term if flat is None else flat + term
-        return self.flat[first.buffer.name], (ir.const(0, "int32") if flat is None else flat,)
+        return self.shaped.get(first.buffer.name, first.buffer), indices
 
     # ------------------------------------------------------------ expressions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from microc.tir.expressions import Buffer, Expr, Var
 
@@ -114,4 +114,4 @@ class PrimFunc:
     params: tuple[Buffer, ...]
     body: Stmt
     annotations: tuple[tuple[str, int | str], ...] = ()
-    scalars: tuple[Var, ...] = ()
+    scalars: tuple[Var, ...] = field(default=(), repr=False)
