@@ -1,11 +1,10 @@
-"""The commands run and verify, and what all that talk to a board need: its project, its inputs."""
+"""``microc run``, and what all commands need that talk to a board: its project, its line, its inputs."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.firmware import connect
 
     with opened_project(arguments) as project:
-        arrays = _load_inputs(arguments.inputs, project)
+        arrays = load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
@@ -43,53 +42,15 @@ def run(arguments: Arguments) -> show.Answer:
         "tick_hz": clock.tick_hz,
         "instructions": clock.amount(ticks) if clock.counts else None,
         "outputs": [
-            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
+            {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
-
-
-def verify(arguments: Arguments) -> show.Answer:
-    """``microc verify``."""
-    from microc.driver import firmware
-    from microc.driver.verify import samples
-    from microc.driver.verify import verify as compare
-
-    with opened_project(arguments) as project:
-        given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
-        library = firmware.host_library(project)
-        with firmware.connect(project, **line(arguments)) as device:
-            inputs = given or samples(device, arguments.samples, arguments.seed)
-            layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
-    if difference is not None:
-        raise difference.error(f"board {project.board.name}")
-    exact = all(c.error == 0 for c in layers)
-    data: dict[str, Any] = {
-        "board": project.board.name,
-        "samples": len(inputs),
-        "elements": sum(c.elements for c in layers),
-        "tolerance": arguments.tolerance,
-        "identical": exact,
-        "layers": [asdict(c) for c in layers],
-    }
-    rows = [
-        (
-            c.kernel,
-            show.layer(c.layer),
-            c.op,
-            show.count(c.elements),
-            f"within {c.error:.1e}" if c.error else "identical",
-        )
-        for c in layers
-    ]
-    text = show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
-    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
-    return show.Answer(data, f"{text}\n\n{end}{'every bit' if exact else 'floats within the tolerance'}")
 
 
 def progress(arguments: Arguments) -> show.Progress | None:
@@ -105,12 +66,14 @@ def line(arguments: Arguments) -> dict[str, Any]:
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
     """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
+    from microc.driver.options import Bound
 
     return api.compile(
         model,
         board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
+        bounds={name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
         name=arguments.name,
         opt_level=arguments.opt_level,
         disabled=frozenset(arguments.disable_pass),
@@ -170,9 +133,9 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         yield project
 
 
-def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
+def load_inputs(paths: list[Path], project: Project) -> list[Array]:
     """The arrays of .npy files, checked against the network's inputs before anything runs."""
-    from microc.driver.library import checked
+    from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
     if len(paths) != len(tensors):
@@ -181,7 +144,9 @@ def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(load_array(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    arrays, shapes = [load_array(path) for path in paths], RunShapes(project.manifest)
+    shapes.learn(tensors, arrays)
+    return [shapes.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
 
 def load_array(path: Path) -> Array:

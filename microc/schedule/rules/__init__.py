@@ -36,6 +36,11 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
     return tuple(_instructions(schedule, target) for schedule in _loops(Schedule(func), op, target, goal))
 
 
+def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
+    """The loops as the operator wrote them."""
+    return _instructions(Schedule(func), target).named("as written")
+
+
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
     if not target.has("mve"):  # whose lanes know the form that the rounding has from the start
