@@ -24,7 +24,7 @@ from bars import CORES, FLOAT, INT8, Core, bars
 
 import microc
 from microc.codegen.files import write_tree
-from microc.codegen.manifest import tensor_names
+from microc.codegen.memory import Memory
 from microc.codegen.project import project_files
 from microc.device.boards import load_board
 from microc.device.client import Client
@@ -124,7 +124,7 @@ def measure(path: Path, board: Board, optimize: str) -> Measured:
         outputs = [data[f"case0_out{i}"] for i in range(len(module.outputs))]
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
-        write_tree(project, project_files(module, board, microc.__version__))
+        write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
         sizes = section_sizes(project / "firmware.elf")
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
@@ -137,7 +137,7 @@ def run(
     module: Module, client: Client, inputs: list[Any], outputs: list[Any], tolerance: float
 ) -> tuple[tuple[int, ...], bool]:
     """Ticks of every kernel, and whether the outputs are those of the reference."""
-    names = tensor_names(module)
+    names = Memory(module).names
     client.hello()
     client.expect(module.fingerprint)
     for name, array in zip(module.inputs, inputs, strict=True):
