@@ -12,8 +12,9 @@ import microc
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import run_make
 from microc.driver.api import Program
-from microc.driver.firmware import build, connect, open_project
+from microc.driver.firmware import build, open_project
 from microc.driver.library import Library
+from microc.driver.session import Device
 from microc.driver.verify import samples, verify
 from tests.device.smoke import skip_without
 
@@ -43,7 +44,7 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
     if not project.emulated:
         return
-    with connect(project) as device:
+    with Device(project) as device:
         layers, difference = verify(device, library, samples(device, 2), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         image = np.load(DIGITS / "digits_test.npz")["images"][0]
