@@ -281,12 +281,13 @@ def _floor_divide(a: Expr, b: Expr) -> Expr:
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """What the quotient rounded down leaves: it has the divisor's sign."""
+    """What the quotient rounded down leaves: it has the divisor's sign, as a zero, too."""
     if not dtypes.is_float(a.dtype):
         return _remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
     apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
-    return ir.select(apart, rest + b, rest)
+    zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
+    return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
 
 
 def _shift(a: Expr, b: Expr, op: str) -> Expr:
