@@ -180,8 +180,8 @@ def _binary_cases(function: Binary) -> Iterable[Case]:
         yield Case(attrs, types, (1,), (x, np.array([exponent], np.float32)), function.tolerance, f"to the {exponent}")
     for shapes in _SHAPES[2:5] if "int32" in function.dtypes else ():
         types = tuple(TensorType(s, "int32") for s in shapes)
-        a, b = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
-        yield Case(attrs, types, arrays=(a - 3, b + 1), name=f"int32 {shapes}")
+        x, y = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
+        yield Case(attrs, types, arrays=(x - 3, y + 1), name=f"int32 {shapes}")
     for dtype in function.dtypes:
         if dtypes.is_float(dtype):
             continue
