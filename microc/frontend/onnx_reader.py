@@ -14,6 +14,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_control,
     onnx_determinant,
+    onnx_dynamic,
     onnx_elementwise,
     onnx_logic,
     onnx_ml,
@@ -56,7 +57,7 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_window.SPELLINGS,
     },
     "ai.onnx.ml": onnx_ml.SPELLINGS,
-    "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
+    "com.microsoft": {**onnx_dynamic.SPELLINGS, **onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""
 
