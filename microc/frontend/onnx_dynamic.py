@@ -16,7 +16,9 @@ def dynamic_quantize_lstm(application: Application) -> None:
     """DynamicQuantizeLSTM as an LSTM on its weights dequantised: nearer to the network as trained than the original, which rounds
     data and state at every step."""
     weights = [
-        application.new_constant(f"{application.output()}_weight", _dequantised(application, position, 6 + 2 * position))
+        application.new_constant(
+            f"{application.output()}_weight", _dequantised(application, position, 6 + 2 * position)
+        )
         for position in (1, 2)
     ]
     inputs = application.operator.inputs
