@@ -201,6 +201,23 @@ def test_rust(tmp_path: Path) -> None:
     assert lines[1:] == [f"{k} [false, true, false]" for k in (1, 2, 3)]
 
 
+@pytest.mark.cross
+@needs("rustc", "arm-none-eabi-gcc", "riscv64-unknown-elf-gcc")
+def test_the_c_of_a_crate_for_a_microcontroller(tmp_path: Path) -> None:
+    """What ``build.rs`` does for targets without an operating system, whose Rust is not here."""
+    folder = export(tmp_path / "net", "rust", target="cortex-m4")
+    run(folder, "rustc", "--edition", "2021", "-Dwarnings", "-o", tmp_path / "build", "build.rs")
+    for target, machine in (("thumbv7em-none-eabihf", "ARM"), ("riscv32imac-unknown-none-elf", "RISC-V")):
+        (tmp_path / target).mkdir()
+        more = {"CFLAGS_riscv32imac_unknown_none_elf": "--specs=picolibc.specs", "OUT_DIR": str(tmp_path / target)}
+        told = run(folder, tmp_path / "build", TARGET=target, **more)
+        assert "cargo:rustc-link-lib=static=digits_int8_model" in told
+        library = tmp_path / target / "libdigits_int8_model.a"
+        assert machine in run(folder, "arm-none-eabi-readelf", "-h", library)
+    names = run(folder, "arm-none-eabi-readelf", "-A", tmp_path / "thumbv7em-none-eabihf" / "libdigits_int8_model.a")
+    assert "Tag_ABI_VFP_args: VFP registers" in names
+
+
 # ---------------------------------------------------------------- STM32Cube
 
 CUBE = """
