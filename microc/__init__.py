@@ -6,6 +6,7 @@
     y = network(x)
     program = microc.compile("model.tflite", board="mps2-an386")   # a C project for a board
     program.write("build")
+    program.export("arduino", "libraries/net")                     # or wrapped for a build system: microc export --list
     microc.bundle(program, other).write("both")                    # several networks in one firmware, one arena
     with microc.Device("build") as device:                         # after `microc build build`; or a port
         y = device.run(x)
