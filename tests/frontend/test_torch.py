@@ -245,6 +245,32 @@ def test_a_quantised_program_computes_integers() -> None:
     assert len(layers) == 2 and all(graph.types[node.inputs[1]].dtype == "int8" for node in layers)
 
 
+def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -> None:
+    import torch.ao.quantization.fx._decomposed
+
+    from microc.driver.options import Options
+    from microc.driver.pipeline import optimise
+
+    torch.manual_seed(10)
+    held, scales = torch.randint(-127, 127, (4, 3, 3, 3), dtype=torch.int8), torch.rand(3) * 0.01 + 0.001
+    zeros, x = torch.zeros(3, dtype=torch.int64), torch.randn(1, 4, 5, 6)
+
+    class Upwards(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, tensor in (("held", held), ("scales", scales), ("zeros", zeros)):
+                self.register_buffer(name, tensor)
+
+        def forward(self, x: Any) -> Any:
+            ops = torch.ops.quantized_decomposed
+            weight = ops.dequantize_per_channel(self.held, self.scales, self.zeros, 1, -127, 127, torch.int8)
+            return functional.conv_transpose2d(x, weight, None, 2, 1, 1)
+
+    compare(Upwards(), x)
+    graph = optimise(reader.read_program(torch.export.export(Upwards(), (x,))), Options())
+    assert "conv2d_transpose" not in {node.op for node in graph.nodes}
+
+
 def test_a_file() -> None:
     torch.manual_seed(6)
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
