@@ -227,7 +227,8 @@ def quantise(real: Array, tensor: Mapping[str, Any]) -> Array:
     """Reals as the stored integers of a tensor: round(x / scale) + zero point in single precision, as TFLite does; saturated."""
     low, high = dtypes.int_range(tensor["dtype"])
     steps = round_half_away(real.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
-    return np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
+    stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
+    return stored
 
 
 def _within(array: Array, dtype: np.dtype[Any]) -> bool:

@@ -15,7 +15,7 @@ from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 """What a value of the graph may be."""
 _MAX_STATE_BYTES = 64 << 20
-STATE_INSIDE = "read variables before control flow, carry what they hold through it as values, and assign it behind"
+STATE_INSIDE = "carry what it holds through control flow as a value, and keep recurrent layers outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Builder:
 
     ``subgraph`` reads another subgraph of the file, for control flow. ``pieces`` are slices whose extents nobody knows before
     they are joined again. ``gates``: from which node on there is a condition for running, and which.
+    ``complexes``: values of floats that stand for complex tensors.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Builder:
         self.file, self.subgraph = file, subgraph
         self.pieces: dict[str, Piece] = {}
         self.gates: list[tuple[int, str]] = []
+        self.complexes: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}

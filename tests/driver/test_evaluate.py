@@ -95,7 +95,8 @@ def test_archives(tmp_path: Path) -> None:
     """Arrays by the names of tensors, ours or the model's, labels beside them; the only one for the only input."""
     path, other = tmp_path / "data.npz", tensor("z", "float32", (1, 1))
     x, z = np.zeros((3, 2, 2), np.int8), np.ones((3, 1), np.float32)
-    np.savez(path, **{"x": x, "serving/z": z, "kind": np.array([0, 1, 1])})
+    arrays: dict[str, Any] = {"x": x, "serving/z": z, "kind": np.array([0, 1, 1])}
+    np.savez(path, **arrays)
     samples = read_samples([X, other], [Y], path, "kind")
     assert samples.labels is not None and samples.labels.tolist() == [0, 1, 1] and len(samples.inputs) == 2
     with pytest.raises(UsageError, match=r"no labels 'sort'") as caught:
