@@ -270,6 +270,10 @@ def _project_commands(add: Adder) -> None:
     )
     _source(command)
     command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+    command.add_argument(
         "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
     )
     command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
