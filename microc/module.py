@@ -9,16 +9,37 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.tir.ir import PrimFunc
+from microc.tir.ir import Expr, PrimFunc, Var
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size that is known when the network runs only: a multiple of ``step`` from ``minimum`` to ``maximum``.
+
+    ``name`` is an identifier, ``label`` the model's own name for it.
+    """
+
+    name: str
+    label: str
+    minimum: int
+    maximum: int
+    step: int = 1
+
+    @property
+    def scalar(self) -> Var:
+        """What kernels call it."""
+        return Var(f"size_{self.name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of the module. ``storage`` is one of ``input``, ``output``, ``const``, ``state``,
-    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial).
+    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial);
+    a constant without is defined outside of the generated C.
 
     ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
-    source's name for it, for comments.
+    source's name for it, for comments. Where the shape depends on sizes, ``shape`` is the one at their maxima, and ``extents``
+    are expressions over them.
     """
 
     name: str
@@ -29,6 +50,7 @@ class Value:
     scale: float | None = None
     zero_point: int | None = None
     label: str = ""
+    extents: tuple[Expr, ...] = ()
 
     @property
     def align(self) -> int:
@@ -154,7 +176,7 @@ class Module:
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
     ``plain``: what it would take if no layers were streamed; None if none are. ``streaming``: how it takes a sequence a few
     frames at a time; None if a run is the whole. ``starts``: constants with the initial contents of state that is not all one
-    number.
+    number. ``sizes``: what the caller of a run tells.
     """
 
     name: str
@@ -170,6 +192,7 @@ class Module:
     fingerprint: str = ""
     nominal_macs: int = 0
     plain: Plain | None = None
+    sizes: tuple[Size, ...] = ()
     streaming: Streaming | None = None
     starts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)

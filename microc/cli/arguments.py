@@ -38,6 +38,7 @@ class Arguments(argparse.Namespace):
     board: str
     name: str
     input_shape: list[tuple[str, tuple[int, ...]]]
+    bounds: list[tuple[str, tuple[int, int, int]]]
     cut_inputs: list[tuple[str, ...]]
     cut_outputs: list[tuple[str, ...]]
     input_dtype: list[tuple[str, str]]

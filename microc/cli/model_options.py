@@ -49,6 +49,11 @@ def compile_options(command: argparse.ArgumentParser) -> None:
     reading_options(command)
     group = command.add_argument_group("compilation")
     group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
+    group.add_argument(
+        "--bound", dest="bounds", type=values.bound, action="append", default=[], metavar="NAME=[MIN:]MAX[:STEP]",
+        help="leave a symbolic dimension open up to a largest size: the application tells the size of every run "
+        "(--bound batch=4 --bound seq=64); one without a name is INPUT:AXIS; repeatable",
+    )  # fmt: skip
     group.add_argument("--name", default="", help="prefix of all C names (default: the model file's name)")
     group.add_argument(
         "--opt-level", type=int, choices=(0, 1, 2), default=2, help="0: fuse only what must be (default: 2)"

@@ -42,12 +42,12 @@ def run(arguments: Arguments) -> show.Answer:
         "tick_hz": clock.tick_hz,
         "instructions": clock.amount(ticks) if clock.counts else None,
         "outputs": [
-            {"name": t["name"], "dtype": t["dtype"], "shape": t["shape"], "values": show.plain(a.tolist())}
+            {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
         ],
     }
     lines = [
-        f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}:  {show.values(a.reshape(-1).tolist())}"
+        f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
     return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
@@ -66,12 +66,14 @@ def line(arguments: Arguments) -> dict[str, Any]:
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
     """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
+    from microc.driver.options import Bound
 
     return api.compile(
         model,
         board=board or arguments.board or "host",
         progress=progress(arguments),
         **reading(arguments),
+        bounds={name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
         name=arguments.name,
         opt_level=arguments.opt_level,
         disabled=frozenset(arguments.disable_pass),
@@ -133,7 +135,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
 def load_inputs(paths: list[Path], project: Project) -> list[Array]:
     """The arrays of .npy files, checked against the network's inputs before anything runs."""
-    from microc.driver.library import checked
+    from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
     if len(paths) != len(tensors):
@@ -142,7 +144,9 @@ def load_inputs(paths: list[Path], project: Project) -> list[Array]:
             f"the network takes {len(tensors)} inputs, {len(paths)} were given",
             hint=f"give --input for each of {wanted}",
         )
-    return [checked(load_array(path), tensor) for path, tensor in zip(paths, tensors, strict=True)]
+    arrays, shapes = [load_array(path) for path in paths], RunShapes(project.manifest)
+    shapes.learn(tensors, arrays)
+    return [shapes.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
 
 def load_array(path: Path) -> Array:

@@ -17,6 +17,17 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, shape
 
 
+def bound(text: str) -> tuple[str, tuple[int, int, int]]:
+    """NAME=MAX, NAME=MIN:MAX or NAME=MIN:MAX:STEP, as name and (minimum, maximum, step)."""
+    name, equals, sizes = text.rpartition("=")
+    parts = sizes.split(":")
+    if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no bound: write NAME=64, NAME=8:64 or NAME=8:64:8")
+    numbers = [int(part) for part in parts]
+    minimum, maximum, step = (1, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return name, (minimum, maximum, step)
+
+
 def names(text: str) -> tuple[str, ...]:
     """Names between commas; one that has a comma itself stands in double quotes."""
     (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)

@@ -157,8 +157,8 @@ class ExprPrinter:
             return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):
             reach = bounds_of(a, self.bounds)
-            divisor = ir.int_value(b)
-            natural = reach is not None and reach[0] >= 0 and divisor is not None and divisor > 0
+            divisor = bounds_of(b, self.bounds)
+            natural = reach is not None and reach[0] >= 0 and divisor is not None and divisor[0] > 0
             if not natural and dtypes.info(a.dtype).kind != "uint":
                 return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
             op = "truncdiv" if op == "floordiv" else "truncmod"

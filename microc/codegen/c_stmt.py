@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from microc import dtypes
-from microc.codegen.c_expr import ExprPrinter, register_name
+from microc.codegen.c_expr import Bounds, ExprPrinter, register_name
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.affine import bounds_of
 from microc.tir.rewrite import buffers_read, buffers_written, ending, walk_stmt
 
 INDENT = "    "
@@ -15,11 +16,13 @@ class StmtPrinter:
     """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
     ``space`` qualifies the constants that functions take: their address space and a blank, or empty where there is only one.
+    ``sizes``: the smallest and largest values of functions' scalars.
     """
 
-    def __init__(self, expr: ExprPrinter | None = None, space: str = "") -> None:
+    def __init__(self, expr: ExprPrinter | None = None, space: str = "", sizes: Bounds | None = None) -> None:
         self.expr = expr or ExprPrinter()
         self.space = space
+        self.sizes: Bounds = sizes or {}
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
         """The statement, one string per line, without indentation of its own."""
@@ -54,9 +57,9 @@ class StmtPrinter:
     def _loop(self, loop: ir.For) -> list[str]:
         if loop.kind not in ("serial", "parallel"):
             raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
-        extent = ir.int_value(loop.extent)
-        if extent is not None:
-            self.expr.bounds[loop.var] = (0, max(0, extent - 1))
+        reach = bounds_of(loop.extent, self.expr.bounds)
+        if reach is not None and (self.sizes or reach[0] == reach[1]):
+            self.expr.bounds[loop.var] = (0, max(0, reach[1] - 1))
         kind, name = dtypes.c_name(loop.var.dtype), loop.var.name
         end, inside = f"{name} < {self.expr(loop.extent)}", loop.body
         ends = ending(loop)
@@ -90,8 +93,9 @@ class StmtPrinter:
     def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
         """The whole function, declared as ``head``; read-only parameters are pointers to const."""
         written = {b.name for b in buffers_written(func.body)}
-        params = ", ".join(_parameter(p, self.space, written=p.name in written) for p in func.params)
-        self.expr.bounds = {}
+        scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
+        params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
+        self.expr.bounds = dict(self.sizes)
         unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
         body = _indented([*unused, *self.lines(func.body)])
         return [f"{head} {func.name}({params or 'void'})", "{", *body, "}"]

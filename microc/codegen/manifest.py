@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from microc.codegen.memory import Memory
+from microc.errors import InternalError
 from microc.module import Module, Streaming, Value
+from microc.tir import ir
 
 SCHEMA_VERSION = 2
 
@@ -18,10 +20,15 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
 
     A tensor lies at ``offset`` (in bytes) of ``buffer``: the arena, or the input or output of that name, which the caller
     may keep elsewhere. ``memory`` holds what lies in the arena, workspaces too, with the steps from which and to which it lives.
+
+    Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
+    ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
+    an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
     """
     assert module.plan is not None
     memory = Memory(module)
     names = frozenset(memory.names)
+    sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
     return {
         "schema_version": SCHEMA_VERSION,
         "microc": version,
@@ -34,6 +41,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "io_in_arena": module.plan.io_in_arena,
         "const_bytes": module.const_bytes,
         "macs": module.macs,
+        **sizes,
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
         "inputs": list(module.inputs),
@@ -79,18 +87,33 @@ def _tensor(module: Module, name: str) -> dict[str, Any]:
     base, offset = module.base_of(name)
     assert module.plan is not None
     outside = module.values[base].storage in ("input", "output")
+    names = {size.scalar.name: size.name for size in module.sizes}
     return {
         "name": name,
         "label": value.label,
         "kind": value.storage,
         "dtype": value.dtype,
         "shape": list(value.shape),
+        **({"extents": [_plain(extent, names) for extent in value.extents]} if value.extents else {}),
         "bytes": value.nbytes,
         "scale": value.scale,
         "zero_point": value.zero_point,
         "buffer": base if outside else "arena",
         "offset": offset if outside else offset + module.plan.offsets[base],
     }
+
+
+def _plain(extent: ir.Expr, names: Mapping[str, str]) -> Any:
+    """An extent as data for JSON."""
+    match extent:
+        case ir.Const(value):
+            return value
+        case ir.Var(name):
+            return names[name]
+        case ir.Bin(op, a, b):
+            return [op, _plain(a, names), _plain(b, names)]
+        case _:
+            raise InternalError(f"{extent} is no expression over sizes")
 
 
 def to_json(data: dict[str, Any]) -> str:

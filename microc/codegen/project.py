@@ -128,6 +128,7 @@ class RpcContext:
     outputs: tuple[tuple[str, str], ...]
     fingerprint: tuple[str, ...]
     has_state: bool
+    sizes: tuple[int, ...]
     shares_arena: bool
 
 
@@ -141,6 +142,7 @@ class SharedContext:
     manifest_lines: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    sizes: tuple[str, ...]
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
@@ -163,18 +165,21 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
 def shared_source(data: Mapping[str, Any]) -> str:
     """``shared.c``: a manifest's network as a desktop library."""
     name = data["model"]
+    sizes = tuple(size["name"] for size in data.get("sizes", ()))
+    last = ", const int32_t *sizes" if sizes else ""
     context = SharedContext(
         name=name,
         upper=name.upper(),
         prototypes=(
             "extern const int8_t microc_manifest[];",
-            "int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel);",
-            "int microc_run(void *arena, const void *const *inputs, void *const *outputs);",
+            f"int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
+            f"int microc_run(void *arena, const void *const *inputs, void *const *outputs{last});",
             "void microc_reset(void *arena);",
         ),
         manifest_lines=tuple(definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))),
         inputs=tuple(data["inputs"]),
         outputs=tuple(data["outputs"]),
+        sizes=sizes,
     )
     return render("project/shared.c.j2", context)
 
@@ -298,6 +303,7 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         outputs=tuple((n, _place(module, n)) for n in module.outputs),
         fingerprint=tuple(f"0x{module.fingerprint[k : k + 2]}" for k in range(0, 32, 2)),
         has_state=bool(module.state),
+        sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=several and not module.state,
     )
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
 from microc.codegen.render import safe_comment
 from microc.errors import InternalError
 from microc.module import Call, Module, Value
+from microc.tir import ir
+from microc.tir.affine import simplify
+from microc.tir.rewrite import map_expr, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,20 @@ class Tensor:
     meaning: str
     label: str
     offset: int | None
+    count: str = ""
+    """Its elements as an expression over ``sizes->...``; empty where they do not vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMember:
+    """A size in the header: its name, its macros' stem, what it may be, what the model calls it."""
+
+    name: str
+    macro: str
+    minimum: int
+    maximum: int
+    step: int
+    label: str
 
 
 OWN_FLASH = frozenset({"avr"})
@@ -55,6 +74,7 @@ class ModelContext:
     needs_math: bool
     needs_string: bool
     io_in_arena: bool
+    sizes: tuple[SizeMember, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     helpers: tuple[str, ...]
@@ -87,7 +107,33 @@ def tensor_of(module: Module, name: str) -> Tensor:
         meaning += f", real = {value.scale:.9g} * (q - {value.zero_point})"
     elements = value.nbytes // dtypes.nbytes(value.dtype)
     offset = module.plan.offsets.get(name) if module.plan else None
-    return Tensor(name, name.upper(), dtypes.c_name(value.dtype), elements, value.nbytes, meaning, value.label, offset)
+    count = ""
+    if value.extents:
+        meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
+        count = _count(module, value.extents)
+    kind = dtypes.c_name(value.dtype)
+    return Tensor(name, name.upper(), kind, elements, value.nbytes, meaning, value.label, offset, count)
+
+
+def _count(module: Module, extents: Sequence[ir.Expr]) -> str:
+    """The number of elements as C over the members of ``sizes``."""
+    total = ir.const(1, "int32")
+    for extent in extents:
+        total = total * extent
+    members = {size.scalar: ir.Var(f"sizes->{size.name}") for size in module.sizes}
+    bounds = {members[size.scalar]: (size.minimum, size.maximum) for size in module.sizes}
+
+    def truncated(expr: ir.Expr) -> ir.Expr:  # an extent is not negative, so that C's division is the floored one
+        return ir.Bin("truncdiv", expr.a, expr.b) if isinstance(expr, ir.Bin) and expr.op == "floordiv" else expr
+
+    return ExprPrinter()(map_expr(simplify(substitute(total, members), bounds), truncated))
+
+
+def extent_text(module: Module, extent: ir.Expr) -> str:
+    """An extent for readers: over the sizes' names."""
+    members = {size.scalar: ir.Var(size.name) for size in module.sizes}
+    text = ExprPrinter()(substitute(extent, members))
+    return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
 def model_context(module: Module, version: str, stack_bound: int, stem: str = "model") -> ModelContext:
@@ -96,7 +142,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     if plan is None:
         raise InternalError("the module has no memory plan")
     space = f"{module.name.upper()}_FLASH " if module.options["isa"] in OWN_FLASH else ""
-    printer = StmtPrinter(space=space)
+    sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
+    printer = StmtPrinter(space=space, sizes=sizes)
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
@@ -120,6 +167,10 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         needs_math=printer.expr.needs_math,
         needs_string=bool(resets) or any("memcpy" in h for h in helpers),
         io_in_arena=plan.io_in_arena,
+        sizes=tuple(
+            SizeMember(s.name, s.name.upper(), s.minimum, s.maximum, s.step, safe_comment(s.label))
+            for s in module.sizes
+        ),
         inputs=tuple(tensor_of(module, n) for n in module.inputs),
         outputs=tuple(tensor_of(module, n) for n in module.outputs),
         helpers=helpers,
@@ -127,7 +178,9 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         steps=steps,
         resets=resets,
         data_declarations=tuple(f"extern {declaration(v, space)};" for v in prefixed),
-        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed),
+        data_definitions=tuple(
+            "\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed if v.data is not None
+        ),
         flash_space=_flash_space(module) if space else "",
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(
@@ -176,6 +229,8 @@ def _call_text(module: Module, call: Call) -> str:
         pointer(module, name, param.dtype, const=name not in written)
         for name, param in zip(call.args, kernel.func.params, strict=True)
     ]
+    names = {size.scalar: size.name for size in module.sizes}
+    args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
     indent = 2 * INDENT
     return "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});")).removeprefix(indent)
 

@@ -93,10 +93,10 @@ class Client:
                 hint="build and flash the project again",
             )
 
-    def write_tensor(self, index: int, data: bytes) -> None:
-        """Set all bytes of tensor ``index``: little-endian elements, row-major."""
+    def write_tensor(self, index: int, data: bytes, *, part: bool = False) -> None:
+        """Set all bytes of tensor ``index``, or (``part``) the first: little-endian elements, row-major."""
         tensor = self._tensor(index)
-        if len(data) != tensor.nbytes:
+        if len(data) > tensor.nbytes or (len(data) < tensor.nbytes and not part):
             raise UsageError(
                 f"tensor {index} takes {tensor.nbytes} bytes ({tensor.dtype}), not {len(data)}", where=self._link.where
             )
@@ -106,12 +106,12 @@ class Client:
             self._ask(Operation.WRITE, struct.pack("<HI", index, offset) + chunk, 0)
             self._tell("write", offset + len(chunk), len(data))
 
-    def read_tensor(self, index: int) -> bytes:
-        """All bytes of tensor ``index``.
+    def read_tensor(self, index: int, nbytes: int | None = None) -> bytes:
+        """The first ``nbytes`` bytes of tensor ``index``, or all of them.
 
         An intermediate holds what its ``kernel`` left only until a later kernel reuses the memory.
         """
-        nbytes = self._tensor(index).nbytes
+        nbytes = self._tensor(index).nbytes if nbytes is None else nbytes
         data = bytearray()
         while len(data) < nbytes:
             size = min(self.info.max_payload, nbytes - len(data))

@@ -16,11 +16,12 @@ from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library
 from microc.driver.fit import capacity, check_modules, footprint, room_of
-from microc.driver.library import Library, checked
+from microc.driver.library import Library
 from microc.driver.lower import Progress
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
+from microc.driver.shapes import RunShapes
 from microc.errors import UsageError
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
@@ -68,6 +69,7 @@ class Program:
             "without_streams": asdict(module.plain) if module.plain else None,
             "planner": plan.planner,
             "io_in_arena": plan.io_in_arena,
+            "sizes": [asdict(size) for size in module.sizes],
             "stack_bound": stack_bound(module),
             "flash": need.flash,
             "ram": need.ram,
@@ -111,12 +113,18 @@ class Program:
         ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
         """
+        if self.module.sizes:
+            raise UsageError(
+                "packages are exported of networks whose sizes are fixed",
+                where=self.module.source,
+                hint="leave out --bound, or take the C project: microc compile",
+            )
         given = [self.module.values[name] for name in self.module.inputs]
         arrays = None
         if inputs is not None:
             if len(inputs) != len(given):
                 raise UsageError(f"the network takes {len(given)} inputs, {len(inputs)} were given")
-            arrays = [checked(array, asdict(value)) for array, value in zip(inputs, given, strict=True)]
+            arrays = [RunShapes({}).checked(array, asdict(value)) for array, value in zip(inputs, given, strict=True)]
         with active(self.plugins):
             package = export_files(self.module, self.board, name, __version__, arrays)
         write_tree(Path(folder), package.files)

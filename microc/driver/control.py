@@ -6,12 +6,13 @@ computed inside lives in workspaces, what a loop carries in the loop's own resul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from microc.driver.kernel import groups_of, schedule_group
+from microc.driver.control_check import Workspaces
+from microc.driver.kernel import alias_of, groups_of, schedule_group
 from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
@@ -27,6 +28,8 @@ from microc.tir.stream import Place, names_of, placed
 _ZERO = ir.const(0, "int32")
 Places = dict[str, Place]
 """Where the values of a graph lie."""
+Inside = Callable[[Graph, Sequence[Node]], tuple[LoweredGroup, Choice]]
+"""What schedules the groups inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +61,49 @@ class _Slot:
 
 def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
     """The function of a node that has graphs inside."""
-    step = _lowered(graph, (node,), target, goal)
+    return place_control(graph, node, lambda inner, nodes: schedule_group(inner, nodes, target, goal, "kernel"))
+
+
+def place_control(graph: Graph, node: Node, schedule: Inside, *, reuse: bool = True) -> LoweredControl:
+    """The same with the groups inside as ``schedule`` makes them. Without ``reuse`` values inside never share memory, so that
+    where they lie does not depend on what is larger."""
+    step = _lowered(graph, (node,), schedule)
     taken = {name for func in _functions(step) for name in names_of(func)}
-    return _Control(graph, node, step, taken).build()
+    return _Control(graph, node, step, taken, reuse=reuse).build()
 
 
-def _lowered(graph: Graph, nodes: tuple[Node, ...], target: Target, goal: Goal) -> _Step:
+def groups_inside(graph: Graph, node: Node) -> list[tuple[Graph, tuple[Node, ...]]]:
+    """The groups that a node's graphs need kernels for, with their graphs, in the order that they are scheduled in."""
+    if not registry.get(node.op).regions:
+        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,))]
+    found = []
+    for name in registry.get(node.op).regions:
+        inner: Graph = node.attr(name)
+        for nodes in groups_of(inner):
+            found += groups_inside(inner, nodes[0]) if len(nodes) == 1 else [(inner, nodes)]
+    return found
+
+
+def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
+    """The element of its first operand from which on a group's result lies there; None where it needs a kernel."""
+    if registry.get(nodes[0].op).view:
+        return 0
+    alias = alias_of(graph, nodes[0]) if len(nodes) == 1 else None
+    return None if alias is None else alias.source
+
+
+def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside) -> _Step:
     """A group with its kernel, or with the steps of the graphs inside."""
     first = nodes[0]
     definition = registry.get(first.op)
     if definition.regions:
         inside = {
-            name: tuple(_lowered(first.attr(name), group, target, goal) for group in groups_of(first.attr(name)))
+            name: tuple(_lowered(first.attr(name), group, schedule) for group in groups_of(first.attr(name)))
             for name in definition.regions
         }
         return _Step(nodes, inside=inside)
-    if definition.view:
-        return _Step(nodes, start=0)
-    if definition.alias is not None and len(nodes) == 1:
-        kinds, made = ([graph.types[name] for name in names] for names in (first.inputs, first.outputs))
-        alias = definition.alias(first.attrs, kinds, made)
-        if alias is not None and alias.source is not None:
-            return _Step(nodes, start=alias.source)
-    return _Step(nodes, kernel=schedule_group(graph, nodes, target, goal, "kernel"))
+    start = _start_of_view(graph, nodes)
+    return _Step(nodes, kernel=schedule(graph, nodes)) if start is None else _Step(nodes, start=start)
 
 
 def _functions(step: _Step) -> list[ir.PrimFunc]:
@@ -92,13 +115,14 @@ def _functions(step: _Step) -> list[ir.PrimFunc]:
 class _Control:
     """The function being built."""
 
-    def __init__(self, graph: Graph, node: Node, step: _Step, taken: set[str]) -> None:
-        self.graph, self.node, self.step, self.taken = graph, node, step, taken
+    def __init__(self, graph: Graph, node: Node, step: _Step, taken: set[str], *, reuse: bool) -> None:
+        self.graph, self.node, self.step, self.taken, self.reuse = graph, node, step, taken, reuse
         self.params: list[tuple[ir.Buffer, Param]] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], ir.Buffer] = {}
         self.slots: list[_Slot] = []
         self.idle: list[_Slot] = []
         self.scoped: set[str] = set()
+        self.workspaces = Workspaces()
 
     def build(self) -> LoweredControl:
         graph, node = self.graph, self.node
@@ -145,11 +169,11 @@ class _Control:
             name = f"slot {len(self.slots)}"  # until its size is known
             found = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
             self.slots.append(found)
-        return Place(found.buffer, _ZERO)
+        return Place(found.buffer, _ZERO, self.workspaces.number())
 
     def release(self, places: Iterable[Place]) -> None:
         """Nothing reads these any more: later values may lie there. In a loop, turns start anew and read nothing from before."""
-        for place in places:
+        for place in places if self.reuse else ():
             self.idle += [slot for slot in self.slots if slot.buffer == place.buffer]
 
     def constant(self, role: str, array: Array) -> ir.Buffer:
@@ -164,6 +188,7 @@ class _Control:
     def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
         k = ir.Var(self.fresh("k"))
         assert into.start is not None and source.start is not None
+        self.workspaces.statement((source,), (into,))
         store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
         return ir.For(k, ir.const(size, "int32"), store)
 
@@ -176,17 +201,20 @@ class _Control:
             return self.loop(node, step.inside["body"], places, results, stem)
         condition = places[node.inputs[0]]
         assert condition.start is not None
-        sides = []
+        self.workspaces.read(condition)
+        sides, ends = [], list[dict[ir.Buffer, int]]()
         for name in ("then", "otherwise"):
             graph: Graph = node.attr(name)
             bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
-            made, found, kept = self.steps(graph, step.inside[name], bound, {})
-            copies = [
-                self.copy(result, found[value], graph.types[value].size)
-                for result, value in zip(results, graph.outputs, strict=True)
-            ]
+            with self.workspaces.side(ends):
+                made, found, kept = self.steps(graph, step.inside[name], bound, {})
+                copies = [
+                    self.copy(result, found[value], graph.types[value].size)
+                    for result, value in zip(results, graph.outputs, strict=True)
+                ]
             self.release(kept)
             sides.append(ir.seq(*made, *copies))
+        self.workspaces.joined(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def loop(self, node: Node, steps: Sequence[_Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
@@ -203,13 +231,15 @@ class _Control:
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
         rows: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
-            rows[name] = Place(result.buffer, _start(result) + turn * graph.types[name].size)
-        made, found, kept = self.steps(graph, steps, bound, rows)
-        made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
-        for name in graph.outputs[carried:]:
-            if found[name] != rows[name]:
-                made.append(self.copy(rows[name], found[name], graph.types[name].size))
-        made += self.next_carried(graph, results[:carried], found)
+            rows[name] = replace(result, start=_start(result) + turn * graph.types[name].size)
+        with self.workspaces.turn():
+            self.workspaces.written(number)
+            made, found, kept = self.steps(graph, steps, bound, rows)
+            made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
+            for name in graph.outputs[carried:]:
+                if found[name] != rows[name]:
+                    made.append(self.copy(rows[name], found[name], graph.types[name].size))
+            made += self.next_carried(graph, results[:carried], found)
         self.release((*kept, number))
         body = ir.seq(*made)
         if node.attr("guarded"):
@@ -257,7 +287,7 @@ class _Control:
             node = step.nodes[0]
             if step.start is not None:
                 source = self.value(graph, node.inputs[0], places)
-                places[node.outputs[0]] = Place(source.buffer, _start(source) + step.start)
+                places[node.outputs[0]] = replace(source, start=_start(source) + step.start)
                 continue
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
@@ -298,6 +328,7 @@ class _Control:
         scratch = func.params[first + len(group.outputs) :]
         for own in scratch:
             at[own] = self.workspace("scratch", own.size, own.dtype)
+        self.workspaces.statement((at[own] for own in func.params[:first]), (at[own] for own in func.params[first:]))
         self.release(at[own] for own in scratch)
         return self.renamed(placed(func.body, at))
 

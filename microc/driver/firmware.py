@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from microc.device.transport import Transport, open_transport
 from microc.driver.clock import Clock
 from microc.driver.export import build_library
 from microc.driver.fit import link_overflow
-from microc.driver.library import Library, checked
+from microc.driver.library import Library
+from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import DeviceError, OutputError, ToolError, UsageError
 from microc.plugin import PORTABLE
@@ -159,6 +161,7 @@ class Device:
         self.client = client
         self.emulated = emulated
         self.last: Timing | None = None
+        self.shapes = RunShapes(project.manifest)
         self._tensors = project.tensors
         self._index = {name: k for k, name in enumerate(self._tensors)}
         self.inputs = tuple(self._tensors[n] for n in project.manifest["inputs"])
@@ -187,14 +190,17 @@ class Device:
         return results[0] if len(results) == 1 else results
 
     def set_inputs(self, *arrays: Any) -> None:
-        """Send all inputs. Shapes and dtypes must match; nothing is converted silently."""
+        """Send all inputs, and the sizes that their shapes tell where they vary. Shapes and dtypes must match; nothing is
+        converted silently."""
         if len(arrays) != len(self.inputs):
             raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
-        for tensor, array in zip(
-            self.inputs, [checked(a, t) for a, t in zip(arrays, self.inputs, strict=True)], strict=True
-        ):
+        self.shapes.learn(self.inputs, arrays)
+        fitting = [self.shapes.checked(a, t) for a, t in zip(arrays, self.inputs, strict=True)]
+        if self.shapes.sizes:
+            self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
+        for tensor, array in zip(self.inputs, fitting, strict=True):
             data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
-            self.client.write_tensor(self._index[tensor["name"]], data)
+            self.client.write_tensor(self._index[tensor["name"]], data, part="extents" in tensor)
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all in order are one inference."""
@@ -206,8 +212,9 @@ class Device:
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
         dtype = dtypes.to_numpy(tensor["dtype"])
-        data = self.client.read_tensor(self._index[name])
-        return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(tensor["shape"])
+        shape = self.shapes.of(tensor)
+        data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)
+        return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
     def profile(self) -> tuple[int, ...]:
         """One inference on the inputs in memory; ticks of each kernel."""

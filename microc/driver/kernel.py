@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microc.graph.ir import Graph, Node
+from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
+from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
 from microc.target import Goal, Target
@@ -45,3 +47,12 @@ def schedule_group(
     ]
     choice = choose([schedule for _, schedule in found], target, goal, uses)
     return next(group for group, schedule in found if schedule is choice.schedule), choice
+
+
+def alias_of(graph: Graph, node: Node) -> Alias | None:
+    """How a node is done by placing tensors, if it can be."""
+    alias = registry.get(node.op).alias
+    if alias is None:
+        return None
+    kinds, made = ([graph.types[name] for name in names] for names in (node.inputs, node.outputs))
+    return alias(node.attrs, kinds, made)

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.codegen.manifest import SCHEMA_VERSION
+from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError
 
@@ -59,6 +61,8 @@ class Library:
             t["name"]: a.reshape(-1).view(np.uint8)
             for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
         }
+        self._shapes = RunShapes(self.manifest)
+        self._given = [self._shapes.of(t) for t in self.inputs]
         self._pointers()
         self.reset()
 
@@ -71,28 +75,46 @@ class Library:
     def _memory(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._arena.ctypes.data + self._start)
 
+    @property
+    def _sizes(self) -> tuple[Any, ...]:
+        """What entry points are told behind their arguments: the sizes of the run, where they vary."""
+        return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
+
     def set_input(self, key: int | str, value: Any) -> None:
-        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently."""
+        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently.
+
+        Where sizes vary, its shape tells some of them.
+        """
         index = _position(key, self.inputs, "input")
-        self._in[index][...] = checked(value, self.inputs[index])
+        self._shapes.learn([self.inputs[index]], [value])
+        array = self._shapes.checked(value, self.inputs[index])
+        self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
+        self._given[index] = array.shape
 
     def run(self) -> None:
         """One inference on the inputs set before."""
-        status = self._library.microc_run(self._memory, self._in_pointers, self._out_pointers)
+        for tensor, shape in zip(self.inputs, self._given, strict=True):
+            if shape != self._shapes.of(tensor):
+                raise UsageError(
+                    f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
+                    hint="set all inputs whose shapes change",
+                )
+        status = self._library.microc_run(self._memory, self._in_pointers, self._out_pointers, *self._sizes)
         if status != 0:
             raise UsageError(f"the network returned error {status}")
 
     def run_kernel(self, kernel: int) -> None:
         """One kernel of the call sequence; all in order are one inference."""
         status = self._library.microc_run_kernel(
-            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(kernel)
+            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(kernel), *self._sizes
         )
         if status != 0:
             raise UsageError(f"there is no kernel {kernel}")
 
     def get_output(self, key: int | str) -> Array:
         """A copy of an output, by position or name."""
-        return self._out[_position(key, self.outputs, "output")].copy()
+        index = _position(key, self.outputs, "output")
+        return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
         """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
@@ -106,6 +128,7 @@ class Library:
         """Run on arrays in the graph's order; one output comes as an array, several as a tuple."""
         if len(arrays) != len(self.inputs):
             raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
+        self._shapes.learn(self.inputs, arrays)
         for index, array in enumerate(arrays):
             self.set_input(index, array)
         self.run()
@@ -115,12 +138,13 @@ class Library:
     def tensor(self, name: str) -> Array:
         """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
         found, memory = self._place(name)
-        return np.frombuffer(memory.tobytes(), dtypes.to_numpy(found["dtype"])).reshape(found["shape"])
+        return _front(np.frombuffer(memory.tobytes(), dtypes.to_numpy(found["dtype"])), self._shapes.of(found))
 
     def set_tensor(self, name: str, value: Any) -> None:
         """Overwrite any tensor of the manifest, for verification."""
         found, memory = self._place(name)
-        memory[:] = np.ascontiguousarray(checked(value, found)).reshape(-1).view(np.uint8)
+        data = np.ascontiguousarray(self._shapes.checked(value, found)).reshape(-1).view(np.uint8)
+        memory[: data.size] = data
 
     def _place(self, name: str) -> tuple[dict[str, Any], Array]:
         """A tensor of the manifest and its bytes."""
@@ -160,6 +184,11 @@ def _empty(tensor: Mapping[str, Any]) -> Array:
     return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
 
 
+def _front(array: Array, shape: tuple[int, ...]) -> Array:
+    """The elements at the front of an array, in a shape."""
+    return array.reshape(-1)[: prod(shape)].reshape(shape)
+
+
 def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -> int:
     names = [t["name"] for t in tensors]
     labels = [t["label"] for t in tensors]
@@ -168,17 +197,3 @@ def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -
     if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(tensors):
         return key
     raise UsageError(f"there is no {what} {key!r}", hint=f"{what}s: " + ", ".join(names))
-
-
-def checked(value: Any, tensor: Mapping[str, Any]) -> Array:
-    """``value`` as an array, if it has the shape and dtype of an input in the manifest; UsageError otherwise."""
-    array = np.asarray(value)
-    shape, dtype = tuple(tensor["shape"]), dtypes.to_numpy(tensor["dtype"])
-    if array.shape != shape:
-        raise UsageError(f"input {tensor['name']} has shape {shape}, {array.shape} was given", hint="reshape the array")
-    if array.dtype != dtype:
-        hint = f"use array.astype(np.{dtype})"
-        if tensor.get("scale") is not None:
-            hint = f"quantise it: round(x / {tensor['scale']:.9g}) + {tensor['zero_point']}, as {dtype}"
-        raise UsageError(f"input {tensor['name']} holds {dtype}, {array.dtype} was given", hint=hint)
-    return array

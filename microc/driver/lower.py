@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from microc import dtypes, te
+from microc import dtypes
 from microc.codegen.names import RESERVED
-from microc.driver.control import lower_control
-from microc.driver.kernel import groups_of, schedule_group
+from microc.driver.kernel import groups_of
+from microc.driver.maker import Maker
 from microc.driver.state import copied, in_order, partly_updated, starts_uniform, written_in_place
 from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
@@ -23,7 +23,6 @@ from microc.ops.lowering import LoweredGroup, macs_of
 from microc.schedule.schedule import Schedule, Step
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.lower import lower
 from microc.tir.verify import verify
 
 Progress = Callable[[str, int, int], None]
@@ -42,8 +41,7 @@ class _Builder:
     """Grows the parts of a module while the graph is walked."""
 
     graph: Graph
-    target: Target
-    goal: Goal
+    make: Maker
     alike: Counter[object] = field(default_factory=Counter)
     values: dict[str, Value] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
@@ -68,7 +66,8 @@ class _Builder:
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
         name = self.name_of(value)
         if name not in self.values:
-            self.values[name] = make_value(name, self.graph.types[value], storage, value, data)
+            made = make_value(name, self.graph.types[value], storage, value, data)
+            self.values[name] = replace(made, extents=self.make.extents(value))
         return name
 
     def constant(self, stem: str, array: Array) -> str:
@@ -99,12 +98,13 @@ def build_module(
     goal: Goal,
     progress: Progress | None = None,
     streams: Sequence[LoweredStream] = (),
+    make: Maker | None = None,
 ) -> Module:
     """Lower a fused graph. ``progress(text, done, total)`` is told of every kernel.
 
-    Every stream is one kernel for several groups; it runs where the last of them stands.
+    Every stream is one kernel for several groups; it runs where the last of them stands. ``make``: what makes the functions.
     """
-    builder = _Builder(graph, target, goal)
+    builder = _Builder(graph, make or Maker(graph, target, goal))
     for name in graph.inputs:
         builder.declare(name, "input")
     for name, data in graph.state.items():
@@ -208,17 +208,14 @@ def _forward_outputs(builder: _Builder) -> None:
 
 def _placed(builder: _Builder, node: Node) -> bool:
     """Do a node by placing tensors, if its operator says how and the values' storages allow it."""
-    graph, definition = builder.graph, registry.get(node.op)
-    if definition.view:
+    graph = builder.graph
+    if registry.get(node.op).view:
         _view(builder, node, 0)
         return True
-    if definition.alias is None:
-        return False
-    kinds = [graph.types[name] for name in node.inputs]
-    alias = definition.alias(node.attrs, kinds, [graph.types[name] for name in node.outputs])
+    alias = builder.make.alias(node)
     if alias is None:
         return False
-    width = dtypes.nbytes(kinds[0].dtype)
+    width = dtypes.nbytes(graph.types[node.inputs[0]].dtype)
     if alias.source is not None:
         movable = node.inputs[0] not in graph.consts and node.outputs[0] not in graph.outputs
         if movable:
@@ -275,13 +272,8 @@ def _copy(
     layer: str = "",
     origin: str = "",
 ) -> None:
-    """A kernel that copies a whole value (as 32-bit words where the size allows); ``origin``: where it lies, if elsewhere."""
-    kind = builder.graph.types[source]
-    x = te.placeholder((kind.size,), kind.dtype, "x")
-    out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
-    func = lower(
-        te.create_prim_func("copy", [] if constant is not None else [x], [out], [x] if constant is not None else [])
-    )
+    """A kernel that copies a whole value; ``origin``: where it lies, if elsewhere."""
+    func = builder.make.copy(source, constant=constant is not None)
     if constant is not None:
         origin = builder.constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
@@ -294,7 +286,7 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...], state: str = "") -> None
     """A kernel and its call; ``state``: what it changes a part of."""
     graph = builder.graph
     uses = builder.alike[_shapes(graph, nodes)]
-    group, choice = schedule_group(graph, nodes, builder.target, builder.goal, "kernel", uses, in_place=bool(state))
+    group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     name = _register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
@@ -320,7 +312,7 @@ def _kernel(builder: _Builder, nodes: tuple[Node, ...], state: str = "") -> None
 
 def _control(builder: _Builder, node: Node) -> None:
     """Control flow: one kernel with those of its graphs inside."""
-    lowered = lower_control(builder.graph, node, builder.target, builder.goal)
+    lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
     name = _register(builder, lowered.func, f"{node.op}_{stem}", (node.op,))
     args = [
@@ -400,7 +392,8 @@ def _register(builder: _Builder, func: ir.PrimFunc, stem: str, comment: tuple[st
     """Equal loops become one C function, named after the first layer that uses it."""
     key = (func.params, func.body)
     if key not in builder.kernels:
-        verify(func, trust_data=True)
+        if not func.scalars:  # what depends on sizes was verified at some of them
+            verify(func, trust_data=True)
         public = f"{builder.graph.name}_"  # what the header declares begins like this
         stem = f"kernel_{stem}" if stem.startswith(public) else stem
         builder.kernels[key] = Kernel(replace(func, name=builder.unique(stem)), comment)

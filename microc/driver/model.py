@@ -10,7 +10,7 @@ from typing import Any
 
 from microc.codegen.files import replacing
 from microc.driver.options import Options, make_options
-from microc.errors import OutputError
+from microc.errors import OutputError, UsageError
 from microc.frontend import objects, sklearn
 from microc.frontend.detect import load as load_file
 from microc.graph.cut import cut
@@ -77,6 +77,8 @@ def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = Non
     speak of reading. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
     """
     chosen = make_options(input_shapes=input_shapes or {}, **options)
+    if chosen.bounds:
+        raise UsageError("a graph has one shape: bounds are for compile", hint="give input_shapes here")
     return read_model(source_of(model, chosen), chosen)
 
 

@@ -23,11 +23,25 @@ ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What sizes a symbolic dimension may have: the multiples of ``step`` from ``minimum`` to ``maximum``.
+
+    The smallest size that the model can have is found; ``minimum`` may be larger.
+    """
+
+    maximum: int
+    minimum: int = 1
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """Compilation options.
 
     - ``name``: prefix of all C names; the file's name unless given.
     - ``input_shapes``: shapes for inputs with symbolic dimensions, by name; ``*`` speaks of every input.
+    - ``bounds``: symbolic dimensions that stay open, by name, with the sizes they may have: a largest one, or a
+      :class:`Bound`. The caller of the network tells the sizes of every run.
     - ``inputs``, ``outputs``: names of tensors that the network is cut at (:func:`microc.graph.cut.cut`); none: where it begins
       and ends in the file.
     - ``input_dtype``, ``output_dtype``, ``input_layout``, ``output_layout``: what the application gives and takes, by name or for
@@ -57,6 +71,7 @@ class Options:
 
     name: str = ""
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     input_dtype: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +96,7 @@ class Options:
     dump: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("input_shapes", "stream", *ENDS):
+        for name in ("input_shapes", "bounds", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def chosen(self) -> dict[str, str]:
@@ -121,6 +136,7 @@ def make_options(**values: Any) -> Options:
     for name in ENDS:
         given = values.get(name) or {}
         values[name] = {EVERY: given} if isinstance(given, str) else given
+    values["bounds"] = {name: _bound(name, given) for name, given in (values.get("bounds") or {}).items()}
     axes = values.get("stream") or {}
     values["stream"] = axes if isinstance(axes, Mapping) else {EVERY: axes}
     if values.get("dump") is not None:
@@ -151,3 +167,13 @@ def make_options(**values: Any) -> Options:
     if not isinstance(chosen.flash, int) or chosen.flash < 0:
         raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
     return chosen
+
+
+def _bound(name: str, given: int | Bound) -> Bound:
+    """The sizes that a symbolic dimension may have; UsageError where there are none."""
+    bound = given if isinstance(given, Bound) else Bound(given)
+    if bound.minimum < 1 or bound.step < 1 or bound.maximum // bound.step * bound.step < bound.minimum:
+        raise UsageError(
+            f"no sizes from {bound.minimum} to {bound.maximum} in steps of {bound.step}", where=f"bound of {name!r}"
+        )
+    return bound

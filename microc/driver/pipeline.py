@@ -9,13 +9,17 @@ from pathlib import Path
 
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
+from microc.driver.family import Family, read_family
+from microc.driver.general import GeneralMaker
 from microc.driver.kernel import groups_of
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
 from microc.driver.ram import Search, arena, ram_refusal, stream_within
+from microc.driver.sizes import open_sizes
 from microc.driver.stream import Chain, LoweredStream, Streams
+from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
@@ -59,6 +63,9 @@ def compile_model(
     FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
+    if options.bounds:
+        with active(options.plugins):
+            return _with_sizes(source, target, options, progress, room)
     return compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
 
 
@@ -110,6 +117,32 @@ def _compiled(
     return found
 
 
+def _with_sizes(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Module:
+    """The planned module of a model some of whose sizes are told when it runs."""
+    if options.stream or options.protocol == "mlperf":
+        what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
+        raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
+    sizes, read = open_sizes(source, options)
+    accidents = {"common_subexpressions"}  # what is equal at some sizes is not at others
+    own = replace(options, dump=None, disabled=options.disabled | accidents)
+    family = read_family(sizes, lambda at: optimise(read(at), own))
+    flash = room.flash if room else 0
+    module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
+    module = plan_module(module, io_in_arena=options.io_in_arena)
+    macs = count_macs(read({size.label: size.maximum for size in sizes}))
+    chosen = {**module.options, "protocol": options.protocol}
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs, options=chosen)
+    if options.ram and arena(module) > options.ram:
+        raise FitError(
+            f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",
+            where=module.source,
+            hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
+        )
+    return module
+
+
 def _named(module: Module, streaming: Streaming | None) -> Streaming | None:
     """How a network streams, by the names of its C code."""
     if streaming is None:
@@ -125,12 +158,21 @@ def _arena_room(module: Module, room: int) -> int:
 
 
 def build_within_budget(
-    graph: Graph, target: Target, source: str, options: Options, progress: Progress | None, room: int
+    graph: Graph,
+    target: Target,
+    source: str,
+    options: Options,
+    progress: Progress | None,
+    room: int,
+    family: Family | None = None,
 ) -> tuple[Module, Goal]:
-    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not."""
+    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
+
+    ``family``: the graph at other sizes, where they vary.
+    """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        module = _built(graph, target, source, goal, progress)
+        module = _built(graph, target, source, goal, progress, family=family)
         if all(flash_bytes(module) <= limit for limit in limits):
             return module, goal
     if options.flash and least_flash(module) > options.flash:
@@ -145,8 +187,12 @@ def _built(
     goal: Goal,
     progress: Progress | None,
     streams: Sequence[LoweredStream] = (),
+    family: Family | None = None,
 ) -> Module:
     """The graph as kernels and calls, with what they cost."""
+    if family is not None:
+        module = build_module(graph, target, source, goal, progress, make=GeneralMaker(family, target, goal))
+        return estimated(replace(module, sizes=family.sizes), target)
     module = build_module(graph, target, source, goal, progress, streams)
     return estimated(merge_kernels(module) if goal.price else module, target)
 

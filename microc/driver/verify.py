@@ -16,6 +16,7 @@ import numpy as np
 from microc import dtypes
 from microc.driver.firmware import Device
 from microc.driver.library import Library
+from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError
 
@@ -63,9 +64,14 @@ class Difference:
         )
 
 
-def random_inputs(tensors: Sequence[dict[str, Any]], generator: np.random.Generator) -> list[Array]:
-    """One array for each input of a manifest: any integer of the dtype, standard normal floats."""
-    return [_random(t["shape"], t["dtype"], generator) for t in tensors]
+def random_inputs(
+    tensors: Sequence[dict[str, Any]], generator: np.random.Generator, shapes: RunShapes | None = None
+) -> list[Array]:
+    """One array for each input of a manifest: any integer of the dtype, standard normal floats.
+
+    ``shapes``: the sizes of the run, where they vary; None: the largest.
+    """
+    return [_random(shapes.of(t) if shapes else t["shape"], t["dtype"], generator) for t in tensors]
 
 
 def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) -> Array:
@@ -78,11 +84,15 @@ def _random(shape: Sequence[int], dtype: str, generator: np.random.Generator) ->
 
 
 def samples(device: Device, count: int, seed: int = SEED) -> list[list[Array]]:
-    """``count`` sets of random inputs, the same for the same seed."""
+    """``count`` sets of random inputs, the same for the same seed; where sizes vary, of the largest at first, then of any."""
     if count < 1:
         raise UsageError(f"cannot verify {count} samples", hint="--samples takes a number from 1 on")
     generator = np.random.default_rng(seed)
-    return [random_inputs(device.inputs, generator) for _ in range(count)]
+    found, shapes = [], RunShapes(device.project.manifest)
+    for _ in range(count):
+        found.append(random_inputs(device.inputs, generator, shapes))
+        shapes.draw(generator)
+    return found
 
 
 def verify(

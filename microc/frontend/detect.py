@@ -28,7 +28,7 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
     ModelError (or UnsupportedError) where it is no model that microc understands.
     """
-    data = _contents(path)
+    data = contents(path)
     if is_tflite(data):
         from microc.frontend import tflite
 
@@ -65,7 +65,8 @@ def is_tflite(data: bytes) -> bool:
     return data[4:8] == b"TFL3"
 
 
-def _contents(path: Path) -> bytes:
+def contents(path: Path) -> bytes:
+    """The bytes of a model file; OutputError where it cannot be read, ModelError where it is empty or too large."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:

@@ -171,8 +171,7 @@ def finished(step: Step, application: Application, old: list[str], new: list[str
 
 def _sums(step: Step, hidden: str, weights: Weights) -> str:
     """The state's products with all gates."""
-    product = step("matmul", hidden, weights.matrix)
-    return step("add", product, weights.bias) if weights.bias else product
+    return step("dense", hidden, weights.matrix, *((weights.bias,) if weights.bias else ()))
 
 
 def _rnn(step: Step, now: str, old: list[str], weights: Weights) -> list[str]:
@@ -187,8 +186,8 @@ def _gru(step: Step, now: str, old: list[str], weights: Weights) -> list[str]:
     if step.application.operator.attributes.flag("linear_before_reset"):
         past = step("mul", reset, step.gate(sums, 2))
     else:
-        ends: dict[str, Attr] = {"begin": (0, 2 * units), "end": (units, 3 * units), "strides": (1, 1)}
-        past = step("matmul", step("mul", reset, hidden), step("slice", weights.matrix, **ends))
+        ends: dict[str, Attr] = {"begin": (2 * units, 0), "end": (3 * units, units), "strides": (1, 1)}
+        past = step("dense", step("mul", reset, hidden), step("slice", weights.matrix, **ends))
         if weights.bias:
             past = step("add", past, step("slice", weights.bias, begin=(2 * units,), end=(3 * units,), strides=(1,)))
     fresh = step.bend(1, step("add", step.gate(now, 2), past))

@@ -64,7 +64,9 @@ def _turned(application: Application, value: str) -> str:
 def _part(application: Application, position: int, k: int, axis: int = 0) -> str:
     """Direction ``k`` of an operand, without that axis."""
     value = application.operand(position)
-    shape = application.type(value).shape
+    shape, known = application.type(value).shape, application.builder.consts.get(value)
+    if known is not None:
+        return application.new_constant(f"{value}_{k}", np.ascontiguousarray(np.take(known, k, axis)))
     begin, end = [0] * len(shape), list(shape)
     begin[axis], end[axis] = k, k + 1
     if shape[axis] > 1:
@@ -85,12 +87,10 @@ def _direction(
     application: Application, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """One direction: the stacked rows (steps, batch, units) and the last states."""
-    weight, matrix = (
-        application.emit("transpose", (_part(application, position, k),), {"axes": (1, 0)}) for position in (1, 2)
-    )
+    weight, matrix = (_part(application, position, k) for position in (1, 2))
     if backwards:
         data = _turned(application, data)
-    biases = _biases(application, layer, k, application.type(weight).shape[1])
+    biases = _biases(application, layer, k, application.type(weight).shape[0])
     states = [_state(application, layer, 5, k, batch_first)]
     if layer.code == "LSTM":
         states.append(_state(application, layer, 6, k, batch_first))
@@ -113,24 +113,28 @@ def _biases(application: Application, layer: Layer, k: int, size: int) -> tuple[
     if not application.has(3):
         return "", ""
     both = _part(application, 3, k)
-    ends = ((0, size), (size, 2 * size))
-    data, state = (
-        application.emit("slice", (both,), {"begin": (begin,), "end": (end,), "strides": (1,)}) for begin, end in ends
-    )
+    data, state = (_cut(application, both, size, half) for half in (0, 1))
     return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
+
+
+def _cut(application: Application, bias: str, size: int, half: int) -> str:
+    known = application.builder.consts.get(bias)
+    if known is not None:
+        return application.new_constant(f"{bias}_{half}", known[half * size :][:size])
+    attrs: Mapping[str, Attr] = {"begin": (half * size,), "end": ((half + 1) * size,), "strides": (1,)}
+    return application.emit("slice", (bias,), attrs)
 
 
 def _shares(application: Application, step: Step, data: str, weight: str, bias: str) -> str:
     """The data's products with the weights in a step; those of all steps come before the loop where they need no more memory than
     the data."""
     steps, batch, depth = application.type(data).shape
-    size = application.type(weight).shape[1]
+    size = application.type(weight).shape[0]
     if size > depth or steps == 1:
-        shares = step("matmul", step("gather", step.bring(data), step.turn, axis=0), step.bring(weight))
-        return step("add", shares, step.bring(bias)) if bias else shares
-    sums = application.emit("matmul", (application.reshaped(data, (steps * batch, depth)), weight))
-    if bias:
-        sums = application.emit("add", (sums, bias))
+        row = step("gather", step.bring(data), step.turn, axis=0)
+        return step("dense", row, step.bring(weight), *((step.bring(bias),) if bias else ()))
+    flat = application.reshaped(data, (steps * batch, depth))
+    sums = application.emit("dense", (flat, weight, bias) if bias else (flat, weight))
     return step("gather", step.bring(application.reshaped(sums, (steps, batch, size))), step.turn, axis=0)
 
 

@@ -54,13 +54,13 @@ def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, .
     g = geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
     top, left, bottom, right = g.padding
     padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
-    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, -1)
+    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, weight.shape[-1])
     shape = (g.batch, g.out_height, g.out_width, g.groups)
     total = np.zeros((*shape, g.out_channels // g.groups))
     for y, x in np.ndindex(*g.kernel):
         rows = slice(y * g.dilation[0], y * g.dilation[0] + (g.out_height - 1) * g.strides[0] + 1, g.strides[0])
         columns = slice(x * g.dilation[1], x * g.dilation[1] + (g.out_width - 1) * g.strides[1] + 1, g.strides[1])
-        taps = padded[:, rows, columns].reshape(*shape, -1)
+        taps = padded[:, rows, columns].reshape(*shape, g.channels // g.groups)
         total += np.einsum("nyxgi,goi->nyxgo", taps, grouped[:, :, y, x], optimize=True)
     result = total.reshape(*shape[:3], g.out_channels)
     dtype = dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)

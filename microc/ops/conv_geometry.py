@@ -25,7 +25,11 @@ DEFAULTS: Mapping[str, Attr] = {
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right."""
+    """Extents of a convolution, whatever the layout. ``padding`` is top, left, bottom, right.
+
+    Where the extents are one example of many, the attribute ``open`` holds the most padding that any of them has: nothing may
+    be left out that only these extents do not need.
+    """
 
     batch: int
     height: int
@@ -37,6 +41,12 @@ class Geometry:
     padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
     groups: int
+    open: tuple[int, ...] = ()
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Where there is padding: top, left, bottom, right."""
+        return self.open or self.padding
 
     @property
     def out_height(self) -> int:
@@ -60,7 +70,7 @@ class Geometry:
     @property
     def direct(self) -> bool:
         """Whether the inputs of a pixel already lie one after another, pixel by pixel: pointwise, or one pixel of everything."""
-        if any(self.padding):
+        if any(self.sides):
             return False
         whole = self.kernel == (self.height, self.width) and self.dilation == (1, 1)
         return whole or (self.kernel == (1, 1) and self.strides == (1, 1))
@@ -69,8 +79,9 @@ class Geometry:
 def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> Geometry:
     """The extents that shapes and attributes give; ModelError where they contradict each other."""
     attrs = {**DEFAULTS, **attrs}
-    if len(data) != 4 or len(weight) != 4:
-        raise ModelError(f"conv2d of shapes {tuple(data)} and {tuple(weight)}", hint="both have four axes")
+    if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
+        what = f"conv2d of shapes {tuple(data)} and {tuple(weight)}"
+        raise ModelError(what, hint="both have four axes, none of them empty")
     first = attrs["layout"] == "NCHW"
     batch, channels, height, width = data if first else (data[0], data[3], data[1], data[2])
     out_channels, depth, *kernel = weight if first else (weight[0], weight[3], weight[1], weight[2])
@@ -91,6 +102,7 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
         tuple(attrs["padding"]),
         tuple(attrs["dilation"]),
         groups,
+        tuple(attrs.get("open", ())),
     )
     if found.out_height < 1 or found.out_width < 1:
         raise ModelError(f"a {kernel[0]} x {kernel[1]} kernel on {height} x {width} pixels, padding {found.padding}")

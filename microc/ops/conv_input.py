@@ -41,9 +41,12 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
     row_size = g.width * g.channels
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
+    above, before, below, behind = g.sides
     highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    if g.open:  # some extents let the last window reach all of the padding
+        highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
     again = even and g.pixels % 2
     by_tap = step_x > 1 or g.channels % WORD == 0
 
@@ -53,17 +56,17 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
         if by_tap:
             tap, across, channel = _split(k, *g.kernel, g.channels)
             column = x * stride_x + across * step_x
-            column = column - left if left else column
+            column = column - left if before else column
             place = column * g.channels + channel
-            checks = _inside(column, g.width, -left, highest_column)
+            checks = _inside(column, g.width, -before, highest_column)
         else:
             tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
             place = x * (stride_x * g.channels) + run
-            place = place - left * g.channels if left else place
-            checks = _inside(place, row_size, -left, (highest_column + 1) * g.channels - 1)
+            place = place - left * g.channels if before else place
+            checks = _inside(place, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
-        row = row - top if top else row
-        checks += _inside(row, g.height, -top, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        row = row - top if above else row
+        checks += _inside(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
         value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
@@ -76,14 +79,16 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: b
     and its border are stored as uint8, 128 more."""
     source = data.tensor((g.batch, g.height, g.width, g.channels))
     top, left, bottom, right = g.padding
-    if not any(g.padding) and not unsigned:
+    above, before, below, behind = g.sides
+    if not any(g.sides) and not unsigned:
         return source
     height, width = g.height + top + bottom, g.width + left + right
 
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
-        row: Expr = y - top if top else y
-        column: Expr = x - left if left else x
-        checks = _inside(row, g.height, -top, height - 1 - top) + _inside(column, g.width, -left, width - 1 - left)
+        row: Expr = y - top if above else y
+        column: Expr = x - left if before else x
+        checks = _inside(row, g.height, -above, g.height - 1 + below)
+        checks += _inside(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
         value: Expr = source[n, row, column, c]
         border = ir.const(pad_value, value.dtype)

@@ -35,6 +35,8 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
         raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
+    if 0 in weight:
+        raise ModelError(f"dense with weights of shape {weight}", hint="a layer has one unit and one input at least")
     if len(types) > 2 and types[2].size != weight[0]:
         raise ModelError(f"a bias of {types[2].size} elements for {weight[0]} units")
     return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
@@ -122,13 +124,13 @@ def _dense_cases() -> Iterable[Case]:
             yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
     rng = np.random.default_rng(4)
     for rows, depth, units in ((1, 21, 8), (3, 40, 4), (2, 1, 3)):
-        operands = tuple(TensorType(shape, "int8") for shape in ((rows, depth), (units, depth)))
+        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
         small = rng.integers(-8, 8, (units, depth)).astype(np.int8)
         attrs = {**DENSE, "out_dtype": "int32", "algorithm": "nibbles"}
         bias = np.arange(units, dtype=np.int32) * 977 - 1000
         yield Case(attrs, operands, (1,), (None, small), 0.0, f"nibbles {rows} {depth} {units}")
-        types = (*operands, TensorType((units,), "int32"))
-        yield Case(attrs, types, (1, 2), (None, small, bias), 0.0, f"nibbles {rows} {depth} {units} with bias")
+        biased = (*operands, TensorType((units,), "int32"))
+        yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"nibbles {rows} {depth} {units} with bias")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 

@@ -85,6 +85,7 @@ def _restored(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ..
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    x = np.where(np.isnan(x), lowest, x) if x.dtype.kind == "f" else x
     return _restored(attrs, _windows(attrs, x, lowest).max(axis=(4, 5)), x.dtype)
 
 
@@ -118,7 +119,7 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
     batch, height, width, channels = data.type.shape
     dtype = compute_dtype(data.type.dtype)
     start = ir.const(init, dtype)
-    if call.attrs["kernel"] == (height, width) and not any(call.attrs["padding"]):
+    if call.attrs["kernel"] == (height, width) and not any(_sides(call)):
         image, k = data.tensor((batch, height * width, channels)), te.reduce_axis(height * width, "k")
 
         def whole(n: Expr, c: Expr) -> Expr:
@@ -136,20 +137,29 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
     return te.compute(call.out_types[0].shape, element, "acc", ("n", "y", "x", "c"))
 
 
+def _sides(call: OpCall) -> tuple[int, ...]:
+    """Where there is padding; ``open`` as in :class:`microc.ops.conv_geometry.Geometry`."""
+    return tuple(call.attrs.get("open") or call.attrs["padding"])
+
+
 def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
     """Stage ``padded``: the data between rows and columns of ``value``; the data itself where nothing is added."""
     top, left, bottom, right = call.attrs["padding"]
-    if not any(call.attrs["padding"]):
+    above, ahead, below, behind = _sides(call)
+    if not any(_sides(call)):
         return x
     batch, height, width, channels = x.shape
 
     def element(n: Expr, row: Expr, column: Expr, c: Expr) -> Expr:
         inside = ir.all_of(
             condition
-            for index, before, extent, after in ((row, top, height, bottom), (column, left, width, right))
+            for index, start, extent, before, after in (
+                (row, top, height, above, below),
+                (column, left, width, ahead, behind),
+            )
             for condition in (
-                *((index >= before,) if before else ()),
-                *((index < extent + before,) if after else ()),
+                *((index >= start,) if before else ()),
+                *((index < extent + start,) if after else ()),
             )
         )
         assert inside is not None
@@ -192,13 +202,13 @@ def _avg_compute(call: OpCall) -> te.Tensor:
 
 def _count(call: OpCall, shape: tuple[int, ...], index: Sequence[Expr]) -> Expr:
     """How many elements the window at ``index`` averages over, as int32."""
-    kernel, padding = call.attrs["kernel"], call.attrs["padding"]
-    if call.attrs["count_include_pad"] or not any(padding):
+    kernel, padding, sides = call.attrs["kernel"], call.attrs["padding"], _sides(call)
+    if call.attrs["count_include_pad"] or not any(sides):
         return ir.const(prod(kernel), "int32")
     total: Expr = ir.const(1, "int32")
     for axis in (0, 1):
-        size, before, after = shape[1 + axis], padding[axis], padding[2 + axis]
-        first = index[1 + axis] * call.attrs["strides"][axis] - before
+        size, before, after = shape[1 + axis], sides[axis], sides[2 + axis]
+        first = index[1 + axis] * call.attrs["strides"][axis] - padding[axis]
         start = ir.maximum(first, 0) if before else first
         end = ir.minimum(first + kernel[axis], size) if after else first + kernel[axis]
         total = total * ((end - start) if before or after else ir.const(kernel[axis], "int32"))

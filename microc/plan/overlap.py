@@ -45,7 +45,7 @@ class Overlaps:
         """Distances from a value that ends with a call to one that starts with it; None if they must stay apart."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
-        if kernel is None or not all(sizes):
+        if kernel is None or not all(sizes) or self.module.sizes:  # distances hold at one size
             return None
         key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
         if key not in self._known:

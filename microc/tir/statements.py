@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from microc.tir.expressions import Buffer, Expr, Var
 
@@ -105,9 +105,13 @@ class Block(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class PrimFunc:
-    """One kernel: buffer parameters (scopes ``global`` and ``const``), a body."""
+    """One kernel: buffer parameters (scopes ``global`` and ``const``), a body.
+
+    ``scalars`` are sizes that the caller gives, behind the buffers; none where all sizes are known.
+    """
 
     name: str
     params: tuple[Buffer, ...]
     body: Stmt
     annotations: tuple[tuple[str, int | str], ...] = ()
+    scalars: tuple[Var, ...] = field(default=(), repr=False)

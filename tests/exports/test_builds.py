@@ -242,7 +242,9 @@ def test_stm32cube(tmp_path: Path, which: str, package: str) -> None:
     folder = export(tmp_path / "net", "stm32cube", which, target="cortex-m4")
     shutil.copytree(folder / package, tmp_path / "Middlewares" / package)
     (tmp_path / "Core" / "Src").mkdir(parents=True)
-    (tmp_path / "Core" / "Src" / "main.c").write_text(CUBE_MAIN.replace("PACKAGE", package).replace("UPPER", package.upper()))
+    (tmp_path / "Core" / "Src" / "main.c").write_text(
+        CUBE_MAIN.replace("PACKAGE", package).replace("UPPER", package.upper())
+    )
     (tmp_path / "CMakeLists.txt").write_text(CUBE.replace("PACKAGE", package))
     (tmp_path / "gcc.cmake").write_text(CUBE_TOOLCHAIN)
     run(tmp_path, "cmake", "-B", "build", "-DCMAKE_TOOLCHAIN_FILE=gcc.cmake")

@@ -30,7 +30,11 @@ def described(path: Path) -> Any:
 def test_zephyr(tmp_path: Path, which: str, package: str) -> None:
     folder = export(tmp_path / "net", "zephyr", which)
     module = described(folder / "zephyr" / "module.yml")
-    assert module == {"name": package, "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}, "samples": ["samples"]}
+    assert module == {
+        "name": package,
+        "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"},
+        "samples": ["samples"],
+    }
     sample = folder / "samples" / package
     for setting, _ in re.findall(r"^CONFIG_(\w+)=(\w+)$", (sample / "prj.conf").read_text(), re.M):
         ours = f"config {setting}\n" in (folder / "zephyr" / "Kconfig").read_text()

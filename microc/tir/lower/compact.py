@@ -91,8 +91,6 @@ def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last
     for access in found:
         bounds = loop_bounds(access.loops)
         inner = {loop.var: bounds.get(loop.var, (0, 0)) for loop in access.loops[shared:]}
-        if any(loop.var not in bounds for loop in access.loops[shared:]):
-            return whole
         parts = split_index(access.indices[axis], inner, bounds)
         if parts is None or (base is not None and parts[0] != base):
             return whole

@@ -1,0 +1,46 @@
+"""What makes the functions of a graph: its groups scheduled, its control flow placed, its copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microc import te
+from microc.driver.control import LoweredControl, lower_control
+from microc.driver.kernel import alias_of, schedule_group
+from microc.graph.ir import Graph, Node
+from microc.ops.lowering import LoweredGroup
+from microc.ops.registry import Alias
+from microc.schedule.choose import Choice
+from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.lower import lower
+
+
+class Maker:
+    """Makes the functions of a graph."""
+
+    def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
+        self.graph, self.target, self.goal = graph, target, goal
+
+    def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+        """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
+        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
+
+    def control(self, node: Node) -> LoweredControl:
+        """A node of control flow."""
+        return lower_control(self.graph, node, self.target, self.goal)
+
+    def copy(self, value: str, *, constant: bool) -> ir.PrimFunc:
+        """A copy of a whole value (as 32-bit words where the size allows)."""
+        kind = self.graph.types[value]
+        x = te.placeholder((kind.size,), kind.dtype, "x")
+        out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
+        return lower(te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else []))
+
+    def alias(self, node: Node) -> Alias | None:
+        """How a node is done by placing tensors, if it can be."""
+        return alias_of(self.graph, node)
+
+    def extents(self, value: str) -> tuple[ir.Expr, ...]:
+        """The shape of a value where it depends on sizes."""
+        return ()

@@ -1,0 +1,313 @@
+"""One function for many sizes, from the functions for some of them: where their numbers differ, an expression over the sizes.
+
+The functions are walked together. Their loops, conditions and accesses must be alike; numbers that differ are replaced by a
+rule (:mod:`microc.tir.fit`) that gives all of them. Tensors become flat, so that their strides may depend on the sizes.
+Constants keep the strides of the largest sizes: what smaller sizes read of them is their leading part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from microc import dtypes
+from microc.errors import InternalError
+from microc.tir import ir
+from microc.tir.affine import linear, simplify_stmt
+from microc.tir.fit import Fitter, value_at
+from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, substitute_stmt, walk_all_exprs
+from microc.tir.text_print import expr_text
+
+_ON_STACK = ("register", "local")
+
+
+class Unlike(Exception):
+    """The functions are not alike, or a number follows no rule; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """A function for many sizes. ``func`` works on flat tensors as large as the bounds need; ``shaped`` is the same on tensors
+    with axes, whose extents are ``shapes`` by name (none for those that stay as they are)."""
+
+    func: ir.PrimFunc
+    shaped: ir.PrimFunc
+    shapes: Mapping[str, tuple[ir.Expr, ...]]
+
+    def at(self, sizes: Mapping[str, int]) -> ir.PrimFunc:
+        """The function at some sizes, with axes."""
+        made = instantiate(self.shaped, sizes)
+        shapes = {name: tuple(value_at(e, sizes) for e in extents) for name, extents in self.shapes.items()}
+        buffers = {p: replace(p, shape=shapes.get(p.name, p.shape)) for p in made.params}
+        return replace(made, params=tuple(buffers[p] for p in made.params), body=replace_buffers(made.body, buffers))
+
+
+def generalise(
+    funcs: Sequence[ir.PrimFunc], fitter: Fitter, constants: Sequence[tuple[int, ...]], bounds: Mapping[str, int]
+) -> General:
+    """The function whose ``scalars`` are sizes and which is ``funcs[k]`` at the fitter's k-th point. Raises :class:`Unlike`.
+
+    ``constants``: shapes of the constant parameters at the bounds, in order. ``bounds``: the largest size of every symbol; the
+    tensors of the result have as many elements as there are then.
+    """
+    return _Generaliser(fitter, bounds).function(funcs, constants)
+
+
+def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
+    """The function at some sizes; itself where it has none."""
+    if not func.scalars:
+        return func
+    values = {scalar: ir.const(sizes[scalar.name], scalar.dtype) for scalar in func.scalars}
+    return replace(func, body=simplify_stmt(substitute_stmt(func.body, dict(values))), scalars=())
+
+
+class _Generaliser:
+    def __init__(self, fitter: Fitter, bounds: Mapping[str, int]) -> None:
+        self.fitter, self.bounds = fitter, bounds
+        self.flat: dict[str, ir.Buffer] = {}
+        self.shaped: dict[str, ir.Buffer] = {}
+        self.shapes: dict[str, tuple[ir.Expr, ...]] = {}
+        self.strides: dict[str, tuple[ir.Expr, ...]] = {}
+
+    def function(self, funcs: Sequence[ir.PrimFunc], constants: Sequence[tuple[int, ...]]) -> General:
+        first, shapes = funcs[0], iter(constants)
+        if len({tuple((p.name, p.dtype, p.scope, len(p.shape)) for p in f.params) for f in funcs}) != 1:
+            raise Unlike("its operands differ from size to size")
+        for together in zip(*(f.params for f in funcs), strict=True):
+            self.tensor(together, next(shapes) if together[0].scope == "const" else None)
+        body = self.statement([f.body for f in funcs])
+        used = {v for x in walk_all_exprs(body) if isinstance(x, ir.Var) for v in (x,)}
+        scalars = tuple(v for v in _symbols(self.fitter) if v in used)
+        shaped = replace(first, params=tuple(self.shaped[p.name] for p in first.params), body=body, scalars=scalars)
+        flat = tuple(self.flat[p.name] for p in first.params)
+        return General(replace(shaped, params=flat, body=self.flattened(body)), shaped, self.shapes)
+
+    def flattened(self, body: ir.Stmt) -> ir.Stmt:
+        """The statements on flat tensors."""
+
+        def on_expr(expr: ir.Expr) -> ir.Expr:
+            match expr:
+                case ir.Load(buffer, indices) if buffer.name in self.flat:
+                    return ir.Load(self.flat[buffer.name], (self.index(buffer.name, indices),))
+                case ir.AddressOf(buffer, indices) if buffer.name in self.flat:
+                    return replace(expr, buffer=self.flat[buffer.name], indices=(self.index(buffer.name, indices),))
+                case _:
+                    return expr
+
+        def on_stmt(stmt: ir.Stmt) -> ir.Stmt:
+            if isinstance(stmt, ir.Store) and stmt.buffer.name in self.flat:
+                name = stmt.buffer.name
+                return ir.Store(self.flat[name], (self.index(name, stmt.indices),), stmt.value)
+            return stmt
+
+        return map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr))
+
+    def index(self, name: str, indices: Sequence[ir.Expr]) -> ir.Expr:
+        """The flat index of an element."""
+        flat: ir.Expr | None = None
+        for index, stride in zip(indices, self.strides[name], strict=True):
+            if ir.int_value(index) != 0:
+                term = index if ir.int_value(stride) == 1 else index * stride
+                flat = term if flat is None else flat + term
+        return ir.const(0, "int32") if flat is None else flat
+
+    # ------------------------------------------------------------ numbers
+
+    def number(self, values: Sequence[int | float], dtype: str, what: str) -> ir.Expr:
+        """A rule for numbers that differ."""
+        if dtypes.is_float(dtype):
+            real = self.fitter.real([float(v) for v in values], dtype)
+            if real is None:
+                raise Unlike(f"{what} follows no rule: {_listed(values)}")
+            return real
+        found = self.fitter.integer([int(v) for v in values]) if dtype != "bool" else None
+        if found is None:
+            raise Unlike(f"{what} follows no rule: {_listed(values)}")
+        return ir.cast(dtype, found)
+
+    def tensor(self, together: Sequence[ir.Buffer], bound: tuple[int, ...] | None) -> None:
+        """A parameter or workspace: its flat form and its strides. ``bound``: the shape of a constant at the bounds."""
+        first = together[0]
+        if bound is not None:
+            whole = replace(first, shape=bound)
+            self.strides[first.name] = tuple(ir.const(s, "int32") for s in whole.strides)
+            self.shaped[first.name], self.flat[first.name] = whole, replace(first, shape=(whole.size,))
+            return
+        what = f"a stride of {first.name}"
+        axes = [self.fitter.integer(column) for column in zip(*(b.shape for b in together), strict=True)]
+        strides = [self.extent([b.strides[k] for b in together], axes[k + 1 :], what) for k in range(len(axes))]
+        size = self.extent([b.size for b in together], axes, f"the size of {first.name}")
+        self.strides[first.name] = tuple(strides)
+        self.flat[first.name] = replace(first, shape=(value_at(size, self.bounds),))
+        known = tuple(axis for axis in axes if axis is not None)
+        if len(known) < len(axes):
+            raise Unlike(f"an axis of {first.name} follows no rule")
+        self.shapes[first.name] = known
+        self.shaped[first.name] = replace(first, shape=tuple(value_at(axis, self.bounds) for axis in known))
+
+    def extent(self, values: Sequence[int], axes: Sequence[ir.Expr | None], what: str) -> ir.Expr:
+        """A product of axes, by a rule of its own or by those of the axes."""
+        found = self.fitter.integer(values)
+        if found is None and all(axis is not None for axis in axes):
+            for axis in axes:
+                found = axis if found is None else found * axis  # type: ignore[operator]
+        return self.number(values, "int32", what) if found is None else found
+
+    # ------------------------------------------------------------ statements
+
+    def statement(self, together: Sequence[ir.Stmt]) -> ir.Stmt:
+        first = together[0]
+        if any(type(s) is not type(first) for s in together):
+            raise Unlike("its statements differ from size to size")
+        match first:
+            case ir.Store():
+                buffer, indices = self.access(together)
+                return ir.Store(buffer, indices, self.expr([s.value for s in together]))  # type: ignore[attr-defined]
+            case ir.For(var, _, _, kind, annotations):
+                self.same([(s.var, s.kind) for s in together], "loops")  # type: ignore[attr-defined]
+                extent = self.expr([s.extent for s in together])  # type: ignore[attr-defined]
+                return ir.For(var, extent, self.statement([s.body for s in together]), kind, annotations)  # type: ignore[attr-defined]
+            case ir.If(_, _, otherwise):
+                self.same([s.otherwise is None for s in together], "conditions")  # type: ignore[attr-defined]
+                condition = self.expr([s.condition for s in together])  # type: ignore[attr-defined]
+                then = self.statement([s.then for s in together])  # type: ignore[attr-defined]
+                rest = None if otherwise is None else self.statement([s.otherwise for s in together])  # type: ignore[attr-defined]
+                return ir.If(condition, then, rest)
+            case ir.Seq():
+                self.same([len(s.body) for s in together], "statements")  # type: ignore[attr-defined]
+                return ir.seq(*map(self.statement, zip(*(s.body for s in together), strict=True)))  # type: ignore[attr-defined]
+            case ir.Let(var):
+                self.same([s.var for s in together], "names")  # type: ignore[attr-defined]
+                value = self.expr([s.value for s in together])  # type: ignore[attr-defined]
+                return ir.Let(var, value, self.statement([s.body for s in together]))  # type: ignore[attr-defined]
+            case ir.Alloc(buffer) if buffer.scope in _ON_STACK:
+                self.same([s.buffer for s in together], "register tiles")  # type: ignore[attr-defined]
+                return ir.Alloc(buffer, self.statement([s.body for s in together]))  # type: ignore[attr-defined]
+            case ir.Evaluate():
+                return ir.Evaluate(self.expr([s.value for s in together]))  # type: ignore[attr-defined]
+            case _:
+                raise InternalError(f"{type(first).__name__} was not lowered")
+
+    def same(self, values: Sequence[object], what: str) -> None:
+        if any(value != values[0] for value in values):
+            raise Unlike(f"its {what} differ from size to size")
+
+    def access(self, together: Sequence[ir.Store | ir.Load | ir.AddressOf]) -> tuple[ir.Buffer, tuple[ir.Expr, ...]]:
+        """The buffer and the index of the same access in all functions."""
+        first = together[0]
+        self.same([(x.buffer.name, len(x.indices)) for x in together], "accesses")
+        indices = tuple(map(self.expr, zip(*(x.indices for x in together), strict=True)))
+        return self.shaped.get(first.buffer.name, first.buffer), indices
+
+    # ------------------------------------------------------------ expressions
+
+    def expr(self, together: Sequence[ir.Expr]) -> ir.Expr:
+        first = together[0]
+        if any(type(x) is not type(first) or x.dtype != first.dtype for x in together):
+            return self.sum(together)
+        match first:
+            case ir.Const(dtype=dtype):
+                if all(x == first for x in together):
+                    return first
+                return self.number([x.value for x in together], dtype, "a number")  # type: ignore[attr-defined]
+            case ir.Var():
+                if all(x == first for x in together):
+                    return first
+                return self.sum(together)
+            case ir.Load():
+                return ir.Load(*self.access(together))  # type: ignore[arg-type]
+            case ir.AddressOf():
+                self.same([(x.extent, x.step, x.writes) for x in together], "addresses")  # type: ignore[attr-defined]
+                buffer, indices = self.access(together)  # type: ignore[arg-type]
+                return replace(first, buffer=buffer, indices=indices)
+            case _:
+                if any(_head(x) != _head(first) for x in together):
+                    return self.sum(together)
+                try:
+                    parts = [self.expr(column) for column in zip(*map(children, together), strict=True)]
+                except Unlike:
+                    return self.sum(together)
+                return _rebuilt(first, parts)
+
+    def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
+        """Sums whose terms stand in another order: matched by what they are apart from numbers."""
+        if any(x.dtype != "int32" or not _is_sum(x) for x in together):
+            raise _differ(together)
+        forms = [linear(x) for x in together]
+        terms = [{_skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
+        alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
+        if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _symbols(self.fitter)):
+            raise _differ(together)
+        total: ir.Expr = self.number([form[1] for form in forms], "int32", "a number")
+        for key in sorted(terms[0]):
+            atom = _deeper(self, [t[key][0] for t in terms])
+            total = total + atom * self.number([t[key][1] for t in terms], "int32", "a factor")
+        return total
+
+
+def _deeper(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
+    """Atoms of sums, which are no sums themselves."""
+    if all((isinstance(a, ir.Bin) and a.op not in ("add", "sub", "mul")) or not isinstance(a, ir.Bin) for a in atoms):
+        return generaliser.expr(atoms)
+    raise _differ(atoms)
+
+
+def _differ(together: Sequence[ir.Expr]) -> Unlike:
+    other = next(x for x in together if _skeleton(x) != _skeleton(together[0]) or x is together[-1])
+    return Unlike(f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}")
+
+
+def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
+    return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
+
+
+def _is_sum(expr: ir.Expr) -> bool:
+    return (
+        isinstance(expr, (ir.Const, ir.Var))
+        or (isinstance(expr, ir.Bin) and expr.op in ("add", "sub", "mul"))
+        or (isinstance(expr, ir.Un) and expr.op == "neg")
+    )
+
+
+def _head(expr: ir.Expr) -> tuple[object, ...]:
+    """What an expression is apart from its operands."""
+    match expr:
+        case ir.Bin(op) | ir.Un(op):
+            return (op,)
+        case ir.Call(name, args, dtype):
+            return name, len(args), dtype
+        case _:
+            return (expr.dtype,)
+
+
+def _rebuilt(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
+    match expr:
+        case ir.Bin(op):
+            return ir.Bin(op, parts[0], parts[1])
+        case ir.Un(op):
+            return ir.Un(op, parts[0])
+        case ir.Cast(dtype):
+            return ir.cast(dtype, parts[0])
+        case ir.Select():
+            return ir.Select(parts[0], parts[1], parts[2])
+        case ir.Call(name, _, dtype):
+            return ir.Call(name, tuple(parts), dtype)
+        case _:
+            raise InternalError(f"unknown expression {type(expr).__name__}")
+
+
+def _skeleton(expr: ir.Expr) -> str:
+    """An expression as text, numbers left out."""
+    match expr:
+        case ir.Const():
+            return "#"
+        case ir.Var(name):
+            return name
+        case ir.Load(buffer, indices):
+            return f"{buffer.name}[{', '.join(map(_skeleton, indices))}]"
+        case _:
+            return f"{_head(expr)}({', '.join(map(_skeleton, children(expr)))})"
+
+
+def _listed(values: Sequence[int | float]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,325 @@
+"""Networks whose sizes are told when they run: equal, in every bit, to the network compiled for these sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.codegen.project import network_files
+from microc.driver import firmware
+from microc.driver.family import read_family
+from microc.driver.options import Bound, make_options
+from microc.driver.pipeline import compile_model, optimise
+from microc.driver.sizes import open_sizes
+from microc.driver.verify import samples, verify
+from microc.dtypes import Array
+from microc.errors import FitError, MicrocError, UnsupportedError, UsageError
+from microc.target import target_for
+from microc.tir.fit import value_at
+from tests.device.smoke import needs
+from tests.frontend import tflite_model as tfl
+from tests.frontend.onnx_model import node, proto
+from tests.native import WARNINGS
+
+GENERATOR = np.random.default_rng(7)
+
+
+def weights(*shape: int) -> Array:
+    return (GENERATOR.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+
+def mlp() -> Any:
+    nodes = [
+        node("Gemm", ["x", "a", "b"], ["h"], transB=1),
+        node("Relu", ["h"], ["r"]),
+        node("Gemm", ["r", "c"], ["l"], transB=1),
+        node("Softmax", ["l"], axis=-1),
+    ]
+    return proto(nodes, {"x": ["batch", 6]}, {"a": weights(8, 6), "b": weights(8), "c": weights(3, 8)})
+
+
+def sequence() -> Any:
+    nodes = [
+        node("Conv", ["x", "a", "b"], ["h"], pads=[1, 1]),
+        node("Relu", ["h"], ["r"]),
+        node("Conv", ["r", "c"], pads=[4, 0], dilations=[2]),
+    ]
+    return proto(nodes, {"x": [1, 4, "seq"]}, {"a": weights(6, 4, 3), "b": weights(6), "c": weights(2, 6, 3)})
+
+
+def attention() -> Any:
+    """One head, with the shape arithmetic that exporters write, positions from a table, and layer normalisation."""
+    width = 4
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "one", "two"], ["seq"]),
+        node("Slice", ["table", "zero", "seq", "one"], ["positions"]),
+        node("Add", ["x", "positions"], ["h"]),
+        *(node("MatMul", ["h", f"w{k}"], [k]) for k in "qkv"),
+        node("Transpose", ["k"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "t"], ["scores"]),
+        node("Softmax", ["scores"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "v"], ["mixed"]),
+        node("Concat", ["minus", "four"], ["flat"], axis=0),
+        node("Reshape", ["mixed", "flat"], ["rows"]),
+        node("Gemm", ["rows", "wo"], ["o"]),
+        node("Reshape", ["o", "shape"], ["back"]),
+        node("LayerNormalization", ["back", "scale"], axis=-1),
+    ]
+    constants = {f"w{k}": weights(width, width) for k in "qkvo"} | {
+        "table": weights(1, 32, width),
+        "scale": np.ones(width, np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "minus": np.array([-1]),
+        "four": np.array([width]),
+    }
+    return proto(nodes, {"x": ["batch", "seq", width]}, constants)
+
+
+def recurrent(code: str, gates: int, batch: int | str = "batch") -> Any:
+    made = node(code, ["x", "w", "r", "b"], ["y", "last"], hidden_size=3, direction="bidirectional")
+    constants = {"w": weights(2, 3 * gates, 2), "r": weights(2, 3 * gates, 3), "b": weights(2, 6 * gates)}
+    return proto([made], {"x": ["seq", batch, 2]}, constants, outputs=("y", "last"))
+
+
+def image() -> Any:
+    """Strides of two with padding on both sides, pools, a resize, a global average."""
+    nodes = [
+        node("Conv", ["x", "a", "b"], ["h"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Relu", ["h"], ["r"]),
+        node("Conv", ["r", "c"], ["d"], pads=[1, 1, 1, 1], group=4),
+        node("MaxPool", ["d"], ["p"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("Resize", ["p", "", "twice"], ["u"], mode="nearest"),
+        node("Conv", ["u", "e"], ["y"]),
+        node("GlobalAveragePool", ["u"], ["mean"]),
+    ]
+    constants = {"a": weights(4, 2, 3, 3), "b": weights(4), "c": weights(4, 1, 3, 3), "e": weights(3, 4, 1, 1)}
+    constants["twice"] = np.array([1, 1, 2, 2], np.float32)
+    return proto(nodes, {"x": [1, 2, "height", "width"]}, constants, outputs=("y", "mean"))
+
+
+def quantised_image() -> bytes:
+    """TFLite: convolution, depthwise convolution and mean of int8, an open batch, and the padding of odd sizes."""
+    scale = {"dtype": "INT8", "scale": (0.05,), "zero_point": (3,)}
+    filters = {"dtype": "INT8", "scale": (0.02,), "zero_point": (0,)}
+
+    def integers(*shape: int) -> Array:
+        return GENERATOR.integers(-90, 90, shape).astype(np.int8)
+
+    zeros = tfl.Tensor("bias", (4,), "INT32", np.arange(4, dtype=np.int32) * 40, (0.001,), (0,))
+    tensors = [
+        tfl.Tensor("x", (1, 9, 7, 2), **scale, signature=(-1, 9, 7, 2)),
+        tfl.Tensor("w", (4, 3, 3, 2), data=integers(4, 3, 3, 2), **filters),
+        zeros,
+        tfl.Tensor("h", (1, 5, 4, 4), **scale, signature=(-1, 5, 4, 4)),
+        tfl.Tensor("d", (1, 3, 3, 4), data=integers(1, 3, 3, 4), **filters),
+        tfl.Tensor("g", (1, 5, 4, 4), **scale, signature=(-1, 5, 4, 4)),
+        tfl.Tensor("axes", (2,), "INT32", np.array([1, 2], np.int32)),
+        tfl.Tensor("y", (1, 4), **scale, signature=(-1, 4)),
+    ]
+    conv = {"Padding": 0, "StrideH": 2, "StrideW": 2, "FusedActivationFunction": 1}
+    deep = {"Padding": 0, "StrideH": 1, "StrideW": 1, "DepthMultiplier": 1}
+    ops = [
+        tfl.Op("CONV_2D", ("x", "w", "bias"), ("h",), "Conv2DOptions", conv),
+        tfl.Op("DEPTHWISE_CONV_2D", ("h", "d", "bias"), ("g",), "DepthwiseConv2DOptions", deep),
+        tfl.Op("MEAN", ("g", "axes"), ("y",), "ReducerOptions", {"KeepDims": False}),
+    ]
+    return tfl.model(tensors, ops, ["x"], ["y"])
+
+
+def saved(model: Any, folder: Path) -> Path:
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    path = folder / ("model.tflite" if isinstance(model, bytes) else "model.onnx")
+    path.write_bytes(data)
+    return path
+
+
+def inputs_of(library: microc.Library, sizes: Mapping[str, int]) -> list[Array]:
+    """Random inputs of some sizes."""
+    found = []
+    for tensor in library.inputs:
+        shape = [sizes[e] if isinstance(e, str) else e for e in tensor.get("extents", tensor["shape"])]
+        if tensor["dtype"] == "int8":
+            found.append(GENERATOR.integers(-128, 128, shape).astype(np.int8))
+        else:
+            found.append(GENERATOR.standard_normal(shape).astype(np.float32))
+    return found
+
+
+def several(result: Any) -> Sequence[Array]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[dict[str, int], ...]]] = {
+    "mlp": (mlp, {"batch": 4}, tuple({"batch": n} for n in (1, 2, 3, 4))),
+    "sequence": (sequence, {"seq": 40}, tuple({"seq": n} for n in (1, 2, 4, 7, 40))),
+    "attention": (
+        attention,
+        {"batch": 2, "seq": 24},
+        tuple({"batch": b, "seq": s} for b, s in ((1, 1), (2, 24), (1, 9), (2, 2))),
+    ),
+    "lstm": (
+        lambda: recurrent("LSTM", 4),
+        {"seq": 20, "batch": 2},
+        tuple({"seq": s, "batch": b} for s, b in ((1, 1), (20, 2), (5, 1))),
+    ),
+    "gru": (lambda: recurrent("GRU", 3, 1), {"seq": 20}, tuple({"seq": n} for n in (1, 20, 6))),
+    "image": (
+        image,
+        {"height": 40, "width": 36},
+        tuple({"height": h, "width": w} for h, w in ((40, 36), (3, 3), (4, 3), (17, 30), (18, 5))),
+    ),
+    "quantised": (quantised_image, {"batch": 3}, tuple({"batch": n} for n in (1, 2, 3))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
+    make, bounds, tries = CASES[name]
+    path = saved(make(), tmp_path)
+    library = microc.compile(path, bounds=bounds)
+    for sizes in tries:
+        arrays = inputs_of(library, sizes)
+        shapes = {t["label"]: a.shape for t, a in zip(library.inputs, arrays, strict=True)}
+        fixed = microc.compile(path, input_shapes=shapes)
+        for got, want in zip(several(library(*arrays)), several(fixed(*arrays)), strict=True):
+            assert got.shape == want.shape and got.tobytes() == want.tobytes(), sizes
+
+
+def test_sizes_are_checked(tmp_path: Path) -> None:
+    library = microc.compile(saved(sequence(), tmp_path), bounds={"seq": 20})
+    with pytest.raises(UsageError, match="size 'seq' is 21"):
+        library(np.zeros((1, 4, 21), np.float32))
+    with pytest.raises(UsageError, match="has shape"):
+        library(np.zeros((1, 5, 20), np.float32))
+    assert library(np.zeros((1, 4, 3), np.float32)).shape == (1, 2, 3)
+
+
+def test_inputs_of_one_run_have_the_same_sizes(tmp_path: Path) -> None:
+    model = proto([node("Add", ["a", "b"])], {"a": ["n", 3], "b": ["n", 3]})
+    library = microc.compile(saved(model, tmp_path), bounds={"n": 8})
+    one, two = np.ones((1, 3), np.float32), np.ones((2, 3), np.float32)
+    with pytest.raises(UsageError, match="another input"):
+        library(one, two)
+    library.set_input("a", two)
+    library.set_input("b", one)
+    with pytest.raises(UsageError, match="does not fit the sizes"):
+        library.run()
+    assert library(two, two).shape == (2, 3)
+
+
+def test_minimum_and_step(tmp_path: Path) -> None:
+    """A window that must fit gives the smallest size; what must divide gives a step."""
+    model = proto([node("Conv", ["x", "w"])], {"x": [1, 2, "seq"]}, {"w": weights(3, 2, 5)})
+    library = microc.compile(saved(model, tmp_path), bounds={"seq": 30})
+    assert library.manifest["sizes"][0]["minimum"] == 5
+    halves = proto([node("Reshape", ["x", "shape"])], {"x": [2, "seq"]}, {"shape": np.array([4, -1])})
+    library = microc.compile(saved(halves, tmp_path), bounds={"seq": Bound(32, step=2)})
+    assert library(np.ones((2, 6), np.float32)).shape == (4, 3)
+    with pytest.raises(UsageError, match="steps of 2"):
+        library(np.ones((2, 7), np.float32))
+
+
+def test_refusals(tmp_path: Path) -> None:
+    path = saved(mlp(), tmp_path)
+    with pytest.raises(UsageError, match="no symbolic dimension 'seq'") as refusal:
+        microc.compile(path, bounds={"seq": 4})
+    assert refusal.value.hint == "symbolic dimensions: batch"
+    with pytest.raises(UsageError, match="no sizes"):
+        microc.compile(path, bounds={"batch": Bound(4, minimum=5)})
+    with pytest.raises(FitError, match="64 are allowed"):
+        microc.compile(path, bounds={"batch": 64}, ram=64)
+    with pytest.raises(UsageError, match="one shape"):
+        microc.load(path, bounds={"batch": 4})
+
+
+def test_unnamed_dimensions(tmp_path: Path) -> None:
+    path = saved(quantised_image(), tmp_path)
+    library = microc.compile(path, bounds={"x:0": 2})
+    assert library.manifest["sizes"][0]["label"] == "x:0" and library.manifest["sizes"][0]["name"] == "x_0"
+    assert library(np.zeros((2, 9, 7, 2), np.int8)).shape == (2, 4)
+
+
+def test_generated_c(tmp_path: Path) -> None:
+    """Strict C99; sizes outside their bounds are an error and touch nothing; elements of outputs can be asked for."""
+    module = compile_model(
+        saved(image(), tmp_path), target_for("host"), make_options(bounds={"height": 24, "width": 20})
+    )
+    for name, text in network_files(module, "test").items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "ask.c").write_text(
+        '#include "model.h"\n'
+        "#include <stddef.h>\n"
+        "int32_t elements(int32_t height, int32_t width);\n"
+        "int32_t elements(int32_t height, int32_t width)\n"
+        "{\n    const struct model_sizes sizes = { .height = height, .width = width };\n"
+        "    return model_y_elements(&sizes);\n}\n"
+        "int run(void *arena, int32_t height, int32_t width);\n"
+        "int run(void *arena, int32_t height, int32_t width)\n"
+        "{\n    const struct model_sizes sizes = { .height = height, .width = width };\n"
+        "    const struct model_inputs in = { model_x(arena) };\n"
+        "    const struct model_outputs out = { .y = model_y(arena), .mean = model_mean(arena) };\n"
+        "    return model_run(arena, &sizes, &in, &out);\n}\n"
+    )
+    for compiler in ("gcc", "clang"):
+        command = [compiler, *WARNINGS, "-shared", "-fPIC", "-o", "ask.so", "ask.c", "model.c", "model_data.c", "-lm"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "ask.so"))
+    assert library.elements(24, 20) == 3 * 12 * 10 and library.elements(5, 7) == 3 * 4 * 4
+    assert module.plan is not None
+    arena = (ctypes.c_uint64 * (module.plan.size // 8 + 1))()
+    assert library.run(arena, 24, 20) == 0 and library.run(arena, 5, 7) == 0
+    kept = bytes(arena)
+    assert [library.run(arena, h, w) for h, w in ((25, 20), (24, 21), (0, 5), (-1, 5))] == [-3] * 4
+    assert bytes(arena) == kept
+
+
+def test_graphs_that_differ_are_refused_by_node(tmp_path: Path) -> None:
+    """A slice that ends where the network does for some sizes, and before for others, is another network there."""
+    model = proto(
+        [node("Slice", ["x", "zero", "end", "axis"], ["s"]), node("Relu", ["s"])],
+        {"x": [1, "seq"]},
+        {"zero": np.array([0]), "end": np.array([24]), "axis": np.array([1])},
+    )
+    with pytest.raises(MicrocError) as refusal:
+        microc.compile(saved(model, tmp_path), bounds={"seq": 64})
+    assert "seq" in str(refusal.value) or "axis 1 of" in str(refusal.value)
+    assert isinstance(refusal.value, (UsageError, UnsupportedError))
+
+
+def test_rules_of_shapes(tmp_path: Path) -> None:
+    """Every extent is a rule over the sizes, also where strides follow strides."""
+    options = make_options(bounds={"height": 40, "width": 36}, disabled="common_subexpressions")
+    path = saved(image(), tmp_path)
+    sizes, read = open_sizes(path, options)
+    family = read_family(sizes, lambda at: optimise(read(at), options))
+    for height, width in ((40, 36), (7, 10), (12, 5)):
+        graph = optimise(read({"height": height, "width": width}), options)
+        at = {"size_height": height, "size_width": width}
+        told = tuple(value_at(e, at) for e in family.extents["y"])
+        assert told == graph.types["y"].shape
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm")
+def test_on_a_board(tmp_path: Path) -> None:
+    """Sizes go to the board over the line; host and board agree kernel by kernel."""
+    program = microc.compile(saved(attention(), tmp_path), board="mps2-an386", bounds={"batch": 2, "seq": 8})
+    project = firmware.open_project(program.write(tmp_path / "attention"))
+    firmware.build(project)
+    library = firmware.host_library(project)
+    with firmware.connect(project) as device:
+        layers, difference = verify(device, library, samples(device, 3))
+        assert difference is None and layers
+        short = GENERATOR.standard_normal((1, 3, 4)).astype(np.float32)
+        np.testing.assert_allclose(np.asarray(device.run(short)), np.asarray(library(short)), rtol=1e-5, atol=1e-6)
+        with pytest.raises(UsageError, match="size 'seq' is 9"):
+            device.run(np.zeros((1, 9, 4), np.float32))
