@@ -205,7 +205,7 @@ def _told(nodes: Nodes, *, anchor: bool) -> list[Node]:
     told: dict[str, Attr] = {}
     paddings = [node.attrs["padding"] for node in nodes if "padding" in node.attrs]
     if anchor and paddings and all(isinstance(p, tuple) and all(isinstance(n, int) for n in p) for p in paddings):
-        told["open"] = tuple(max(column) for column in zip(*paddings, strict=True))  # type: ignore[arg-type]
+        told["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
     bounds = {bound for node in nodes if isinstance(bound := node.attrs.get("bound"), int)}
     if len(bounds) > 1:
         told["bound"] = -1 if min(bounds) < 0 else max(bounds)

@@ -165,7 +165,7 @@ class _Generaliser:
             raise Unlike("its statements differ from size to size")
         match first:
             case ir.Store():
-                buffer, indices = self.access(together)
+                buffer, indices = self.access(together)  # type: ignore[arg-type]
                 return ir.Store(buffer, indices, self.expr([s.value for s in together]))  # type: ignore[attr-defined]
             case ir.For(var, _, _, kind, annotations):
                 self.same([(s.var, s.kind) for s in together], "loops")  # type: ignore[attr-defined]
