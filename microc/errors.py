@@ -19,18 +19,25 @@ exit meaning
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class MicrocError(Exception):
-    """Base of all refusals. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try."""
+    """Base of all refusals. ``what`` is one sentence, ``where`` a place, ``hint`` the next thing to try.
+
+    ``details``: plain data about it, which ``--json`` prints.
+    """
 
     code = "E0000"
     exit_code = 70
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", hint: str = "", details: Mapping[str, Any] | None = None) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
         self.hint = hint
+        self.details = details or {}
 
     def __str__(self) -> str:
         lines = [f"error[{self.code}]: {self.what}"]

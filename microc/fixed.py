@@ -146,6 +146,12 @@ def round_half_away(x: Array) -> Array:
     return rounded
 
 
+def bounded(x: Array, low: Any, high: Any) -> Array:
+    """Floats brought into low..high; NaN becomes ``low``, as where C compares."""
+    found: Array = np.clip(np.where(np.isnan(x), low, x), low, high)
+    return found
+
+
 def round_half_even(x: Array) -> Array:
     """Floats to the nearest integer, ties to even (C's ``rint``, ONNX's rounding)."""
     rounded: Array = np.rint(x)

@@ -34,7 +34,8 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of the module. ``storage`` is one of ``input``, ``output``, ``const``, ``state``,
-    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial).
+    ``intermediate`` and ``workspace``; ``data`` belongs to ``const`` and ``state`` (initial);
+    a constant without is defined outside of the generated C.
 
     ``scale`` and ``zero_point`` are those of per-tensor quantisation, for the host and the reports. ``label`` is the
     source's name for it, for comments. Where the shape depends on sizes, ``shape`` is the one at their maxima, and ``extents``

@@ -6,6 +6,7 @@ venv=$1
 requirement=$2
 
 missing=
+browser=
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need cc gcc
 need clang clang
@@ -18,6 +19,9 @@ case "$requirement" in
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
+    need cmake cmake
+    need arduino-builder "arduino-builder arduino-core-avr"
+    command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || browser=chromium
     # the fuzzer's library
     ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
     ;;
@@ -26,21 +30,26 @@ command -v python3 >/dev/null 2>&1 || missing="$missing python3"
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 case " $missing " in *" gcc "*) missing="$missing libc6-dev" ;; esac
 
+if [ "$(id -u)" = 0 ]; then
+    as_root="sh -c"
+elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+    as_root="sudo -n sh -c"
+else
+    as_root=
+fi
 install() {
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+    echo "setup: installing$1" >&2
+    $as_root "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1" >&2
 }
-if [ -n "$missing" ]; then
+if [ -n "$missing$browser" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "setup: missing$missing, and there is no apt-get to install them; going on without" >&2
-    elif [ "$(id -u)" = 0 ]; then
-        echo "setup: installing$missing" >&2
-        install >&2 || echo "setup: apt-get failed; going on without" >&2
-    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
-        echo "setup: installing$missing" >&2
-        sudo -n sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing" >&2 ||
-            echo "setup: apt-get failed; going on without" >&2
+        echo "setup: missing$missing $browser, and there is no apt-get to install them; going on without" >&2
+    elif [ -z "$as_root" ]; then
+        echo "setup: missing; as root: apt-get install --no-install-recommends$missing $browser" >&2
     else
-        echo "setup: missing$missing; as root: apt-get install --no-install-recommends$missing" >&2
+        [ -z "$missing" ] || install "$missing" || echo "setup: apt-get failed; going on without" >&2
+        # by itself, for some distributions have no such package, and only one test wants it
+        [ -z "$browser" ] || install " $browser" || echo "setup: no browser; the report is tested without" >&2
     fi
 fi
 

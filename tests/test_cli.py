@@ -313,6 +313,28 @@ def test_verify_reports_a_difference(microc: Command, project: Path, tmp_path: P
         os.utime(path, (newer, newer))
     said = microc("verify", other, "--json")
     assert said.code == 1 and "differ after kernel" in said.err and "dense5" in said.data["error"]["where"]
+    found = said.data["difference"]
+    assert (found["tensor"], found["index"], found["kernel"]) == ("dense5", [0, 0], 4) and found["board"] != found[
+        "host"
+    ]
+    assert [layer["kernel"] for layer in said.data["layers"]] == [0, 1, 2, 3] and said.data["identical"] is False
+
+
+def test_verify_on_data(microc: Command, project: Path, tmp_path: Path) -> None:
+    data = tmp_path / "test.npz"
+    np.savez(data, image=digits.images(40), kind=digits.labels(40))
+    words = ("verify", project, "--data", data, "--samples", 1)
+    said = microc(*words, "--labels", "kind")
+    assert said.code == 0 and "40 of 40 answers are the host's" in said.out and "truth \\ answer" in said.out
+    np.savez(tmp_path / "y.npz", probabilities=np.zeros((40, 10), np.float32))
+    found = microc(*words, "--labels", "kind", "--expected", tmp_path / "y.npz", "--json").data["evaluation"]
+    assert found["classification"]["accuracy"] >= 0.95 and np.sum(found["classification"]["confusion"]) == 40
+    assert found["outputs"][0]["cosine"] is None and 0 < found["outputs"][0]["rmse"] < 1
+    assert microc("verify", project, "--labels", "kind").code == 2
+    assert microc(*words, "--input", data).code == 2
+    assert microc(*words, "--labels", "sort").code == 2
+    said = microc("verify", project, "--data", tmp_path / "y.npz")
+    assert said.code == 2 and "takes samples of shape Nx1x8x8x1" in said.err
 
 
 def test_lines_that_fail(microc: Command, project: Path, image: Path) -> None:

@@ -74,7 +74,7 @@ def _report(error: MicrocError, as_json: bool) -> int:
     sys.stderr.write(f"{error}\n")
     if as_json:
         fields = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
-        _write_json({"error": fields})
+        _write_json({"error": fields, **error.details})
         sys.stdout.flush()
     return error.exit_code
 

@@ -78,6 +78,10 @@ class Arguments(argparse.Namespace):
     project: Path | None
     compare: Path | None
     samples: int
+    data: Path | None
+    labels: str
+    answer: str
+    expected: Path | None
     tolerance: float
     seed: int
     action: str
@@ -293,9 +297,13 @@ def _project_commands(add: Adder) -> None:
         "firmware",
         "model.tflite --board mps2-an386 --samples 10",
         "firmware --input x.npy --port /dev/ttyACM0",
+        "firmware --data test.npz --labels labels",
+        "firmware --data test.csv --labels class --expected outputs.npz",
     )
     _source(command)
-    command.add_argument("--samples", type=int, default=3, metavar="N", help="sets of random inputs (default: 3)")
+    command.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
+    )
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
         "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
@@ -304,6 +312,23 @@ def _project_commands(add: Adder) -> None:
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
         help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+    group = command.add_argument_group("data of your own, all of which the board is given")
+    group.add_argument(
+        "--data", type=Path, metavar="PATH",
+        help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
+        "a folder of .npy files, perhaps in folders by class",
+    )  # fmt: skip
+    group.add_argument(
+        "--labels", default="", metavar="NAME|FILE",
+        help="class numbers: an array or column of the data, or a file; gives accuracy and confusion matrix",
+    )  # fmt: skip
+    group.add_argument(
+        "--answer", default="", metavar="OUTPUT", help="the output that holds the class (default: the first)"
+    )
+    group.add_argument(
+        "--expected", type=Path, metavar="FILE",
+        help="what the outputs should be (.npz by the outputs' names, .npy, .csv); gives RMSE and cosine",
     )  # fmt: skip
 
 

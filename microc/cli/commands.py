@@ -13,8 +13,9 @@ from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
 from microc.cli.exporting import export
 from microc.cli.profile import profile
-from microc.cli.session import compile_model, line, reading, run, verify
+from microc.cli.session import compile_model, line, reading, run
 from microc.cli.size import size
+from microc.cli.verify import verify
 from microc.errors import UsageError
 
 _SHOWN_SYMBOLS = 12

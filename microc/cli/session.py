@@ -1,11 +1,10 @@
-"""The commands run and verify, and what all that talk to a board need: its project, its inputs."""
+"""``microc run``, and what all commands need that talk to a board: its project, its line, its inputs."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.firmware import connect
 
     with opened_project(arguments) as project:
-        arrays = _load_inputs(arguments.inputs, project)
+        arrays = load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with connect(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
@@ -52,44 +51,6 @@ def run(arguments: Arguments) -> show.Answer:
         for t, a in zip(outputs, results, strict=True)
     ]
     return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
-
-
-def verify(arguments: Arguments) -> show.Answer:
-    """``microc verify``."""
-    from microc.driver import firmware
-    from microc.driver.verify import samples
-    from microc.driver.verify import verify as compare
-
-    with opened_project(arguments) as project:
-        given = [_load_inputs(arguments.inputs, project)] if arguments.inputs else []
-        library = firmware.host_library(project)
-        with firmware.connect(project, **line(arguments)) as device:
-            inputs = given or samples(device, arguments.samples, arguments.seed)
-            layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
-    if difference is not None:
-        raise difference.error(f"board {project.board.name}")
-    exact = all(c.error == 0 for c in layers)
-    data: dict[str, Any] = {
-        "board": project.board.name,
-        "samples": len(inputs),
-        "elements": sum(c.elements for c in layers),
-        "tolerance": arguments.tolerance,
-        "identical": exact,
-        "layers": [asdict(c) for c in layers],
-    }
-    rows = [
-        (
-            c.kernel,
-            show.layer(c.layer),
-            c.op,
-            show.count(c.elements),
-            f"within {c.error:.1e}" if c.error else "identical",
-        )
-        for c in layers
-    ]
-    text = show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
-    end = f"{project.board.name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
-    return show.Answer(data, f"{text}\n\n{end}{'every bit' if exact else 'floats within the tolerance'}")
 
 
 def progress(arguments: Arguments) -> show.Progress | None:
@@ -172,7 +133,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         yield project
 
 
-def _load_inputs(paths: list[Path], project: Project) -> list[Array]:
+def load_inputs(paths: list[Path], project: Project) -> list[Array]:
     """The arrays of .npy files, checked against the network's inputs before anything runs."""
     from microc.driver.shapes import RunShapes
 

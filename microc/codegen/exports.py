@@ -145,14 +145,14 @@ def sample(module: Module) -> tuple[Array, ...]:
 
 
 def _pattern(value: Value, number: int) -> Array:
-    steps = (np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * number) % 256
+    steps: Array = (np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * number) % 256
     if value.dtype == "bool":
-        numbers = steps % 2
+        steps = steps % 2
     elif dtypes.is_float(value.dtype):
-        numbers = (steps - 128) / 128
-    else:
-        numbers = steps if dtypes.int_range(value.dtype)[0] == 0 else steps - 128
-    return numbers.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
+        steps = (steps - 128) / 128
+    elif dtypes.int_range(value.dtype)[0] < 0:
+        steps = steps - 128
+    return steps.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
 
 
 def export_files(

@@ -178,7 +178,9 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         steps=steps,
         resets=resets,
         data_declarations=tuple(f"extern {declaration(v, space)};" for v in prefixed),
-        data_definitions=tuple("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed),
+        data_definitions=tuple(
+            "\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed if v.data is not None
+        ),
         flash_space=_flash_space(module) if space else "",
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(

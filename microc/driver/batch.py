@@ -1,6 +1,7 @@
 """Many networks as one shared library of this computer: how test suites of thousands of small models are run.
 
-One run of the C compiler builds all; every network keeps its own prefix, as it would in a firmware that holds several.
+One run of the C compiler builds all; every network keeps its own prefix, as it would in a firmware that holds several. Large
+constants are linked as they are: as C text, the weights of a network for servers would take the compiler minutes and gigabytes.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from microc.errors import InternalError, UsageError
 from microc.module import Module
 
 _ALIGN = 64
+_LARGE = 1 << 16
+"""Bytes from which on a constant is no C text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,24 @@ def build_batch(modules: Sequence[Module], optimize: str = "-O1") -> Mapping[str
     for module in modules:
         root = Path(folder.name) / module.name
         root.mkdir()
-        for name, text in network_files(module, __version__).items():
-            (root / name).write_text(text)
-        sources += [root / "model.c", root / "model_data.c"]
+        sources += _sources(module, root)
     path = compile_shared(Path(folder.name), sources, Path(folder.name) / "batch.so", optimize)
     library = ctypes.CDLL(str(path))
     return {module.name: Network(module, library, folder) for module in modules}
+
+
+def _sources(module: Module, root: Path) -> list[Path]:
+    """Write a network into its folder: what is to be compiled."""
+    large = {n for n, value in module.values.items() if value.storage == "const" and value.nbytes >= _LARGE}
+    lines = ['.section .note.GNU-stack, "", %progbits', ".section .rodata"]
+    for name in sorted(large):
+        data, symbol, path = module.values[name].data, f"{module.name}_{name}", root / f"{name}.bin"
+        if data is None:
+            raise InternalError(f"the constant {name} has no data")
+        path.write_bytes(np.ascontiguousarray(data).tobytes())
+        lines += [f".globl {symbol}", f".balign {_ALIGN}", f"{symbol}:", f'.incbin "{path}"']
+    values = {name: replace(value, data=None) if name in large else value for name, value in module.values.items()}
+    for name, text in network_files(replace(module, values=values), __version__).items():
+        (root / name).write_text(text)
+    (root / "large.s").write_text("\n".join(lines) + "\n")
+    return [root / "model.c", root / "model_data.c", *([root / "large.s"] if large else [])]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from microc.driver.control_check import Workspaces
 from microc.driver.kernel import alias_of, groups_of, schedule_group
 from microc.dtypes import Array
 from microc.errors import InternalError
@@ -121,6 +122,7 @@ class _Control:
         self.slots: list[_Slot] = []
         self.idle: list[_Slot] = []
         self.scoped: set[str] = set()
+        self.workspaces = Workspaces()
 
     def build(self) -> LoweredControl:
         graph, node = self.graph, self.node
@@ -167,7 +169,7 @@ class _Control:
             name = f"slot {len(self.slots)}"  # until its size is known
             found = _Slot(stem, ir.Buffer(name, (1,), dtype, "workspace"), size)
             self.slots.append(found)
-        return Place(found.buffer, _ZERO)
+        return Place(found.buffer, _ZERO, self.workspaces.number())
 
     def release(self, places: Iterable[Place]) -> None:
         """Nothing reads these any more: later values may lie there. In a loop, turns start anew and read nothing from before."""
@@ -186,6 +188,7 @@ class _Control:
     def copy(self, into: Place, source: Place, size: int) -> ir.Stmt:
         k = ir.Var(self.fresh("k"))
         assert into.start is not None and source.start is not None
+        self.workspaces.statement((source,), (into,))
         store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
         return ir.For(k, ir.const(size, "int32"), store)
 
@@ -198,17 +201,20 @@ class _Control:
             return self.loop(node, step.inside["body"], places, results, stem)
         condition = places[node.inputs[0]]
         assert condition.start is not None
-        sides = []
+        self.workspaces.read(condition)
+        sides, ends = [], list[dict[ir.Buffer, int]]()
         for name in ("then", "otherwise"):
             graph: Graph = node.attr(name)
             bound = {own: places[given] for own, given in zip(graph.inputs, node.inputs[1:], strict=True)}
-            made, found, kept = self.steps(graph, step.inside[name], bound, {})
-            copies = [
-                self.copy(result, found[value], graph.types[value].size)
-                for result, value in zip(results, graph.outputs, strict=True)
-            ]
+            with self.workspaces.side(ends):
+                made, found, kept = self.steps(graph, step.inside[name], bound, {})
+                copies = [
+                    self.copy(result, found[value], graph.types[value].size)
+                    for result, value in zip(results, graph.outputs, strict=True)
+                ]
             self.release(kept)
             sides.append(ir.seq(*made, *copies))
+        self.workspaces.joined(ends)
         return ir.If(condition.buffer[condition.start], sides[0], sides[1])
 
     def loop(self, node: Node, steps: Sequence[_Step], places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
@@ -225,13 +231,15 @@ class _Control:
         bound |= {own: places[n] for own, n in zip(graph.inputs[1 + carried :], node.inputs[carried:], strict=True)}
         rows: Places = {}
         for name, result in zip(graph.outputs[carried:], results[carried:], strict=True):
-            rows[name] = Place(result.buffer, _start(result) + turn * graph.types[name].size)
-        made, found, kept = self.steps(graph, steps, bound, rows)
-        made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
-        for name in graph.outputs[carried:]:
-            if found[name] != rows[name]:
-                made.append(self.copy(rows[name], found[name], graph.types[name].size))
-        made += self.next_carried(graph, results[:carried], found)
+            rows[name] = replace(result, start=_start(result) + turn * graph.types[name].size)
+        with self.workspaces.turn():
+            self.workspaces.written(number)
+            made, found, kept = self.steps(graph, steps, bound, rows)
+            made.insert(0, ir.Store(number.buffer, (_ZERO,), turn))
+            for name in graph.outputs[carried:]:
+                if found[name] != rows[name]:
+                    made.append(self.copy(rows[name], found[name], graph.types[name].size))
+            made += self.next_carried(graph, results[:carried], found)
         self.release((*kept, number))
         body = ir.seq(*made)
         if node.attr("guarded"):
@@ -279,7 +287,7 @@ class _Control:
             node = step.nodes[0]
             if step.start is not None:
                 source = self.value(graph, node.inputs[0], places)
-                places[node.outputs[0]] = Place(source.buffer, _start(source) + step.start)
+                places[node.outputs[0]] = replace(source, start=_start(source) + step.start)
                 continue
             outputs = step.kernel[0].outputs if step.kernel is not None else node.outputs
             for name in outputs:
@@ -320,6 +328,7 @@ class _Control:
         scratch = func.params[first + len(group.outputs) :]
         for own in scratch:
             at[own] = self.workspace("scratch", own.size, own.dtype)
+        self.workspaces.statement((at[own] for own in func.params[:first]), (at[own] for own in func.params[first:]))
         self.release(at[own] for own in scratch)
         return self.renamed(placed(func.body, at))
 

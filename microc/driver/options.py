@@ -99,6 +99,23 @@ class Options:
         for name in ("input_shapes", "bounds", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
+    def chosen(self) -> dict[str, str]:
+        """What differs from the defaults, in words, for reports; names of files are no part of it."""
+        default = Options()
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _UNSPOKEN}
+        return {name: _words(value) for name, value in found.items() if value != getattr(default, name)}
+
+
+_UNSPOKEN = frozenset({"name", "plugins", "dump"})
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_words(of)}" for key, of in sorted(value.items()))
+    if isinstance(value, (tuple, frozenset)):
+        return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value))
+    return str(value)
+
 
 def make_options(**values: Any) -> Options:
     """Options from keywords; UsageError for one that does not exist or has no such value.

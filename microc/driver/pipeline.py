@@ -91,7 +91,7 @@ def _compiled(
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
         found = fingerprint(made, target)
-        chosen = {**made.options, "protocol": options.protocol}
+        chosen = {**options.chosen(), **made.options, "protocol": options.protocol}
         return replace(
             made,
             fingerprint=found,

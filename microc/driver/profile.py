@@ -143,6 +143,6 @@ def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: S
 
 
 def short_layer(layer: str) -> str:
-    """A layer without the name of the model file."""
+    """A layer without the name of the model file, and of names that a converter has glued together the first."""
     start = layer.find("#")
-    return layer[start:] if start > 0 else layer
+    return (layer[start:] if start > 0 else layer).partition(";")[0]

@@ -246,7 +246,7 @@ def _layer_lines(
     made = profile.project.manifest["kernels"][kernel.kernel]["outputs"]
     shape = _shape(tensors[made[0]]) if made else ""
     share = f"{100 * kernel.share:.1f} %"
-    lines = (_cut(short_layer(kernel.layer)), _cut(kernel.op), f"{shape}  {share}".strip())
+    lines = (_cut(short_layer(kernel.layer)), _cut(kernel.op), f"{shape} \N{MIDDLE DOT} {share}" if shape else share)
     return lines, f"step {kernel.kernel}: {kernel.layer}, {kernel.op}, {shape}, {kernel.time:,} {profile.unit}, {share}"
 
 

@@ -7,7 +7,7 @@ kernel is judged by itself and no error adds up. Integers must agree in every bi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Difference:
     count: int
     elements: int
 
-    def error(self, where: str) -> VerificationError:
+    def error(self, where: str, details: Mapping[str, Any] | None = None) -> VerificationError:
         """The refusal that reports it."""
         place = f"[{', '.join(map(str, self.index))}]"
         return VerificationError(
@@ -60,6 +60,7 @@ class Difference:
             f"board, {self.host} on the host; {self.count} of {self.elements} elements differ",
             where=f"{self.layer}, sample {self.sample}, {where}",
             hint="was the firmware built from this project, with another compiler or other flags?",
+            details=details,
         )
 
 
@@ -104,7 +105,7 @@ def verify(
     """Run every kernel on both sides and compare what it wrote, right then, before a later kernel uses the memory again.
 
     ``inputs``: sets of arrays in the graph's order; state is reset once and lives from set to set. Stops at the first
-    difference. ``tolerance`` is for floats, 0 demands equal bits.
+    difference, with what was compared before it. ``tolerance`` is for floats, 0 demands equal bits.
     """
     device.reset()
     library.reset()
@@ -125,13 +126,22 @@ def verify(
                 board, host = device.read(name), library.tensor(name)
                 comparison = compare(board, host, tolerance)
                 if comparison.wrong:
-                    return (), _difference(sample, k, kernel, name, board, host, comparison)
+                    checks = _checks(kernels, elements, errors)
+                    return checks[: len(kernels) if sample else k], _difference(
+                        sample, k, kernel, name, board, host, comparison
+                    )
                 if comparison.error:
                     library.set_tensor(name, board)
                 elements[k] += board.size
                 errors[k] = max(errors[k], comparison.error)
+    return _checks(kernels, elements, errors), None
+
+
+def _checks(
+    kernels: Sequence[dict[str, Any]], elements: Sequence[int], errors: Sequence[float]
+) -> tuple[LayerCheck, ...]:
     rows = enumerate(zip(kernels, elements, errors, strict=True))
-    return tuple(LayerCheck(k, c["layer"], c["op"], tuple(c["outputs"]), n, e) for k, (c, n, e) in rows), None
+    return tuple(LayerCheck(k, c["layer"], c["op"], tuple(c["outputs"]), n, e) for k, (c, n, e) in rows)
 
 
 def _difference(

@@ -17,7 +17,7 @@ from microc.frontend.onnx_file import OnnxFile, Operator
 from microc.frontend.onnx_tensor import check_size
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 
-_CONSTANT_BYTES = 256 << 20
+_CONSTANT_BYTES = 1 << 30
 """What folding and unfolding constants may add to the file's own."""
 
 

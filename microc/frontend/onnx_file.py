@@ -86,10 +86,10 @@ class Attributes:
             raise ModelError(f"attribute {name!r} is {number}", where=self._where)
         return number
 
-    def reals(self, name: str) -> tuple[float, ...]:
-        """Float32 numbers; ModelError where they are absent."""
+    def reals(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+        """Float32 numbers; ModelError where they are absent and have no default."""
         if name not in self._found:
-            self._absent(name)
+            return self._absent(name) if default is None else default
         return tuple(float(number) for number in self._get(name, _FLOATS).floats)
 
     def text(self, name: str, default: str) -> str:

@@ -19,7 +19,7 @@ from microc.frontend.onnx_shape import given_axes, target_shape
 from microc.frontend.onnx_slice import slice_bounds, split_parts
 from microc.frontend.onnx_tensor import check_size, dtype
 
-_MAX_BYTES = 64 << 20
+_MAX_BYTES = 512 << 20
 """Largest constant that folding makes."""
 
 Fold = Callable[[Application], Array | tuple[Array, ...]]

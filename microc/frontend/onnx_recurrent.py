@@ -1,82 +1,23 @@
-"""Spellings of RNN, GRU and LSTM: the products with the data of all steps at once, then a loop over time that carries the state.
+"""Spellings of RNN, GRU and LSTM: a loop over time that carries the state.
 
+The data's products with the weights are made step by step, too, unless those of all steps take no more memory than the data.
 Source: ONNX RNN, GRU, LSTM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from microc.frontend.onnx_application import Application, Spelling
-from microc.frontend.writer import GraphWriter
-from microc.graph.ir import Attr, Graph
+from microc.frontend.onnx_cells import CELLS, FUNCTIONS, Layer, Step, Weights, finished, functions
+from microc.graph.ir import Attr
 
-_FUNCTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "sigmoid": ("sigmoid", ()),
-    "tanh": ("tanh", ()),
-    "relu": ("relu", ()),
-    "softplus": ("softplus", ()),
-    "leakyrelu": ("leaky_relu", ("alpha",)),
-    "elu": ("elu", ("alpha",)),
-}
-"""What ONNX calls a function, what we do, and which attributes it takes from ``activation_alpha``."""
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Extents of a recurrent layer, and its functions for one direction."""
-
-    code: str
-    steps: int
-    batch: int
-    units: int
-    directions: int
-    functions: tuple[str, ...]
-    clip: float
-
-
-class _Step:
-    """The body of the loop, being written: values from around it come in as constants or as fixed inputs."""
-
-    def __init__(self, application: Application, layer: Layer) -> None:
-        self.application, self.layer = application, layer
-        self.body = GraphWriter(application.loc.file)
-        self.body.at(application.loc.index, application.loc.name)
-        self.turn = self.body.input("turn", (), "int32")
-        self.fixed: list[str] = []
-
-    def carried(self, value: str, name: str) -> str:
-        kind = self.application.type(value)
-        return self.body.input(name, kind.shape, kind.dtype)
-
-    def bring(self, value: str) -> str:
-        """A value from around the loop."""
-        known, kind = self.application.builder.consts.get(value), self.application.type(value)
-        if known is not None:
-            return self.body.new_constant("weights", known)
-        self.fixed.append(value)
-        return self.body.input("fixed", kind.shape, kind.dtype)
-
-    def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
-        names = [o if isinstance(o, str) else self.body.scalar(o) for o in operands]
-        return self.body.emit(op, names, attrs)
-
-    def gate(self, value: str, k: int) -> str:
-        """Gate ``k`` of sums of all gates side by side."""
-        units, (batch, _) = self.layer.units, self.body.shape(value)
-        return self("slice", value, begin=(0, k * units), end=(batch, (k + 1) * units), strides=(1, 1))
-
-    def bend(self, k: int, value: str) -> str:
-        """Function ``k`` of the clipped value."""
-        if self.layer.clip:
-            value = self("clip", value, minimum=-self.layer.clip, maximum=self.layer.clip)
-        return self(_FUNCTIONS[self.layer.functions[k]][0], value)
 
 
 def _layer(application: Application) -> Layer:
@@ -90,10 +31,11 @@ def _layer(application: Application) -> Layer:
         application.broken(f"data of shape {shape} and weights of shape {application.shape(1)}")
     steps, batch = (shape[1], shape[0]) if attributes.flag("layout") else shape[:2]
     given = tuple(name.lower() for name in attributes.texts("activations")) or _DEFAULTS[code] * directions
-    if any(name not in _FUNCTIONS or _FUNCTIONS[name][1] for name in given) or attributes.flag("input_forget"):
-        application.refuse(f"functions {', '.join(given)}", "use sigmoid, tanh or relu")
-    units = application.shape(2)[2]
-    return Layer(code, steps, batch, units, directions, given, attributes.real("clip", 0.0))
+    if any(name not in FUNCTIONS for name in given) or len(given) != len(_DEFAULTS[code]) * directions:
+        application.broken(f"activations {', '.join(given)} in {directions} directions of {code}")
+    found = functions(given, attributes.reals("activation_alpha", ()), attributes.reals("activation_beta", ()))
+    units, forgets = application.shape(2)[2], attributes.flag("input_forget")
+    return Layer(code, steps, batch, units, directions, found, attributes.real("clip", 0.0), forgets)
 
 
 def recurrent(application: Application) -> None:
@@ -107,15 +49,7 @@ def recurrent(application: Application) -> None:
     for k in range(layer.directions):
         backwards = k == 1 or attributes.text("direction", "forward") == "reverse"
         count = len(layer.functions) // layer.directions
-        one = Layer(
-            layer.code,
-            layer.steps,
-            layer.batch,
-            layer.units,
-            layer.directions,
-            layer.functions[k * count : (k + 1) * count],
-            layer.clip,
-        )
+        one = replace(layer, functions=layer.functions[k * count : (k + 1) * count])
         parts.append(_direction(application, one, data, k, backwards, batch_first))
     _outputs(application, layer, parts, batch_first)
 
@@ -130,7 +64,9 @@ def _turned(application: Application, value: str) -> str:
 def _part(application: Application, position: int, k: int, axis: int = 0) -> str:
     """Direction ``k`` of an operand, without that axis."""
     value = application.operand(position)
-    shape = application.type(value).shape
+    shape, known = application.type(value).shape, application.builder.consts.get(value)
+    if known is not None:
+        return application.new_constant(f"{value}_{k}", np.ascontiguousarray(np.take(known, k, axis)))
     begin, end = [0] * len(shape), list(shape)
     begin[axis], end[axis] = k, k + 1
     if shape[axis] > 1:
@@ -151,28 +87,20 @@ def _direction(
     application: Application, layer: Layer, data: str, k: int, backwards: bool, batch_first: bool
 ) -> tuple[str, list[str]]:
     """One direction: the stacked rows (steps, batch, units) and the last states."""
-    weight, matrix = (
-        application.emit("transpose", (_part(application, position, k),), {"axes": (1, 0)}) for position in (1, 2)
-    )
+    weight, matrix = (_part(application, position, k) for position in (1, 2))
     if backwards:
         data = _turned(application, data)
-    sizes = application.type(weight).shape
-    flat = application.reshaped(data, (layer.steps * layer.batch, sizes[0]))
-    sums = application.emit("matmul", (flat, weight))
-    bias = _part(application, 3, k) if application.has(3) else ""
-    halves = [_cut(application, bias, sizes[1], half) if bias else "" for half in (0, 1)]
-    if bias:
-        sums = application.emit("add", (sums, halves[0]))
-    sums = application.reshaped(sums, (layer.steps, layer.batch, sizes[1]))
+    biases = _biases(application, layer, k, application.type(weight).shape[0])
     states = [_state(application, layer, 5, k, batch_first)]
     if layer.code == "LSTM":
         states.append(_state(application, layer, 6, k, batch_first))
-    step = _Step(application, layer)
+    step = Step(application, layer)
     old = [step.carried(value, name) for value, name in zip(states, ("hidden", "cell"), strict=False)]
-    now = step("gather", step.bring(sums), step.turn, axis=0)
+    now = _shares(application, step, data, weight, biases[0])
     peepholes = step.bring(_part(application, 7, k)) if layer.code == "LSTM" and application.has(7) else ""
-    new = _STEPS[layer.code](step, now, old, step.bring(matrix), step.bring(halves[1]) if bias else "", peepholes)
-    body = _finished(step, application, old, new)
+    cell = Weights(step.bring(matrix), step.bring(biases[1]) if biases[1] else "", peepholes)
+    new = CELLS[layer.code](step, now, old, cell)
+    body = finished(step, application, old, new)
     attrs: dict[str, Any] = {"body": body, "count": layer.steps, "carried": len(states), "guarded": False}
     made = [application.builder.unique(f"{application.loc.name}_{stem}") for stem in (*("last",) * len(states), "rows")]
     application.write_all("loop", (*states, *step.fixed), attrs, made)
@@ -180,75 +108,34 @@ def _direction(
     return rows, made[:-1]
 
 
+def _biases(application: Application, layer: Layer, k: int, size: int) -> tuple[str, str]:
+    """What is added to the data's products, and to the state's; one sum unless the cell takes them apart."""
+    if not application.has(3):
+        return "", ""
+    both = _part(application, 3, k)
+    data, state = (_cut(application, both, size, half) for half in (0, 1))
+    return (data, state) if layer.code == "GRU" else (application.emit("add", (data, state)), "")
+
+
 def _cut(application: Application, bias: str, size: int, half: int) -> str:
+    known = application.builder.consts.get(bias)
+    if known is not None:
+        return application.new_constant(f"{bias}_{half}", known[half * size :][:size])
     attrs: Mapping[str, Attr] = {"begin": (half * size,), "end": ((half + 1) * size,), "strides": (1,)}
     return application.emit("slice", (bias,), attrs)
 
 
-def _finished(step: _Step, application: Application, old: list[str], new: list[str]) -> Graph:
-    """The body: beyond the end of a sequence its state stays, and its rows are zero."""
-    row = new[0]
-    if application.has(4):
-        lengths = step("cast", step.bring(application.value(4)), dtype="int32")
-        inside = step.body.reshape(step("greater", lengths, step.turn), (step.layer.batch, 1))
-        new = [step("where", inside, fresh, before) for fresh, before in zip(new, old, strict=True)]
-        row = step("where", inside, row, step.body.scalar(0.0))
-    names = [*(f"next_{k}" for k in range(len(new))), "row"]
-    return step.body.graph("step", dict(zip(names, (*new, row), strict=True)))
-
-
-def _sums(step: _Step, hidden: str, matrix: str, bias: str) -> str:
-    """The state's products with all gates."""
-    product = step("matmul", hidden, matrix)
-    return step("add", product, bias) if bias else product
-
-
-def _rnn(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
-    return [step.bend(0, step("add", now, _sums(step, old[0], matrix, bias)))]
-
-
-def _gru(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
-    """Gates update, reset, hidden."""
-    (hidden,), units = old, step.layer.units
-    sums = _sums(step, hidden, matrix, bias)
-    update, reset = (step.bend(0, step("add", step.gate(now, k), step.gate(sums, k))) for k in (0, 1))
-    if step.application.operator.attributes.flag("linear_before_reset"):
-        past = step("mul", reset, step.gate(sums, 2))
-    else:
-        ends: dict[str, Attr] = {"begin": (0, 2 * units), "end": (units, 3 * units), "strides": (1, 1)}
-        past = step("matmul", step("mul", reset, hidden), step("slice", matrix, **ends))
-        if bias:
-            past = step("add", past, step("slice", bias, begin=(2 * units,), end=(3 * units,), strides=(1,)))
-    fresh = step.bend(1, step("add", step.gate(now, 2), past))
-    return [step("add", step("mul", step("sub", 1.0, update), fresh), step("mul", update, hidden))]
-
-
-def _lstm(step: _Step, now: str, old: list[str], matrix: str, bias: str, peepholes: str) -> list[str]:
-    """Gates input, output, forget, cell; peepholes input, output, forget."""
-    hidden, cell = old
-    sums = step("add", now, _sums(step, hidden, matrix, bias))
-    units = step.layer.units
-
-    def seen(k: int, state: str) -> str:
-        """Gate ``k``, and what it sees of the cell."""
-        if not peepholes:
-            return step.gate(sums, k)
-        weights = step("slice", peepholes, begin=(k * units,), end=((k + 1) * units,), strides=(1,))
-        return step("add", step.gate(sums, k), step("mul", weights, state))
-
-    enter, forget = (step.bend(0, seen(k, cell)) for k in (0, 2))
-    fresh = step.bend(1, step.gate(sums, 3))
-    following = step("add", step("mul", forget, cell), step("mul", enter, fresh))
-    leave = step.bend(0, seen(1, following))
-    bent = step(_FUNCTIONS[step.layer.functions[2]][0], following)
-    return [step("mul", leave, bent), following]
-
-
-_STEPS: Mapping[str, Callable[[_Step, str, list[str], str, str, str], list[str]]] = {
-    "RNN": _rnn,
-    "GRU": _gru,
-    "LSTM": _lstm,
-}
+def _shares(application: Application, step: Step, data: str, weight: str, bias: str) -> str:
+    """The data's products with the weights in a step; those of all steps come before the loop where they need no more memory than
+    the data."""
+    steps, batch, depth = application.type(data).shape
+    size = application.type(weight).shape[0]
+    if size > depth or steps == 1:
+        row = step("gather", step.bring(data), step.turn, axis=0)
+        return step("dense", row, step.bring(weight), *((step.bring(bias),) if bias else ()))
+    flat = application.reshaped(data, (steps * batch, depth))
+    sums = application.emit("dense", (flat, weight, bias) if bias else (flat, weight))
+    return step("gather", step.bring(application.reshaped(sums, (steps, batch, size))), step.turn, axis=0)
 
 
 def _outputs(application: Application, layer: Layer, parts: list[tuple[str, list[str]]], batch_first: bool) -> None:

@@ -52,9 +52,9 @@ class Spans:
 def spans(application: Application, kernel: tuple[int, ...], extents: tuple[int, ...], ceil_mode: bool) -> Spans:
     """The window that the attributes of a convolution or pool describe."""
     attributes, rank = application.operator.attributes, len(extents)
-    strides = _spatial(application, "strides", (1,) * rank, 1)
-    dilation = _spatial(application, "dilations", (1,) * rank, 1)
-    pads = _spatial(application, "pads", (0,) * 2 * rank, 0)
+    strides = spatial(application, "strides", (1,) * rank, 1)
+    dilation = spatial(application, "dilations", (1,) * rank, 1)
+    pads = spatial(application, "pads", (0,) * 2 * rank, 0)
     before, after = list(pads[:rank]), list(pads[rank:])
     mode = attributes.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
@@ -96,7 +96,7 @@ def _pair(values: tuple[int, ...], fill: int) -> tuple[int, int]:
     return (fill, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
-def _spatial(application: Application, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
+def spatial(application: Application, name: str, default: tuple[int, ...], lowest: int) -> tuple[int, ...]:
     values = application.operator.attributes.integers(name, default)
     if len(values) != len(default) or any(not lowest <= value <= LIMIT for value in values):
         application.broken(f"{name} is {values}")

@@ -48,7 +48,11 @@ def _graph(file: TfliteFile, name: str, input_shapes: Mapping[str, tuple[int, ..
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
     if around and builder.state:
-        raise UnsupportedError("state inside of control flow", where=f"{file.name} subgraph {around[-1]}")
+        raise UnsupportedError(
+            "state inside of control flow",
+            where=f"{file.name} subgraph {around[-1]}",
+            hint="carry it as a value of the loop, or keep recurrent layers outside of it",
+        )
     return gated(builder.graph(name), builder.gates)
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.operands import integers, normal_axis
@@ -19,6 +20,9 @@ from microc.frontend.tflite_build import Builder
 from microc.frontend.tflite_file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
+
+_CALIBRATE = "convert with a representative data set, so that all activations have scales"
+_FIX = "make it one: convert with fixed shapes and sizes, which kernels are compiled for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Application:
     def where(self) -> str:
         return f"{self.loc} {self.operator.code}"
 
-    def refuse(self, what: str, hint: str = "") -> NoReturn:
+    def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(what, where=self.where, hint=hint)
 
     def broken(self, what: str) -> NoReturn:
@@ -59,7 +63,10 @@ class Application:
         """An operand whose elements move unchanged: it has the output's dtype, quantised or not."""
         source, target = self.source(position), self.target()
         if source.type.dtype != target.type.dtype:
-            self.refuse(f"{source.type.dtype} input {position} and {target.type.dtype} output")
+            self.refuse(
+                f"{source.type.dtype} input {position} and {target.type.dtype} output",
+                "put a CAST or a QUANTIZE between them",
+            )
         return self.value(position)
 
     def operand(self, position: int, dtype: str = "", *, symmetric: bool = True) -> str:
@@ -70,7 +77,9 @@ class Application:
         source, target = self.source(position), self.target()
         wanted = dtype or target.type.dtype
         if source.type.dtype != wanted:
-            self.refuse(f"{source.type.dtype} input {position} where {wanted} is needed")
+            self.refuse(
+                f"{source.type.dtype} input {position} where {wanted} is needed", f"cast or quantise it to {wanted}"
+            )
         for tensor in (source, target):
             self._check_quantised(tensor, symmetric)
         return self.value(position)
@@ -81,17 +90,21 @@ class Application:
         if kind.dtype not in ("int8", "uint8", "int16"):
             return
         if kind.quant is None:
-            self.refuse(f"{kind.dtype} tensor {tensor.name!r} has no quantisation")
+            self.refuse(f"{kind.dtype} tensor {tensor.name!r} has no quantisation", _CALIBRATE)
         if kind.quant.axis is not None:
-            self.refuse(f"{tensor.name!r} is quantised per channel and is no weight")
+            self.refuse(f"{tensor.name!r} is quantised per channel and is no weight", "quantise activations per tensor")
         if symmetric and kind.dtype == "int16" and kind.quant.zero_point != (0,):
-            self.refuse(f"int16 tensor {tensor.name!r} has a zero point")
+            self.refuse(
+                f"int16 tensor {tensor.name!r} has a zero point", "int16 activations are symmetric: convert as int16x8"
+            )
 
     def value(self, position: int) -> str:
         """The name of input ``position``, whatever its dtype."""
         source = self.source(position)
         if source.packed and not source.constant:
-            self.refuse(f"{source.name!r} is computed in int4; only weights may be")
+            self.refuse(
+                f"{source.name!r} is computed in int4", "only constant weights may be; quantise activations to int8"
+            )
         return self.builder.value(source.index, self.where)
 
     def type(self, value: str) -> TensorType:
@@ -101,7 +114,7 @@ class Application:
         """The data of an input that must be known when compiling."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
-            self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant")
+            self.refuse(f"input {position} ({self.source(position).name!r}) is not a constant", _FIX)
         return data
 
     def integers(self, position: int) -> tuple[int, ...]:
@@ -114,7 +127,7 @@ class Application:
         if kind.dtype in ("int32", "int64"):
             return indices
         if kind.dtype not in ("int8", "int16", "uint8"):
-            self.refuse(f"{kind.dtype} indices")
+            self.refuse(f"{kind.dtype} indices", "int32 or int64 are usual")
         return self.emit("cast", (indices,), {"dtype": "int32"})
 
     def axis(self, axis: int, rank: int) -> int:
@@ -131,6 +144,13 @@ class Application:
     def new_constant(self, stem: str, data: Array, quant: Quant | None = None) -> str:
         """A constant that the file does not hold as such, under a new name made from ``stem``."""
         return self.builder.constant(self.builder.file.unique(stem), data, quant)
+
+    def filled(self, stem: str, shape: Sequence[int], number: float, dtype: str) -> str:
+        """A constant full of one number; its size is known to be reasonable before there is any memory."""
+        if any(extent < 0 for extent in shape):
+            self.broken(f"shape {tuple(shape)}")
+        self.builder.file.charge(prod(shape) * dtypes.nbytes(dtype))
+        return self.new_constant(stem, np.full(tuple(shape), number, dtypes.to_numpy(dtype)))
 
     def scalar(self, number: float) -> str:
         """A float32 constant of one element."""
@@ -169,6 +189,12 @@ class Application:
         if prod(shape) != self.type(value).size:
             self.broken(f"shape {self.type(value).shape} cannot become {tuple(shape)}")
         return self.result("reshape", (value,), {"shape": tuple(shape)}, position)
+
+    def result_constant(self, data: Array) -> None:
+        """The first output, known when compiling."""
+        target = self.target()
+        self.builder.constant(target.name, data, target.type.quant)
+        self._compare(target)
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """An operator with two outputs, the second of which is the next content of ``state``."""

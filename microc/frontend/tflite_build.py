@@ -41,6 +41,7 @@ class Builder:
 
     ``subgraph`` reads another subgraph of the file, for control flow. ``pieces`` are slices whose extents nobody knows before
     they are joined again. ``gates``: from which node on there is a condition for running, and which.
+    ``complexes``: values of floats that stand for complex tensors.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Builder:
         self.file, self.subgraph = file, subgraph
         self.pieces: dict[str, Piece] = {}
         self.gates: list[tuple[int, str]] = []
+        self.complexes: dict[str, str] = {}
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}

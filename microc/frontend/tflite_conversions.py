@@ -16,10 +16,10 @@ def quantize(application: Application) -> None:
     """QUANTIZE: floats to integers, or integers to another quantisation."""
     target, source = application.target(), application.source(0).type.dtype
     if source not in (*REAL, "int32"):
-        application.refuse(f"{source} input")
+        application.refuse(f"{source} input", "float32, or int8, uint8, int16 and int32 with a scale")
     data, quant = application.operand(0, source, symmetric=False), target.type.quant
     if quant is None or (source != "float32" and application.source(0).type.quant is None):
-        application.refuse("integers without quantisation")
+        application.refuse("integers without quantisation", "give both tensors a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
     attrs |= {"out_dtype": target.type.dtype, "rounding": "away" if source == "float32" else "double"}
     application.result("quantize", (data,), attrs)
@@ -34,9 +34,11 @@ def dequantize(application: Application) -> None:
         return
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
-        application.refuse(f"{source.type.dtype} input")
+        application.refuse(
+            f"{source.type.dtype} input", "int8, uint8, int16 and int32 with a scale, or constants of float16"
+        )
     if quant is None:
-        application.refuse(f"{source.name!r} has no quantisation")
+        application.refuse(f"{source.name!r} has no quantisation", "give it a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     application.result("dequantize", (application.value(0),), attrs)
 
@@ -50,7 +52,7 @@ def densify(application: Application) -> None:
 def cast(application: Application) -> None:
     """CAST: the stored numbers in another dtype."""
     if application.source(0).type.dtype not in MOVABLE:
-        application.refuse(f"{application.source(0).type.dtype} input")
+        application.refuse(f"{application.source(0).type.dtype} input", f"microc has {', '.join(MOVABLE)}")
     application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
 
 

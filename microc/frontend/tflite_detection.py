@@ -112,7 +112,7 @@ def _options(application: Application) -> _Options:
 def detection_post_process(application: Application) -> None:
     """Box encodings (1, N, 4 or more), class scores (1, N, C or 1 + C with a background first), anchors (N, 4)."""
     options = _options(application)
-    encodings, predictions, anchors = (application.operand(position, "float32") for position in range(3))
+    encodings, predictions, anchors = (_real(application, position) for position in range(3))
     _, boxes, depth = application.rank(encodings, 3)
     shape = application.rank(predictions, 3)
     if depth < 4 or shape[:2] != (1, boxes) or not 0 <= shape[2] - options.classes <= 1:
@@ -123,6 +123,15 @@ def detection_post_process(application: Application) -> None:
     flat = application.reshaped(predictions, (boxes, shape[2]))
     scores = flat if shape[2] == options.classes else _columns(application, flat, 1, shape[2])
     (_regular if options.regular else _fast)(application, corners, scores, options)
+
+
+def _real(application: Application, position: int) -> str:
+    """An operand as floats; LiteRT's models give bytes, too."""
+    kind = application.source(position).type
+    if kind.dtype == "float32" or kind.quant is None or kind.quant.axis is not None:
+        return application.operand(position, "float32")
+    attrs: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
+    return application.emit("dequantize", (application.value(position),), attrs)
 
 
 def _decoded(application: Application, encodings: str, anchors: str, options: _Options) -> str:

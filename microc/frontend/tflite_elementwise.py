@@ -12,6 +12,7 @@ from microc.fixed import quantize_multiplier
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import (
     FLOAT,
+    ONE_SCALE,
     PLAIN,
     QUANTISED,
     REAL,
@@ -72,7 +73,7 @@ def extremum(op: str) -> Spelling:
         _check_plain(application)
         kinds = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
         if application.target().type.dtype in QUANTISED and len(kinds) != 1:
-            application.refuse("operands and output are quantised differently")
+            application.refuse("operands and output are quantised differently", ONE_SCALE)
         application.result(op, (application.operand(0), application.operand(1)), rounding(application))
 
     return Spelling(spell, (*REAL, *PLAIN))
@@ -81,7 +82,10 @@ def extremum(op: str) -> Spelling:
 def _check_plain(application: Application) -> None:
     """TFLite computes with 32- and 64-bit integers as they are stored, whatever scale the file gives them."""
     if application.target().type.dtype in PLAIN and application.target().type.quant is not None:
-        application.refuse(f"{application.target().type.dtype} tensors with a scale")
+        application.refuse(
+            f"{application.target().type.dtype} tensors with a scale",
+            "32- and 64-bit integers stand for themselves: take it away",
+        )
 
 
 _ADD_N_SHIFT = 20
@@ -94,8 +98,8 @@ def add_n(application: Application) -> None:
     if len(values) < 2:
         application.broken("one operand")
     if any(kind.shape != kinds[0].shape or kind.quant != kinds[0].quant for kind in kinds):
-        application.refuse("operands of several shapes or scales")
-    if target.dtype != "float32":
+        application.refuse("operands of several shapes or scales", "write the sum as several ADD")
+    if target.dtype == "int8":
         _add_bytes(application, values)
         return
     total = values[0]
@@ -112,7 +116,7 @@ def _add_bytes(application: Application, values: list[str]) -> None:
     zero, half = kind.quant.zero_point[0], 1 << _ADD_N_SHIFT - 1
     bound = (len(values) + 1) * 255 * half
     if bound >= 1 << 31:
-        application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits")
+        application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits", "add them in groups")
     stacked = application.emit("concat", [application.reshaped(v, (1, *kind.shape)) for v in values], {"axis": 0})
     start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": "", "out_dtype": "int32"}
     total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
@@ -174,7 +178,7 @@ def l2_normalization(application: Application) -> None:
     """L2_NORMALIZATION over the last axis."""
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation(application, code):
-        application.refuse("a fused activation")
+        application.refuse("a fused activation", "make the activation an operator of its own")
     application.result("l2_normalize", (application.operand(0),), rounding(application))
 
 
@@ -182,11 +186,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ABS": unary("abs", (*FLOAT, "int8", "int16", "int32")),
     "ADD": binary("add", "AddOptions", (*REAL, *PLAIN)),
     "ATAN2": binary("atan2", dtypes=FLOAT),
-    "ADD_N": Spelling(add_n, _INT8),
+    "ADD_N": Spelling(add_n, (*_INT8, "int32")),
     "BITWISE_XOR": stored("bit_xor", _BITS),
     "CEIL": unary("ceil"),
     "COS": unary("cos"),
-    "DIV": binary("div", "DivOptions", (*_INT8, "int32")),
+    "DIV": binary("div", "DivOptions", (*REAL, "int32")),
     "ELU": unary("elu", _INT8, {"alpha": 1.0}),
     "EXP": unary("exp", _SIGNED),
     "FLOOR": unary("floor"),
@@ -194,13 +198,13 @@ SPELLINGS: Mapping[str, Spelling] = {
     "FLOOR_MOD": stored("floor_mod", (*_SIGNED, *PLAIN)),
     "GELU": Spelling(gelu),
     "HARD_SWISH": unary("hard_swish", _BYTES),
-    "L2_NORMALIZATION": Spelling(l2_normalization, _INT8),
+    "L2_NORMALIZATION": Spelling(l2_normalization, _BYTES),
     "LEAKY_RELU": Spelling(leaky_relu),
     "LOG": unary("log", _SIGNED),
     "LOGISTIC": unary("sigmoid", REAL),
     "MAXIMUM": extremum("maximum"),
     "MINIMUM": extremum("minimum"),
-    "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN)),
+    "MUL": binary("mul", "MulOptions", (*REAL, *PLAIN, "uint32")),
     "NEG": unary("neg", (*FLOAT, *PLAIN)),
     "POW": binary("pow", dtypes=FLOAT),
     "PRELU": Spelling(prelu),

@@ -111,7 +111,11 @@ class TfliteFile:
             self.version = int(self._model.Version())
             self.subgraphs = int(self._model.SubgraphsLength())
             if self.version != 3:
-                raise UnsupportedError(f"TFLite schema version {self.version}; only 3 is known", where=file_name)
+                raise UnsupportedError(
+                    f"TFLite schema version {self.version}",
+                    where=file_name,
+                    hint="only 3 is known: convert the model again with a converter of today",
+                )
             if not subgraph < self.subgraphs:
                 raise ModelError(f"the model has no subgraph {subgraph}", where=file_name)
             self._graph = self._model.Subgraphs(subgraph)
@@ -205,7 +209,11 @@ class TfliteFile:
             holder = self._model.Buffers(buffer)
             length = int(holder.DataLength())
             if holder.Offset() > 1:
-                raise UnsupportedError("constants are stored outside the flatbuffer", where=where)
+                raise UnsupportedError(
+                    "constants are stored outside the flatbuffer",
+                    where=where,
+                    hint="export a model of less than 2 GB, as one flatbuffer",
+                )
             kind = self._types.get(table.Type(), f"type_{table.Type()}")
             dtype = _DTYPES.get(kind, kind.lower())
             variable = bool(table.IsVariable())
@@ -248,7 +256,11 @@ class TfliteFile:
         with reading(where):
             raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
         if not dtypes.is_valid(tensor.type.dtype):
-            raise UnsupportedError(f"a constant of {tensor.type.dtype}", where=where)
+            raise UnsupportedError(
+                f"a constant of {tensor.type.dtype}",
+                where=where,
+                hint="strings, complex numbers and resources stay on the host: cut the model behind them",
+            )
         if tensor.sparse:
             return self._read_sparse(tensor, raw, where)
         expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
@@ -266,7 +278,8 @@ class TfliteFile:
     def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
         """A sparse constant, made dense."""
         if tensor.packed or tensor.type.dtype == "bool":
-            raise UnsupportedError(f"a sparse constant of {'int4' if tensor.packed else 'bool'}", where=where)
+            kind = "int4" if tensor.packed else "bool"
+            raise UnsupportedError(f"a sparse constant of {kind}", where=where, hint="store it dense")
         with reading(where):
             table = self._graph.Tensors(tensor.index).Sparsity()
         self.charge(_TABLE_COST + _ELEMENT_COST * tensor.type.size)

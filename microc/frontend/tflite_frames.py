@@ -66,6 +66,10 @@ def framer(application: Application) -> None:
     if length % step or size < step:
         application.broken(f"frames of {size} every {step} of {length} samples")
     late, count = -(-size // step) - 1, length // step
+    if count * size > _MOST:
+        application.refuse(
+            f"{count} frames of {size} samples in a call", f"give fewer at once; at most {_MOST} samples"
+        )
     joined = _behind(application, data, size - step if prefill else late * step)
     places = (np.arange(count)[:, None] * step + np.arange(size)).astype(np.int32)
     frames = application.emit("gather", (joined, application.new_constant("frames", places)), {"axis": 1})

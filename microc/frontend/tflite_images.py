@@ -22,6 +22,7 @@ from microc.frontend.tflite_spelling import (
 )
 from microc.graph.ir import Attr
 
+_MOST = 1 << 15
 _ONE = 1 << 10
 """One in the fixed point that TFLite resizes integers with."""
 
@@ -85,8 +86,8 @@ def resize_bilinear(application: Application) -> None:
 def _sizes(application: Application, data: str) -> tuple[int, int]:
     application.rank(data, 4)
     sizes = application.integers(1)
-    if len(sizes) != 2 or min(sizes) < 1:
-        application.broken(f"resizing to {sizes}")
+    if len(sizes) != 2 or not 1 <= min(sizes) <= max(sizes) <= _MOST:
+        application.broken(f"resizing to {sizes}; sides have 1..{_MOST} pixels")
     return sizes[0], sizes[1]
 
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
-from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, Spelling, check_alike
 
-_MOST = 1 << 24
+_MOST = 1 << 20
 _SMALL = 1 << 16
 """Elements of a filled tensor that is stored; larger ones are filled while running."""
 
 
 def shape_of(application: Application) -> None:
     """SHAPE: every shape is known when compiling."""
-    _constant(application, np.array(application.type(application.value(0)).shape, application.target().type.dtype))
+    application.result_constant(np.array(application.type(application.value(0)).shape, application.target().type.dtype))
 
 
 def rank_of(application: Application) -> None:
     """RANK: the number of axes."""
-    _constant(application, np.array(len(application.type(application.value(0)).shape), application.target().type.dtype))
+    application.result_constant(
+        np.array(len(application.type(application.value(0)).shape), application.target().type.dtype)
+    )
 
 
 def range_of(application: Application) -> None:
@@ -32,9 +34,9 @@ def range_of(application: Application) -> None:
         application.broken("a range without a start, a limit or a step")
     count = (float(limit[0]) - float(start[0])) / float(step[0])
     if not count <= _MOST:
-        application.refuse(f"a range of {count} elements")
+        application.refuse(f"a range of {count} elements", f"microc makes ranges of up to {_MOST}")
     numbers = start[0] + np.arange(max(int(np.ceil(count)), 0)) * step[0]
-    _constant(application, numbers.astype(application.target().type.dtype))
+    application.result_constant(numbers.astype(application.target().type.dtype))
 
 
 def fill(application: Application) -> None:
@@ -44,8 +46,8 @@ def fill(application: Application) -> None:
     if any(extent < 0 for extent in shape) or application.type(value).size != 1:
         application.broken(f"shape {shape} filled with {application.type(value).shape} values")
     known = application.builder.consts.get(value)
-    if known is not None and int(np.prod(shape)) <= _SMALL:
-        _constant(application, np.full(shape, known.reshape(-1)[0], known.dtype))
+    if known is not None and prod(shape) <= _SMALL:
+        application.result_constant(np.full(shape, known.reshape(-1)[0], known.dtype))
     else:
         application.result("broadcast_to", (application.reshaped(value, ()),), {"shape": shape})
 
@@ -53,7 +55,7 @@ def fill(application: Application) -> None:
 def zeros_like(application: Application) -> None:
     """ZEROS_LIKE: stored zeros in the shape of the operand."""
     kind = application.type(application.value(0))
-    _constant(application, np.zeros(kind.shape, application.target().type.dtype))
+    application.result_constant(np.zeros(kind.shape, application.target().type.dtype))
 
 
 def broadcast_args(application: Application) -> None:
@@ -63,13 +65,7 @@ def broadcast_args(application: Application) -> None:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         application.broken(f"shapes {shapes[0]} and {shapes[1]} do not broadcast")
-    _constant(application, np.array(shape, application.target().type.dtype))
-
-
-def _constant(application: Application, data: Array) -> None:
-    """The output, known when compiling."""
-    target = application.target()
-    application.builder.constant(target.name, data, target.type.quant)
+    application.result_constant(np.array(shape, application.target().type.dtype))
 
 
 SPELLINGS: Mapping[str, Spelling] = {

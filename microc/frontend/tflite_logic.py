@@ -18,9 +18,9 @@ def comparison(op: str) -> Spelling:
     def spell(application: Application) -> None:
         first, second = (application.source(position).type for position in (0, 1))
         if first.dtype != second.dtype or first.dtype not in _COMPARED:
-            application.refuse(f"{first.dtype} and {second.dtype} operands")
+            application.refuse(f"{first.dtype} and {second.dtype} operands", f"both of one of {', '.join(_COMPARED)}")
         if any(kind.quant is not None and kind.quant.axis is not None for kind in (first, second)):
-            application.refuse("operands quantised per channel")
+            application.refuse("operands quantised per channel", "quantise activations per tensor")
         operands = (application.value(0), application.value(1))
         application.result(op, operands, {"rounding": "double"})
 
@@ -51,7 +51,7 @@ def arg(op: str) -> Spelling:
     def spell(application: Application) -> None:
         data = application.value(0)
         if application.type(data).dtype not in (*FLOAT, *QUANTISED, *PLAIN):
-            application.refuse(f"{application.type(data).dtype} input")
+            application.refuse(f"{application.type(data).dtype} input", "float32, int8, uint8, int16, int32 or int64")
         (axis,) = application.integers(1)[:1] or (0,)
         axis = application.axis(axis, len(application.type(data).shape))
         attrs: Mapping[str, Attr] = {"axis": axis, "out_dtype": application.target().type.dtype}

@@ -42,7 +42,7 @@ def _by_integers(application: Application, data: str, adjoint: bool, asymmetric:
     tensor, weight = application.source(1), application.constant(1)
     quant = tensor.type.quant
     if quant is None:
-        application.refuse(f"int8 weights {tensor.name!r} without quantisation")
+        application.refuse(f"int8 weights {tensor.name!r} without quantisation", "give them scales")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
     if weight.ndim != 2 or quant.axis not in (None, int(not adjoint)) or len(application.type(data).shape) < 2:
         real = application.emit(

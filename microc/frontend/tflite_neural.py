@@ -99,7 +99,9 @@ def svdf(application: Application) -> None:
     bias = layer_bias(application, 3, filters // rank)
     memory = application.source(4)
     if not memory.variable:
-        application.refuse(f"the state {memory.name!r} is not a variable tensor")
+        application.refuse(
+            f"the state {memory.name!r} is not a variable tensor", "mark it is_variable, as converters do"
+        )
     if prod(memory.type.shape) != prod(application.type(data).shape[:1]) * filters * taps:
         application.broken(f"state of shape {memory.type.shape} for {filters} filters of {taps} taps")
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
@@ -148,7 +150,7 @@ def softmax(application: Application) -> None:
     fields = application.operator.options.fields("SoftmaxOptions")
     source, target = application.source(0).type.dtype, application.target().type.dtype
     if source != target and (source, target) != ("int8", "int16"):
-        application.refuse(f"{source} input and {target} output")
+        application.refuse(f"{source} input and {target} output", "one dtype, or int8 data and int16 probabilities")
     data = application.operand(0, source, symmetric=source == target)
     axis = len(application.rank(data, 1, 2, 3, 4)) - 1
     beta = fields.real("Beta") if application.operator.options.kind else 1.0
@@ -199,12 +201,18 @@ def layer_weights(application: Application, position: int, *, axis: int, order: 
     tensor, dtype = application.source(position), application.target().type.dtype
     kind = tensor.type
     if kind.dtype not in _WEIGHT_DTYPES[dtype]:
-        application.refuse(f"{kind.dtype} weights and {dtype} output")
+        application.refuse(
+            f"{kind.dtype} weights and {dtype} output",
+            f"{dtype} layers take weights of {' or '.join(_WEIGHT_DTYPES[dtype])}",
+        )
     data = application.constant(position)
     if kind.dtype != "float32" and kind.quant is None:
-        application.refuse(f"{kind.dtype} weights {tensor.name!r} without quantisation")
+        application.refuse(f"{kind.dtype} weights {tensor.name!r} without quantisation", "give them scales")
     if kind.quant and kind.quant.axis not in (None, axis):
-        application.refuse(f"weights quantised along axis {kind.quant.axis} instead of {axis}")
+        application.refuse(
+            f"weights quantised along axis {kind.quant.axis} instead of {axis}",
+            "per output channel, or per tensor",
+        )
     name, quant = tensor.name, kind.quant
     if order:
         if data.ndim != len(order):
@@ -223,7 +231,10 @@ def layer_bias(application: Application, position: int, channels: int) -> tuple[
         return ()
     tensor, dtype = application.source(position), application.target().type.dtype
     if tensor.type.dtype not in _BIAS_DTYPES[dtype]:
-        application.refuse(f"{tensor.type.dtype} bias and {dtype} output")
+        application.refuse(
+            f"{tensor.type.dtype} bias and {dtype} output",
+            f"{dtype} layers take a bias of {' or '.join(_BIAS_DTYPES[dtype])}",
+        )
     data = application.constant(position)
     if data.size != channels:
         application.broken(f"bias of shape {data.shape} for {channels} channels")

@@ -18,10 +18,12 @@ from microc.frontend import (
     tflite_places,
     tflite_recurrent,
     tflite_reductions,
+    tflite_rnn,
     tflite_segments,
     tflite_shapes,
     tflite_signal,
     tflite_slices,
+    tflite_spectra,
     tflite_variables,
     tflite_volumes,
 )
@@ -46,21 +48,33 @@ SPELLINGS: Registry[Spelling] = Registry(
         **tflite_places.SPELLINGS,
         **tflite_recurrent.SPELLINGS,
         **tflite_reductions.SPELLINGS,
+        **tflite_rnn.SPELLINGS,
         **tflite_segments.SPELLINGS,
         **tflite_shapes.SPELLINGS,
         **tflite_signal.SPELLINGS,
         **tflite_slices.SPELLINGS,
+        **tflite_spectra.SPELLINGS,
         **tflite_variables.SPELLINGS,
         **tflite_volumes.SPELLINGS,
     },
 )
 """Custom operators go by ``CUSTOM:<code>``; plugins extend them for a while."""
 
+_RECURRENT = "use LSTM cells (UNIDIRECTIONAL_SEQUENCE_LSTM), or unroll the layer when converting (Keras: unroll=True)"
+_SIZE = "its result is as large as data say; give it a fixed size (top-k, a mask), or leave it to the application"
 _HINTS = (
+    ("CUSTOM:ethos-u", "compiled for an NPU by Vela: give microc the model as it was before"),
+    ("CUSTOM:Flex", "a TensorFlow operator: convert with TFLITE_BUILTINS only, or teach it to microc with --plugin"),
     ("CUSTOM:", "a custom operator exists only in the program it was made for: teach it to microc with --plugin"),
     ("STABLEHLO_", "export through the TFLite converter instead of StableHLO"),
-    ("UNIDIRECTIONAL_SEQUENCE_RNN", "unroll the recurrent layers when converting (Keras: unroll=True)"),
-    ("", "replace the operator in the model, or cut the model before it"),
+    ("BIDIRECTIONAL_", _RECURRENT),
+    ("LSTM", _RECURRENT),
+    ("WHERE", _SIZE),
+    ("UNIQUE", _SIZE),
+    ("HASHTABLE", "tables of strings stay on the host: cut the model behind them"),
+    ("RANDOM_", "give the numbers to the network as an input"),
+    ("MULTINOMIAL", "give the numbers to the network as an input"),
+    ("", "replace the operator in the model, or cut the model before it (--outputs)"),
 )
 
 

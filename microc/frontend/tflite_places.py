@@ -40,7 +40,10 @@ def embedding_lookup(application: Application) -> None:
         application.result("gather", (table, indices), {"axis": 0})
         return
     if kind.quant is None or kind.quant.axis not in (None, 0) or target.dtype != "float32":
-        application.refuse(f"a table of {kind.dtype} and {target.dtype} output")
+        application.refuse(
+            f"a table of {kind.dtype} and {target.dtype} output",
+            "a table of the output's dtype, or of int8 with scales",
+        )
     rows = application.emit("gather", (table, indices), {"axis": 0})
     scale, zero = (np.array(x, np.float32) for x in (kind.quant.scale, kind.quant.zero_point))
     real = application.emit("cast", (rows,), {"dtype": "float32"})

@@ -24,6 +24,7 @@ _VARIANTS = (9, 10, 11, 16, 17, 20, 21, 22, 23)
 """Operands of peepholes, projections and layer normalisation, which TFLite Micro has not."""
 _HIDDEN, _CELL = 18, 19
 _TANH = 4
+_PLAIN_CELL = "use a plain LSTM cell, which is what TFLite Micro has, or unroll the layer when converting"
 _NAMES = ("hidden", "cell", "data")
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "int16": ("int8",)}
 
@@ -43,9 +44,11 @@ def lstm(application: Application) -> None:
     """UNIDIRECTIONAL_SEQUENCE_LSTM of floats, or of int8 or int16 data with int8 weights."""
     fields = application.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
     if any(application.has(position) for position in _VARIANTS):
-        application.refuse("peepholes, a projection or layer normalisation")
+        application.refuse("peepholes, a projection or layer normalisation", _PLAIN_CELL)
     if fields.integer("FusedActivationFunction") != _TANH:
-        application.refuse(f"the activation number {fields.integer('FusedActivationFunction')}")
+        application.refuse(
+            f"the activation number {fields.integer('FusedActivationFunction')}", "tanh is what TFLite Micro has"
+        )
     data = application.operand(0)
     time_major = bool(fields.integer("TimeMajor"))
     first, second, depth = application.rank(data, 3)
@@ -68,7 +71,9 @@ def lstm(application: Application) -> None:
         stacked = application.emit("transpose", (stacked,), {"axes": (1, 0, 2)})
     shape = (steps, batch, units) if time_major else (batch, steps, units)
     if (target.type.dtype, target.type.quant) != (kinds[0].dtype, kinds[0].quant):
-        application.refuse("an output that is quantised otherwise than the state")
+        application.refuse(
+            "an output that is quantised otherwise than the state", "give both one scale, as the converter does"
+        )
     application.result_reshape(stacked, shape)
 
 
@@ -82,11 +87,16 @@ def _weights(application: Application, depth: int) -> _Weights:
         for position in positions:
             kind = application.source(position).type
             if kind.shape != (*units, *columns) or kind.dtype not in _WEIGHT_DTYPES[dtype]:
-                application.refuse(f"weights {kind.dtype} {kind.shape} for {dtype} data of depth {depth}")
+                application.refuse(
+                    f"weights {kind.dtype} {kind.shape} for {dtype} data of depth {depth}",
+                    f"{dtype} cells take {' or '.join(_WEIGHT_DTYPES[dtype])} weights (units, depth)",
+                )
             arrays.append(application.constant(position))
             if kind.dtype != "float32":
                 if kind.quant is None or kind.quant.axis is not None or any(kind.quant.zero_point):
-                    application.refuse("weights that have no single scale, or a zero point")
+                    application.refuse(
+                        "weights that have no single scale, or a zero point", "quantise each matrix per tensor"
+                    )
                 scales += [kind.quant.scale[0]] * units[0]
         if len({array.dtype for array in arrays}) > 1:
             application.refuse("weights of float32 and int8 in one cell", "quantise all weights of the layer, or none")
@@ -108,9 +118,12 @@ def _state(application: Application, position: int, shape: tuple[int, int]) -> s
     memory, dtype = application.source(position), application.target().type.dtype
     wanted = "int16" if position == _CELL and dtype != "float32" else dtype
     if not memory.variable or memory.type.dtype != wanted or int(np.prod(memory.type.shape)) != shape[0] * shape[1]:
-        application.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}")
+        application.refuse(
+            f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}",
+            f"a variable tensor of {wanted} {shape}",
+        )
     if wanted != "float32" and memory.type.quant is None:
-        application.refuse(f"the state {memory.name!r} has no quantisation")
+        application.refuse(f"the state {memory.name!r} has no quantisation", "give it a scale")
     kind = TensorType(shape, wanted, memory.type.quant)
     return application.builder.define_state(memory.name, kind, None, application.where)
 

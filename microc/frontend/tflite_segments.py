@@ -17,7 +17,7 @@ _REDUCTIONS = ("add", "mul", "max", "min")
 def scatter_nd(application: Application) -> None:
     """SCATTER_ND: updates added into zeros of a constant shape."""
     indices, updates, shape = application.value(0), application.moved(1), application.integers(2)
-    zeros = application.new_constant("zeros", np.zeros(shape, application.target().type.dtype))
+    zeros = application.filled("zeros", shape, 0, application.target().type.dtype)
     application.result("scatter_nd", (zeros, application.index(indices), updates), {"reduction": "add"})
 
 
@@ -54,7 +54,7 @@ def _segments(application: Application, reduction: str, count: int) -> None:
     low, high = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)) if real else dtypes.int_range(dtype)
     neutral = {"add": 0, "mul": 1, "max": low, "min": high}[reduction]
     rest = shape[len(places) :]
-    start = application.new_constant("start", np.full((count + 1, *rest), neutral, dtype))
+    start = application.filled("start", (count + 1, *rest), neutral, dtype)
     flat = application.reshaped(numbers, (int(np.prod(places)), 1))
     kind = application.type(numbers).dtype
     none, last = (application.new_constant("segment", np.array(n, kind)) for n in (0, count))

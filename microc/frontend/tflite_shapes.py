@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import MOVABLE, Spelling, activation, check_alike
+from microc.graph.ir import Attr
 
-_MAX_TILES = 64
+_ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
 
 def reshape(application: Application) -> None:
@@ -42,16 +44,36 @@ def concatenation(application: Application) -> None:
     """CONCATENATION along one axis, of operands with the output's quantisation."""
     fields = application.operator.options.fields("ConcatenationOptions")
     if activation(application, fields.integer("FusedActivationFunction")):
-        application.refuse("a fused activation")
+        application.refuse("a fused activation", "make the activation an operator of its own")
     if any(application.source(k).name in application.builder.pieces for k in range(len(application.operator.inputs))):
         _replaced_element(application)
         return
     values = [application.moved(position) for position in range(len(application.operator.inputs))]
     if not values:
         application.broken("input 0 is missing")
-    check_alike(application, range(len(values)))
+    if application.target().type.dtype == "uint8":
+        values = [_rescaled(application, value) for value in values]
+    else:
+        check_alike(application, range(len(values)))
     axis = application.axis(fields.integer("Axis"), len(application.type(values[0]).shape))
     application.result("concat", values, {"axis": axis})
+
+
+def _rescaled(application: Application, value: str) -> str:
+    """uint8 with the output's scale, to which LiteRT's concatenation brings its operands."""
+    own, quant = application.type(value).quant, application.target().type.quant
+    if own == quant or own is None or quant is None:
+        return value
+    attrs: dict[str, Attr] = {"scale": own.scale, "zero_point": own.zero_point, "axis": None}
+    real = application.emit("dequantize", (value,), attrs)
+    attrs = {
+        "scale": quant.scale,
+        "zero_point": quant.zero_point,
+        "axis": None,
+        "out_dtype": "uint8",
+        "rounding": "away",
+    }
+    return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
 
 
 def _replaced_element(application: Application) -> None:
@@ -61,14 +83,14 @@ def _replaced_element(application: Application) -> None:
     """
     pieces = application.builder.pieces
     if len(application.operator.inputs) != 3:
-        application.refuse("slices of computed size")
+        application.refuse("slices of computed size", _ONE_ELEMENT)
     first, last = (pieces.get(application.source(k).name) for k in (0, 2))
     item = application.value(1)
     if first is None or last is None or first.data != last.data or application.source(1).name in pieces:
-        application.refuse("slices of computed size")
+        application.refuse("slices of computed size", _ONE_ELEMENT)
     start = application.builder.consts.get(first.begin)
     if start is None or start.any() or last.begin in application.builder.consts:
-        application.refuse("slices of computed size")
+        application.refuse("slices of computed size", _ONE_ELEMENT)
     application.result("dynamic_update_slice", (first.data, item, first.size), {})
 
 
@@ -91,15 +113,13 @@ def tile(application: Application) -> None:
     """TILE: the tensor repeated along every axis."""
     data, multiples = application.moved(0), application.integers(1)
     shape = application.type(data).shape
-    if len(multiples) != len(shape) or not all(1 <= multiple <= _MAX_TILES for multiple in multiples):
-        application.refuse(f"multiples {multiples} of shape {shape}")
-    repeated = [axis for axis, multiple in enumerate(multiples) if multiple > 1]
-    for axis in repeated[:-1]:
-        data = application.emit("concat", (data,) * multiples[axis], {"axis": axis})
-    if repeated:
-        application.result("concat", (data,) * multiples[repeated[-1]], {"axis": repeated[-1]})
-    else:
-        application.result_reshape(data, shape)
+    if len(multiples) != len(shape) or min(multiples, default=1) < 0:
+        application.broken(f"multiples {multiples} of shape {shape}")
+    check_alike(application, [0])
+    apart = [extent for size in shape for extent in (1, size)]
+    wide = tuple(extent for pair in zip(multiples, shape, strict=True) for extent in pair)
+    data = application.emit("broadcast_to", (application.reshaped(data, apart),), {"shape": wide})
+    application.result_reshape(data, [multiple * size for multiple, size in zip(multiples, shape, strict=True)])
 
 
 def transpose(application: Application) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import Piece
 from microc.frontend.tflite_spelling import MOVABLE, Spelling
@@ -61,8 +63,12 @@ def slice_(application: Application) -> None:
     end = tuple(
         extent if count == -1 else first + count for first, count, extent in zip(begin, size, shape, strict=True)
     )
-    if any(not 0 <= first < last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
+    if any(not 0 <= first <= last <= extent for first, last, extent in zip(begin, end, shape, strict=True)):
         application.broken(f"begin {begin} and size {size} leave shape {shape}")
+    if begin and any(first == last for first, last in zip(begin, end, strict=True)):
+        sizes = [last - first for first, last in zip(begin, end, strict=True)]
+        application.result_constant(np.zeros(sizes, application.target().type.dtype))
+        return
     application.result("slice", (data,), {"begin": begin, "end": end, "strides": (1,) * len(shape)})
 
 
@@ -106,6 +112,9 @@ def strided_slice(application: Application) -> None:
             (extents[axis] - 1 - first, extents[axis] - 1 - last, -step) if step < 0 else (first, last, step)
             for axis, (first, last, step) in enumerate(ranges)
         ]
+    if 0 in shape:
+        application.result_constant(np.zeros(shape, application.target().type.dtype))
+        return
     first, last, steps = (tuple(entry[i] for entry in ranges) for i in range(3))
     attrs: dict[str, Attr] = {"begin": first, "end": last, "strides": steps}
     if masks.new_axis or masks.shrink_axis:
@@ -161,9 +170,7 @@ def _one_range(application: Application, first: int, last: int, stride: int, ext
     first, last = (bound + extent if bound < 0 else bound for bound in (first, last))
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     first, last = min(max(first, low), high), min(max(last, low), high)
-    if (last - first) * stride <= 0:
-        application.refuse(f"a slice without elements, {first} to {last} of {extent}")
-    return first, last, stride
+    return (first, last, stride) if (last - first) * stride > 0 else (0, 0, 1)
 
 
 def _along(shape: tuple[int, ...], axis: int, first: int, last: int) -> dict[str, Attr]:

@@ -72,6 +72,8 @@ def _vector(kind: int, table: Any) -> Array:
 def dense(values: Array, shape: Sequence[int], sparsity: Sparsity, where: str) -> Array:
     """The whole tensor, zero where nothing is stored; ModelError where the description makes no sense."""
     rank, levels = len(shape), sparsity.levels
+    if not rank:
+        raise ModelError("a sparse tensor without axes", where=where)
     if sorted(sparsity.order) != list(range(rank + len(sparsity.blocks))) or len(levels) != len(sparsity.order):
         raise ModelError(f"a sparse tensor of shape {tuple(shape)} traversed as {sparsity.order}", where=where)
     if any(not 0 <= dimension < rank for dimension in sparsity.blocks):

@@ -17,6 +17,7 @@ PLAIN = ("int32", "int64")
 REAL = FLOAT + QUANTISED
 MOVABLE = DTYPES
 
+ONE_SCALE = "give them one scale and zero point, as converters do, or put a QUANTIZE before the operator"
 _NO_ATTRS: Mapping[str, Attr] = {}
 _ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6", "tanh")
 
@@ -32,11 +33,11 @@ class Spelling:
 def activation(application: Application, code: int) -> str:
     """TFLite's ActivationFunctionType as our ``activation`` attribute."""
     if not 0 <= code < len(_ACTIVATIONS):
-        application.refuse(f"the fused activation number {code}")
+        application.refuse(f"the fused activation number {code}", "relu, relu6, relu_n1_to_1 and tanh are known")
     name = _ACTIVATIONS[code]
     dtype = application.target().type.dtype
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
-        application.refuse(f"a fused {name} on {dtype} tensors")
+        application.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
     return name
 
 
@@ -91,7 +92,7 @@ def check_alike(application: Application, positions: Sequence[int]) -> None:
     """Moved elements keep their meaning only where operands and output share one quantisation."""
     target = application.target().type
     if target.dtype in QUANTISED and any(application.source(i).type.quant != target.quant for i in positions):
-        application.refuse("operands and output are quantised differently")
+        application.refuse("operands and output are quantised differently", ONE_SCALE)
 
 
 def explicit_padding(

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from microc.errors import UnsupportedError
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_file import Operator, TfliteFile
-from microc.frontend.tflite_spelling import REAL, Spelling
+from microc.frontend.tflite_spelling import MOVABLE, Spelling
 
 
 def _key(operator: Operator) -> str:
@@ -66,7 +65,10 @@ def call_once(application: Application) -> None:
         elif operator.code == "ASSIGN_VARIABLE" and len(operator.inputs) == 2:
             _initialise(application, file, handles, operator.inputs)
         else:
-            application.refuse(f"{operator.code} in the subgraph that initialises variables")
+            application.refuse(
+                f"{operator.code} in the subgraph that initialises variables",
+                "variables start as constants: assign these there",
+            )
 
 
 def _initialise(
@@ -77,7 +79,7 @@ def _initialise(
         application.broken("an assignment to no variable in the subgraph that initialises variables")
     tensor = file.tensor(index)
     if not tensor.constant:
-        raise UnsupportedError(f"{tensor.name!r} is not a constant", where=application.where)
+        application.refuse(f"{tensor.name!r} is not a constant", "variables start as constants: assign these there")
     application.builder.variables.initial[key] = file.array(tensor)
 
 
@@ -92,6 +94,6 @@ def _variable(application: Application) -> str:
 SPELLINGS: Mapping[str, Spelling] = {
     "ASSIGN_VARIABLE": Spelling(assign_variable, ()),
     "CALL_ONCE": Spelling(call_once, ()),
-    "READ_VARIABLE": Spelling(read_variable, REAL),
+    "READ_VARIABLE": Spelling(read_variable, MOVABLE),
     "VAR_HANDLE": Spelling(var_handle, ("resource",)),
 }

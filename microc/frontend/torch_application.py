@@ -17,6 +17,12 @@ from microc.graph.ir import Attr
 _NO_ATTRS: Mapping[str, Attr] = {}
 
 
+def numbers(x: Any, count: int) -> tuple[int, ...]:
+    """A number for every axis."""
+    found = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
+    return tuple(found * count if len(found) == 1 else found)
+
+
 @dataclass(frozen=True)
 class Application:
     """Arguments by the names of the operator's schema: values of the graph are strings, known tensors are PyTorch's."""

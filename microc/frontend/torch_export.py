@@ -13,16 +13,28 @@ from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
-from microc.frontend import torch_moves, torch_nn, torch_norm, torch_ops, torch_recurrent
+from microc.frontend import (
+    torch_math,
+    torch_moves,
+    torch_nn,
+    torch_norm,
+    torch_ops,
+    torch_places,
+    torch_pool,
+    torch_recurrent,
+)
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
 
 SPELLINGS: Mapping[str, Spelling] = {
     **torch_ops.SPELLINGS,
+    **torch_math.SPELLINGS,
     **torch_moves.SPELLINGS,
     **torch_nn.SPELLINGS,
     **torch_norm.SPELLINGS,
+    **torch_places.SPELLINGS,
+    **torch_pool.SPELLINGS,
     **torch_recurrent.SPELLINGS,
 }
 """By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""

@@ -1,4 +1,4 @@
-"""Spellings of ATen's operators that move elements: views, slices, joins, gathers, paddings, constants of a shape."""
+"""Spellings of ATen's operators that move elements: views, slices, joins, paddings, constants of a shape."""
 
 from __future__ import annotations
 
@@ -110,23 +110,6 @@ def pad(a: Application) -> str:
     return a.emit("pad", (x,), {"padding": padding, "value": float(a.argument("value", 0) or 0)})
 
 
-def embedding(a: Application) -> str:
-    return a.emit("gather", (a.operand("weight"), a.operand("indices")), {"axis": 0})
-
-
-def index_select(a: Application) -> str:
-    return a.emit("gather", (a.operand("self"), a.operand("index")), {"axis": int(a.argument("dim"))})
-
-
-def index(a: Application) -> str:
-    """index by one tensor along one axis, the others whole."""
-    x, places = a.operand("self"), a.argument("indices")
-    given = [axis for axis, place in enumerate(places) if place is not None]
-    if len(given) != 1:
-        a.refuse("indices along several axes")
-    return a.emit("gather", (x, a.value(places[given[0]])), {"axis": given[0]})
-
-
 def to_dtype(a: Application) -> str:
     return a.cast(a.operand("self"), a.result_dtype())
 
@@ -147,12 +130,9 @@ SPELLINGS: Mapping[str, Spelling] = {
     "contiguous": same,
     "detach": same,
     "dropout": same,
-    "embedding": embedding,
     "expand": expand,
     "flatten": view,
     "full_like": filled,
-    "index": index,
-    "index_select": index_select,
     "lift_fresh_copy": same,
     "ones_like": filled,
     "permute": permute,

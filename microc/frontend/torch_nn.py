@@ -1,4 +1,4 @@
-"""Spellings of ATen's layers: convolutions, products, pools, attention, resizing, quantisation."""
+"""Spellings of ATen's layers: convolutions, products, attention, resizing, quantisation."""
 
 from __future__ import annotations
 
@@ -9,38 +9,36 @@ from typing import Any
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.torch_application import Application, Spelling
+from microc.frontend.torch_application import Application, Spelling, numbers
 from microc.graph.ir import Attr
 
 
-def _ints(x: Any, count: int) -> tuple[int, ...]:
-    """A number for every axis."""
-    found = [int(n) for n in x] if isinstance(x, Sequence) and not isinstance(x, str) else [int(x)]
-    return tuple(found * count if len(found) == 1 else found)
-
-
 def convolution(a: Application) -> str:
-    """conv1d and conv2d (also as ``convolution``); a transposed one where its operator exists."""
+    """conv1d, conv2d, conv3d (also as ``convolution``); a transposed one over one or two axes."""
     x = a.argument("input")
     data, weight, bias = a.value(x), a.operand("weight"), a.argument("bias")
-    rank = len(a.shape(data)) - 2
-    if len(a.shape(weight)) != rank + 2 or rank not in (1, 2):
-        a.refuse(f"a convolution of {rank} spatial axes", "microc has one and two")
-    strides, dilation = (_ints(a.argument(name, 1), rank) for name in ("stride", "dilation"))
+    rank, single = len(a.shape(weight)) - 2, len(a.shape(data)) == len(a.shape(weight)) - 1
+    if single:
+        data = a.reshaped(data, (1, *a.shape(data)))
+    strides, dilation = (numbers(a.argument(name, 1), rank) for name in ("stride", "dilation"))
     padding = _padding(a, a.shape(weight)[2:], dilation)
+    transposed = bool(a.argument("transposed", False))
+    if rank > 2 and transposed:
+        a.refuse(f"a transposed convolution of {rank} spatial axes", "microc has one and two")
     if rank == 1:
         data = a.reshaped(data, (*a.shape(data)[:2], 1, a.shape(data)[2]))
         weight = _flat_weight(a, weight)
         strides, dilation, padding = (1, *strides), (1, *dilation), (0, padding[0], 0, padding[1])
     operands = (data, weight) if bias is None else (data, weight, a.value(bias))
     groups = int(a.argument("groups", 1))
-    if a.argument("transposed", False):
+    if transposed:
         made = _transposed(a, operands, strides, padding, dilation, groups, rank)
     else:
         attrs: Mapping[str, Attr] = {
-            "strides": strides, "dilation": dilation, "padding": padding, "groups": groups, "layout": "NCHW", "rounding": "even"
+            "strides": strides, "dilation": dilation, "padding": padding, "groups": groups
         }  # fmt: skip
-        made = a.emit("conv2d", operands, attrs)
+        image: Mapping[str, Attr] = {"layout": "NCHW", "rounding": "even"}
+        made = a.emit("convolution", operands, attrs) if rank > 2 else a.emit("conv2d", operands, {**attrs, **image})
     return a.reshaped(made, a.result_shape())
 
 
@@ -60,7 +58,7 @@ def _padding(a: Application, kernel: Sequence[int], dilation: Sequence[int]) -> 
     if padding == "same":
         whole = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         return (*(w // 2 for w in whole), *(w - w // 2 for w in whole))
-    return _ints(padding, len(kernel)) * 2
+    return numbers(padding, len(kernel)) * 2
 
 
 def _transposed(
@@ -76,7 +74,7 @@ def _transposed(
     weight = a.write.consts.get(operands[1])
     if weight is None:
         a.refuse("weights that are not known when compiling")
-    extra = _ints(a.argument("output_padding", 0), rank)
+    extra = numbers(a.argument("output_padding", 0), rank)
     extra = (0, *extra) if rank == 1 else extra
     inputs, each = weight.shape[:2]
     moved = weight.reshape(groups, inputs // groups, each, *weight.shape[2:]).transpose(0, 2, 3, 4, 1)
@@ -124,67 +122,14 @@ def matmul(a: Application) -> str:
     """mm, bmm, matmul."""
     second = next(a.argument(name) for name in ("mat2", "other") if a.argument(name) is not None)
     x = a.operand("self")
-    if len(a.shape(x)) == 1 or (second.dim() if isinstance(second, a.torch.Tensor) else len(a.shape(second))) == 1:
-        a.refuse("a product with a vector", "give it a second axis")
-    return product(a, x, second)
-
-
-def pool(op: str) -> Spelling:
-    """Pools over one or two spatial axes; ``ceil_mode`` only where it changes nothing."""
-
-    def spell(a: Application) -> Any:
-        x = a.operand("self")
-        rank = 1 if a.name.endswith("1d") else 2
-        kernel = _ints(a.argument("kernel_size"), rank)
-        strides = _ints(a.argument("stride") or kernel, rank)
-        padding = _ints(a.argument("padding", 0), rank)
-        if any(d != 1 for d in _ints(a.argument("dilation", 1) or 1, rank)):
-            a.refuse("a dilated pool")
-        if a.argument("divisor_override") is not None:
-            a.refuse("a divisor of its own")
-        shape = a.shape(x)
-        wanted = a.result_shape(0 if a.name.endswith("indices") else None)
-        flat = (1,) * (4 - len(shape)) + shape if rank == 2 else (*(1,) * (3 - len(shape)), *shape[:-1], 1, shape[-1])
-        if rank == 1:
-            kernel, strides, padding = (1, *kernel), (1, *strides), (0, *padding)
-        out = (1, *wanted[-1:]) if rank == 1 else wanted[-2:]
-        missing = [
-            (o - 1) * s + k - extent - 2 * p
-            for o, s, k, extent, p in zip(out, strides, kernel, flat[-2:], padding, strict=True)
-        ]
-        if any(more > 0 for more in missing) and op == "avg_pool2d":
-            a.refuse("an average with ceil_mode")
-        after = tuple(p + max(more, 0) for p, more in zip(padding, missing, strict=True))
-        attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": (*padding, *after), "layout": "NCHW"}
-        if op == "avg_pool2d":
-            attrs["count_include_pad"] = bool(a.argument("count_include_pad", True))
-        made = a.reshaped(a.emit(op, (a.reshaped(x, flat),), {**attrs, "rounding": "even"}), wanted)
-        return (made, "") if a.name.endswith("indices") else made
-
-    return spell
-
-
-def adaptive_average(a: Application) -> str:
-    """To one element a mean; to a divisor of the extents a pool."""
-    return _adaptive(a, "mean", "avg_pool2d", a.result_shape())
-
-
-def adaptive_max(a: Application) -> tuple[str, str]:
-    return _adaptive(a, "max", "max_pool2d", a.result_shape(0)), ""
-
-
-def _adaptive(a: Application, whole: str, part: str, wanted: tuple[int, ...]) -> str:
-    x = a.operand("self")
-    shape, count = a.shape(x), 1 if a.name.endswith("1d") else 2
-    spatial, out = shape[-count:], wanted[-count:]
-    if all(extent == 1 for extent in out):
-        axes = tuple(range(len(shape) - count, len(shape)))
-        return a.emit(whole, (x,), {"axes": axes, "keepdims": True})
-    if any(extent % o for extent, o in zip(spatial, out, strict=True)) or count == 1 or len(shape) != 4:
-        a.refuse(f"an adaptive pool from {spatial} to {out}")
-    kernel = tuple(extent // o for extent, o in zip(spatial, out, strict=True))
-    attrs: Mapping[str, Attr] = {"kernel": kernel, "strides": kernel, "padding": (0, 0, 0, 0), "layout": "NCHW"}
-    return a.emit(part, (x,), attrs)
+    rank = second.dim() if isinstance(second, a.torch.Tensor) else len(a.shape(second))
+    if len(a.shape(x)) > 1 and rank > 1:
+        return product(a, x, second)
+    # Vectors are matrices of one row, or of one column.
+    row = a.reshaped(x, (1, *a.shape(x))) if len(a.shape(x)) == 1 else x
+    held = a.value(second)
+    column = a.reshaped(held, (*a.shape(held), 1)) if rank == 1 else held
+    return a.reshaped(a.emit("matmul", (row, column)), a.result_shape())
 
 
 def attention(a: Application) -> str:
@@ -284,22 +229,16 @@ def _parameters(a: Application) -> tuple[tuple[float, ...], tuple[int, ...], int
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "_adaptive_avg_pool2d": adaptive_average,
-    "adaptive_avg_pool1d": adaptive_average,
-    "adaptive_max_pool2d": adaptive_max,
     "addmm": addmm,
-    "avg_pool1d": pool("avg_pool2d"),
-    "avg_pool2d": pool("avg_pool2d"),
     "bmm": matmul,
     "conv1d": convolution,
     "conv2d": convolution,
+    "conv3d": convolution,
     "convolution": convolution,
     "dequantize_per_channel": dequantize,
     "dequantize_per_tensor": dequantize,
     "linear": linear,
     "matmul": matmul,
-    "max_pool2d": pool("max_pool2d"),
-    "max_pool2d_with_indices": pool("max_pool2d"),
     "mm": matmul,
     "quantize_per_channel": quantize,
     "quantize_per_tensor": quantize,

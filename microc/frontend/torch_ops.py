@@ -21,7 +21,7 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
     """Arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
 
     def spell(a: Application) -> str:
-        x, y = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+        x, y = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
         alpha = a.argument("alpha", 1)
         if alpha not in (1, None):
             y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
@@ -31,10 +31,10 @@ def binary(op: str, *, swapped: bool = False) -> Spelling:
 
 
 def comparison(op: str) -> Spelling:
-    return lambda a: a.emit(op, _pair(a, a.argument("self"), a.argument("other")))
+    return lambda a: a.emit(op, pair(a, a.argument("self"), a.argument("other")))
 
 
-def _pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+def pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
     """Both operands in one dtype: the one given, else the one that PyTorch promotes them to."""
     if not dtype:
         tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
@@ -52,10 +52,10 @@ def _as(a: Application, x: Any, dtype: str) -> str:
 def divide(a: Application) -> str:
     """div, rounded down or to zero where it says so."""
     mode = a.argument("rounding_mode")
-    pair = _pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    both = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
     if mode == "floor":
-        return a.emit("floor_div", pair)
-    quotient = a.emit("div", pair)
+        return a.emit("floor_div", both)
+    quotient = a.emit("div", both)
     return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncated(a, quotient)
 
 
@@ -86,16 +86,17 @@ def power(a: Application) -> str:
         return a.emit("mul", (x, x))
     if exponent == 0.5 and isinstance(x, str):
         return a.emit("sqrt", (x,))
-    return a.emit("pow", _pair(a, x, exponent))
+    return a.emit("pow", pair(a, x, exponent))
 
 
 def clamp(a: Application) -> str:
-    """clamp, hardtanh, clamp_min and clamp_max with numbers as bounds."""
+    """clamp, hardtanh, clamp_min and clamp_max."""
     x = a.operand("self")
     names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
     low, high = (a.argument(name) for name in names)
     if any(isinstance(bound, str) or hasattr(bound, "shape") for bound in (low, high)):
-        a.refuse("bounds that are tensors")
+        x = x if low is None else a.emit("maximum", pair(a, x, low, a.result_dtype()))
+        return x if high is None else a.emit("minimum", pair(a, x, high, a.result_dtype()))
     if low == 0 and high is None:
         return a.emit("relu", (x,))
     most = float(np.finfo(np.float32).max)
@@ -133,14 +134,6 @@ def hard_sigmoid(a: Application) -> str:
     return a.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
 
 
-def exponential_less_one(a: Application) -> str:
-    return a.emit("sub", (a.emit("exp", (a.operand("self"),)), a.value(1.0)))
-
-
-def logarithm_of_one_more(a: Application) -> str:
-    return a.emit("log", (a.emit("add", (a.operand("self"), a.value(1.0))),))
-
-
 def reciprocal(a: Application) -> str:
     return a.emit("div", (a.value(1.0), a.operand("self")))
 
@@ -176,7 +169,7 @@ def extreme(op: str, of_two: str, place: str) -> Spelling:
 
     def spell(a: Application) -> Any:
         if a.argument("other") is not None:
-            return a.emit(of_two, _pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+            return a.emit(of_two, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
         x, dim = a.operand("self"), a.argument("dim")
         if dim is None:
             return a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
@@ -217,19 +210,6 @@ def variance(a: Application) -> str:
     return a.emit("mul", (total, a.value(1 / max(count - (1 if correction is None else correction), 1e-30))))
 
 
-def norm(a: Application) -> str:
-    """linalg_vector_norm of order 1, 2 or infinity."""
-    x, order = a.operand("self"), float(a.argument("ord", 2))
-    rank, dims = len(a.shape(x)), a.argument("dim")
-    axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
-    over: Mapping[str, Attr] = {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}
-    if order == 2:
-        return a.emit("sqrt", (a.emit("sum", (a.emit("mul", (x, x)),), over),))
-    if order not in (1, math.inf):
-        a.refuse(f"a norm of order {order}")
-    return a.emit("sum" if order == 1 else "max", (a.emit("abs", (x,)),), over)
-
-
 def place_of(op: str) -> Spelling:
     def spell(a: Application) -> str:
         x, dim = a.operand("self"), a.argument("dim")
@@ -242,7 +222,7 @@ def place_of(op: str) -> Spelling:
 
 
 def where(a: Application) -> str:
-    x, y = _pair(a, a.argument("self"), a.argument("other"))
+    x, y = pair(a, a.argument("self"), a.argument("other"))
     return a.emit("where", (a.operand("condition"), x, y))
 
 
@@ -266,7 +246,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "eq": comparison("equal"),
     "erf": unary("erf"),
     "exp": unary("exp"),
-    "expm1": exponential_less_one,
     "flip": flip,
     "floor": unary("floor"),
     "floor_divide": binary("floor_div"),
@@ -278,9 +257,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "hardtanh": clamp,
     "le": comparison("less_equal"),
     "leaky_relu": leaky,
-    "linalg_vector_norm": norm,
     "log": unary("log"),
-    "log1p": logarithm_of_one_more,
     "logical_and": comparison("logical_and"),
     "logical_not": unary("logical_not"),
     "logical_or": comparison("logical_or"),

@@ -23,6 +23,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
 from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
 from microc.ops.conv_input import WORD, padded_input, patch
+from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.pairs import pair_packing, paired_product
 from microc.ops.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
@@ -53,13 +54,13 @@ def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, .
     g = geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
     top, left, bottom, right = g.padding
     padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
-    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, -1)
+    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, weight.shape[-1])
     shape = (g.batch, g.out_height, g.out_width, g.groups)
     total = np.zeros((*shape, g.out_channels // g.groups))
     for y, x in np.ndindex(*g.kernel):
         rows = slice(y * g.dilation[0], y * g.dilation[0] + (g.out_height - 1) * g.strides[0] + 1, g.strides[0])
         columns = slice(x * g.dilation[1], x * g.dilation[1] + (g.out_width - 1) * g.strides[1] + 1, g.strides[1])
-        taps = padded[:, rows, columns].reshape(*shape, -1)
+        taps = padded[:, rows, columns].reshape(*shape, g.channels // g.groups)
         total += np.einsum("nyxgi,goi->nyxgo", taps, grouped[:, :, y, x], optimize=True)
     result = total.reshape(*shape[:3], g.out_channels)
     dtype = dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)
@@ -84,6 +85,11 @@ def compute(call: OpCall) -> te.Tensor:
         return winograd.compute(g, attrs, data, weight, bias)
     if attrs["algorithm"] == "pairs":
         return _paired(g, attrs, data, weight, bias)
+    if attrs["algorithm"] == "nibbles":
+        depth = even(g.depth)
+        direct = g.direct and depth == g.depth
+        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
+        return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
     if g.groups == 1:
         depth = padded_depth(g.depth, data, weight, dtype, call.target)
         direct = g.direct and depth == g.depth
@@ -111,7 +117,15 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
-    and ``unsigned`` data where the core has nothing of that kind."""
+    and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits."""
+    g, attrs = geometry({**DEFAULTS, **call.attrs}, *(o.type.shape for o in call.operands[:2] if o)), call.attrs
+    data, weight = call.operands[:2]
+    assert data is not None and weight is not None
+    small = g.groups == 1 and suits_nibbles(data, weight, str(attrs.get("out_dtype")))
+    return (*_algorithms(call), "nibbles") if small else _algorithms(call)
+
+
+def _algorithms(call: OpCall) -> tuple[str, ...]:
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
     lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0

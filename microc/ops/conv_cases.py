@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,15 @@ def cases() -> Iterable[Case]:
     yield _case((2, 5, 7, 4), 8, (3, 3), groups=4, padding=odd, strides=(2, 2), pad_value=127, algorithm="unsigned")
     yield _case((1, 12, 1, 3), 3, (5, 1), groups=3, padding=(2, 0, 2, 0), pad_value=-128, algorithm="unsigned")
     yield _case((1, 6, 7, 3), 3, (3, 5), groups=3, bias=False, dilation=(2, 1), algorithm="unsigned")
+    for k, size in enumerate((5, 4)):
+        for case in (
+            _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm="nibbles"),
+            _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm="nibbles"),
+            _case((1, 7, 6, size), 3, (3, 1), "int16 int8", strides=(2, 1), bias=False, algorithm="nibbles"),
+        ):
+            shape = case.types[1].shape
+            small = (np.arange(np.prod(shape)) * 7 % 16 - 8).astype(np.int8).reshape(shape)
+            yield replace(case, arrays=(None, small, *case.arrays[2:]))
     dynamic = (TensorType((1, 4, 4, 3), "int16"), TensorType((2, 3, 3, 3), "int16"))
     yield Case({**DEFAULTS, "out_dtype": "int64"}, dynamic, name="computed weights")
     depthwise = (TensorType((1, 4, 4, 3), "int8"), TensorType((6, 3, 3, 1), "int8"))

@@ -198,7 +198,8 @@ def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any],
     """Weights (O, H, W, I) as (O * phases, taps, taps, I): by group, row and column of the block, output; the taps reversed."""
     outputs, rows, columns, depth = weight.shape
     high, wide = (axis.taps * axis.stride for axis in axes)
-    spread = np.full((outputs, high, wide, depth), quant.zero_point[0] if quant else 0, weight.dtype)
+    zero = np.reshape(quant.zero_point if quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
+    spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
     (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in axes)
     spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
     groups, (y, x) = attrs["groups"], axes

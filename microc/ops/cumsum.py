@@ -20,7 +20,7 @@ from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, 
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.concat import first_operand
-from microc.ops.functions import NUMBERS, compute_dtype
+from microc.ops.functions import NUMBERS, compute_dtype, wrapping
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.scaling import Output, Scale, double_rounded
 from microc.ops.surface import through_float
@@ -63,10 +63,12 @@ def _loops(
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x,), (out,) = operands, results
+        if 0 in sizes:
+            return ir.seq()
         n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
         total, value = Buffer("total", (1,), start.dtype, "register"), Var("value", start.dtype)
         place = sizes[1] - 1 - k if attrs["reverse"] else k
-        add = ir.Store(total, (zero,), ir.binary(combine, total[0], value))
+        add = ir.Store(total, (zero,), wrapping(combine, total[0], value))
         store = ir.Store(out, (n, place, i), result(total[0]))
         steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
         step = ir.Let(value, term(x[n, place, i]), steps)

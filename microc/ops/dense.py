@@ -17,6 +17,7 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.conv import matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.products import Product, legalize_product
 from microc.ops.quads import quad_packing, quad_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
@@ -34,6 +35,8 @@ def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     data, weight = types[0].shape, types[1].shape
     if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
         raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
+    if 0 in weight:
+        raise ModelError(f"dense with weights of shape {weight}", hint="a layer has one unit and one input at least")
     if len(types) > 2 and types[2].size != weight[0]:
         raise ModelError(f"a bias of {types[2].size} elements for {weight[0]} units")
     return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
@@ -56,6 +59,9 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
         return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("thumb1"))
+    if call.attrs.get("algorithm") == "nibbles":
+        terms = data.tensor((rows, depth)) if depth % 2 == 0 else _padded_rows(data, rows, depth, even(depth))
+        return nibble_product(terms, weight, depth, None if bias is None else bias.tensor((bias.type.size,)))
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     padded = padded_depth(depth, data, weight, dtype, call.target)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
@@ -64,11 +70,14 @@ def _dense_compute(call: OpCall) -> te.Tensor:
 
 
 def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
-    """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time."""
+    """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time; ``nibbles``
+    where weights have four bits."""
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
-    plain = call.target.multiplies_alone and call.attrs.get("out_dtype") == "int32"
-    return ("direct", "quads") if plain and quad_packing(data, weight, bias) else ("direct",)
+    total = str(call.attrs.get("out_dtype"))
+    quads = call.target.multiplies_alone and total == "int32" and quad_packing(data, weight, bias)
+    small = suits_nibbles(data, weight, total)
+    return ("direct", *(("quads",) if quads else ()), *(("nibbles",) if small else ()))
 
 
 def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
@@ -113,6 +122,15 @@ def _dense_cases() -> Iterable[Case]:
         for algorithm in ("direct", "quads"):
             attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
             yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
+    rng = np.random.default_rng(4)
+    for rows, depth, units in ((1, 21, 8), (3, 40, 4), (2, 1, 3)):
+        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
+        small = rng.integers(-8, 8, (units, depth)).astype(np.int8)
+        attrs = {**DENSE, "out_dtype": "int32", "algorithm": "nibbles"}
+        bias = np.arange(units, dtype=np.int32) * 977 - 1000
+        yield Case(attrs, operands, (1,), (None, small), 0.0, f"nibbles {rows} {depth} {units}")
+        biased = (*operands, TensorType((units,), "int32"))
+        yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"nibbles {rows} {depth} {units} with bias")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 

@@ -15,7 +15,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import round_half_away
+from microc.fixed import bounded, round_half_away
 from microc.graph.ir import TensorType
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.scaling import to_integer
@@ -35,7 +35,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     made, scales = [], []
     for row in arrays[0].reshape(attrs["rows"], -1):
-        low, high = min(row.min(), np.float32(0)), max(row.max(), np.float32(0))
+        low, high = (f.reduce(row, initial=np.float32(0)) for f in (np.fmin, np.fmax))  # of what is no NaN
         values, scale = (_symmetric if attrs["symmetric"] else _asymmetric)(row, low, high)
         made.append(values)
         scales.append(scale)
@@ -48,7 +48,7 @@ def _symmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np
     if reach == 0:
         return np.zeros_like(row), np.float32(1)
     steps = row * (np.float32(_MOST) / reach)
-    return np.clip(round_half_away(steps), -_MOST, _MOST), reach / np.float32(_MOST)
+    return bounded(round_half_away(steps), -_MOST, _MOST), reach / np.float32(_MOST)
 
 
 def _asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, np.float32]:
@@ -59,7 +59,7 @@ def _asymmetric(row: Array, low: np.float32, high: np.float32) -> tuple[Array, n
     zero = -128 - below if 128 + abs(below) < _MOST + abs(above) else _MOST - above
     nudged = float(np.clip(np.floor(abs(zero) + 0.5) * np.sign(zero), -128, _MOST))
     steps = np.float32(nudged) + row * (np.float32(1) / np.float32(scale))
-    return np.clip(round_half_away(steps), -128, _MOST) - nudged, np.float32(scale)
+    return bounded(round_half_away(steps), -128, _MOST) - nudged, np.float32(scale)
 
 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:

@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.functions import wrapping
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -35,7 +36,7 @@ def _extents(attrs: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> dict[
             known = found.get(label, 1)
             if 1 not in (known, extent) and known != extent:
                 raise ModelError(f"einsum of {known} and {extent} elements along one label")
-            found[label] = max(known, extent)
+            found[label] = extent if known == 1 else known
     return found
 
 
@@ -71,11 +72,14 @@ def _compute(call: OpCall) -> te.Tensor:
         for tensor, labels in zip(tensors, attrs["inputs"], strict=True):
             pairs = zip(labels, tensor.shape, strict=True)
             value: Expr = tensor[tuple(ir.const(0, "int32") if e == 1 else where[label] for label, e in pairs)]
-            product = value if product is None else product * value
+            product = value if product is None else wrapping("mul", product, value)
         assert product is not None
-        return te.sum_reduce(product, *axes) if axes else product
+        return te.sum_reduce(ir.cast(wide, product), *axes) if axes else product
 
-    return te.compute(call.out_types[0].shape, element, "acc" if axes else "product")
+    dtype, shape = call.out_types[0].dtype, call.out_types[0].shape
+    wide = f"u{dtype}" if dtype in ("int32", "int64") else dtype  # integers wrap around
+    found = te.compute(shape, element, "acc" if axes else "product")
+    return found if found.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, found[i]), "wrapped")
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:

@@ -13,7 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.functions import compute_dtype
+from microc.ops.functions import compute_dtype, wrapping
 from microc.ops.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -116,7 +116,7 @@ def _compute_scatter(call: OpCall) -> te.Tensor:
         value: Expr = new[index]
         if reduction:
             pair = (ir.cast(compute, out[place]), ir.cast(compute, value))
-            value = ir.cast(kind.dtype, ir.binary(reduction, *pair))
+            value = ir.cast(kind.dtype, wrapping(reduction, *pair))
         update = ir.loops(zip(index, indices.type.shape, strict=True), ir.Store(out, place, value))
         return ir.seq(copy, update)
 

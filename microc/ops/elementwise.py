@@ -1,6 +1,6 @@
 """Operators on one element, or on two that broadcast: activations, arithmetic, ``cast``. Their functions are in ``functions.py``.
 
-Integer arithmetic must not overflow int32 (int64); 8- and 16-bit results wrap. Quantised applications become ``lookup``
+Integers wrap around, as in numpy; a quotient by zero is zero. Quantised applications become ``lookup``
 (8 bits), ``qadd`` and ``qmul``, a ``clip`` of the stored integers, or go through floats.
 """
 
@@ -72,7 +72,7 @@ def _unary_cases(function: Unary) -> Iterable[Case]:
         if dtypes.is_float(dtype):
             continue
         least, most = dtypes.int_range(dtype)
-        edges = [least + (function.name in ("abs", "neg")), least + 1, least + 2, 0, 1, 7, most - 1, most]
+        edges = [least, least + 1, least + 2, 0, 1, 7, most - 1, most]
         x = np.array(edges, dtypes.to_numpy(dtype))
         yield Case(attrs, (TensorType(x.shape, dtype),), arrays=(x,), name=dtype)
 
@@ -178,12 +178,17 @@ def _binary_cases(function: Binary) -> Iterable[Case]:
         types = (TensorType((3, 3), "float32"), TensorType((1,), "float32"))
         x = np.linspace(0.0, 9.0, 9, dtype=np.float32).reshape(3, 3)
         yield Case(attrs, types, (1,), (x, np.array([exponent], np.float32)), function.tolerance, f"to the {exponent}")
+    for shapes in _SHAPES[2:5] if "int32" in function.dtypes else ():
+        types = tuple(TensorType(s, "int32") for s in shapes)
+        a, b = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
+        yield Case(attrs, types, arrays=(a - 3, b + 1), name=f"int32 {shapes}")
     for dtype in function.dtypes:
         if dtypes.is_float(dtype):
             continue
-        least, _ = dtypes.int_range(dtype)
-        a = np.array([-7 if least else 7, 7, 100, 0, 3], dtypes.to_numpy(dtype))
-        b = np.array([2, 5 if not least else -2, 3, 9, 1], dtypes.to_numpy(dtype))
+        least, most = dtypes.int_range(dtype)
+        signed = least < 0
+        a = np.array([-7 if signed else 7, 7, 100, 0, 3, least, least, most, most], dtypes.to_numpy(dtype))
+        b = np.array([2, -2 if signed else 5, 3, 9, 1, -signed, most, most, 0], dtypes.to_numpy(dtype))
         yield Case(attrs, (TensorType(a.shape, dtype), TensorType(b.shape, dtype)), arrays=(a, b), name=dtype)
 
 
@@ -233,18 +238,37 @@ def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         x = ir.cast("float32", x)
     if dtype == "bool" and x.dtype != "bool":
         return ir.cast(compute_dtype(x.dtype), x).ne(0)
+    if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
+        return _to_integer(dtype, x)
     return ir.cast(dtype, x if dtype not in dtypes.HALF else ir.cast("float32", x))
 
 
+def _to_integer(dtype: str, x: Expr) -> Expr:
+    """The number without its fraction, in 32 bits at least: beyond their range the range's end, of NaN zero. What is narrower
+    takes the lowest bits of that, as numpy and TFLite have it on common machines."""
+    if dtypes.info(dtype).bits < 32:
+        return ir.cast(dtype, _to_integer("int32", x))
+    low, high = dtypes.int_range(dtype)
+    beyond = ir.select(x <= float(low), ir.const(low, dtype), ir.const(0, dtype))
+    return ir.select(x >= float(high + 1), ir.const(high, dtype), ir.select(x > float(low), ir.cast(dtype, x), beyond))
+
+
 def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, dtype = arrays[0], attrs["dtype"]
     with np.errstate(all="ignore"):
-        return (arrays[0].astype(dtypes.to_numpy(attrs["dtype"])),)
+        if not (dtypes.is_float(x.dtype.name) and dtypes.is_integer(dtype)):
+            return (x.astype(dtypes.to_numpy(dtype)),)
+        first = dtype if dtypes.info(dtype).bits >= 32 else "int32"
+        (low, high), wide = dtypes.int_range(first), x.astype(np.float64)
+        inside = np.where((wide > low) & (wide < high + 1), wide, 0).astype(dtypes.to_numpy(first))
+        kept = np.where(wide >= high + 1, high, np.where(wide <= low, low, inside)).astype(first)
+        return (kept.astype(dtypes.to_numpy(dtype)),)
 
 
 def _cast_cases() -> Iterable[Case]:
-    floats = np.array([0.0, 1.9, -1.9, 100.5, -100.5], np.float32)
-    for dtype in ("int8", "int16", "int32", "int64", "bool", "float32"):
-        yield Case({"dtype": dtype}, (TensorType((5,), "float32"),), arrays=(floats,), name=f"float32_to_{dtype}")
+    floats = np.array([0.0, 1.9, -1.9, 100.5, -100.5, -128.5, 3e9, -3e9, 1e30, np.nan, np.inf, -np.inf], np.float32)
+    for dtype in ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", "bool", "float32"):
+        yield Case({"dtype": dtype}, (TensorType((12,), "float32"),), arrays=(floats,), name=f"float32_to_{dtype}")
     integers = np.array([-(1 << 31), -129, -1, 0, 1, 255, (1 << 31) - 1], np.int32)
     for dtype in ("int8", "uint8", "int16", "uint32", "int64", "bool", "float32"):
         yield Case({"dtype": dtype}, (TensorType((7,), "int32"),), arrays=(integers,), name=f"int32_to_{dtype}")

@@ -41,7 +41,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         spectrum = np.fft.rfft(x.astype(np.float64), length)
         return (np.stack([spectrum.real, spectrum.imag], -1).reshape(*x.shape[:-1], -1).astype(np.float32),)
     rows = [_row(np.asarray(row, np.int64), length, x.dtype.name) for row in x.reshape(-1, x.shape[-1])]
-    return (np.stack(rows).reshape(*x.shape[:-1], length + 2).astype(x.dtype),)
+    return (np.array(rows, np.int64).reshape(*x.shape[:-1], length + 2).astype(x.dtype),)
 
 
 def _row(x: Array, length: int, dtype: str) -> Array:

@@ -43,7 +43,7 @@ def _reference_inverse(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
         numbers = pairs[..., 0].astype(np.float64) + 1j * pairs[..., 1]
         return (np.fft.irfft(numbers, length).reshape(*x.shape[:-1], length).astype(np.float32),)
     rows = [_samples(row.astype(np.int64), length, x.dtype.name) for row in pairs]
-    return (np.stack(rows).reshape(*x.shape[:-1], length).astype(x.dtype),)
+    return (np.array(rows, np.int64).reshape(*x.shape[:-1], length).astype(x.dtype),)
 
 
 def _samples(x: Array, length: int, dtype: str) -> Array:

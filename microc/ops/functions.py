@@ -58,6 +58,40 @@ def compute_dtype(dtype: str) -> str:
     return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
 
 
+def wrapping(op: str, a: Expr, b: Expr) -> Expr:
+    """A binary operator; ``add``, ``sub`` and ``mul`` of integers of 32 and 64 bits are modulo 2**bits, as in numpy: C gives
+    overflow no meaning. What has been widened from 16 bits or less does not overflow."""
+    if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_narrow(a) and _narrow(b)):
+        return ir.binary(op, a, b)
+    wide = f"u{a.dtype}"
+    return ir.cast(a.dtype, ir.binary(op, ir.cast(wide, a), ir.cast(wide, b)))
+
+
+def _narrow(x: Expr) -> bool:
+    """Whether a number certainly fits 16 bits, with or without a sign."""
+    match x:
+        case ir.Const(int() as value):
+            return -(1 << 15) <= value < 1 << 15
+        case ir.Cast(_, a):
+            return dtypes.info(a.dtype).kind != "float" and dtypes.info(a.dtype).bits <= 16 and a.dtype != "uint16"
+        case _:
+            return False
+
+
+def beats(op: str, a: Expr, b: Expr) -> Expr:
+    """Whether ``a`` compares so with the best so far, ``b``; any number beats NaN, and NaN beats nothing."""
+    wins = ir.binary(op, a, b)
+    return ir.Bin("or", wins, ir.Bin("and", b.ne(b), a.eq(a))) if dtypes.is_float(a.dtype) else wins
+
+
+def contestants(x: Array, largest: bool) -> Array:
+    """The numbers as :func:`beats` compares them: NaN behind all others, -inf (or inf) just before the largest that is finite."""
+    if x.dtype.kind != "f":
+        return x
+    wide, most = x.astype(np.float64), np.finfo(np.float64).max
+    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -contestants(-x, True)
+
+
 def bound(value: float, dtype: str) -> Expr:
     """A clipping bound as a literal; beyond the range of an integer dtype it is that range's end."""
     if dtypes.is_float(dtype):
@@ -93,7 +127,11 @@ def _clip_array(attrs: Mapping[str, Any], x: Array) -> Array:
 
 
 def _abs(_: Mapping[str, Any], x: Expr) -> Expr:
-    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, -x, x)
+    return ir.call("fabs", x) if dtypes.is_float(x.dtype) else ir.select(x < 0, _negative({}, x), x)
+
+
+def _negative(_: Mapping[str, Any], x: Expr) -> Expr:
+    return -x if dtypes.is_float(x.dtype) else wrapping("sub", ir.const(0, x.dtype), x)
 
 
 def _sigmoid(_: Mapping[str, Any], x: Expr) -> Expr:
@@ -164,7 +202,7 @@ UNARY: tuple[Unary, ...] = (
     Unary("sqrt", lambda _, x: np.sqrt(x), _call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
     Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
     Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0),
-    Unary("neg", lambda _, x: -x, lambda _, x: -x, SIGNED, tolerance=0.0),
+    Unary("neg", lambda _, x: -x, _negative, SIGNED, tolerance=0.0),
     *(Unary(name, _numpy(name), _call(name), domain=domain, tolerance=4e-6) for name, domain in TRANSCENDENTAL),
     Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
     Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
@@ -178,15 +216,33 @@ UNARY: tuple[Unary, ...] = (
 )
 
 
+def _quotient(op: str, a: Expr, b: Expr) -> Expr:
+    """An integer quotient: by zero it is zero, by -1 the negative, of which the lowest number has none but itself."""
+    found: Expr = ir.binary(op, a, b)
+    if dtypes.info(a.dtype).kind == "int":
+        found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
+    return ir.select(b.eq(0), ir.const(0, a.dtype), found)
+
+
+def _remainder(op: str, a: Expr, b: Expr) -> Expr:
+    """What an integer quotient leaves: nothing by zero and by -1."""
+    none: Expr = b.eq(0)
+    if dtypes.info(a.dtype).kind == "int":
+        none = ir.Bin("or", none, b.eq(-1))
+    return ir.select(none, ir.const(0, a.dtype), ir.binary(op, a, b))
+
+
 def _divide(a: Expr, b: Expr) -> Expr:
-    return a / b if dtypes.is_float(a.dtype) else ir.binary("truncdiv", a, b)
+    return a / b if dtypes.is_float(a.dtype) else _quotient("truncdiv", a, b)
 
 
 def _divide_array(a: Array, b: Array) -> Array:
     """Quotients; of integers rounded to zero, exactly."""
     if a.dtype.kind == "f":
         return a / b
-    return np.where((a < 0) == (b < 0), abs(a) // abs(b), -(abs(a) // abs(b)))
+    by = np.where(b == 0, 1, b)
+    down = a // by
+    return np.where(b == 0, 0, down + ((a % by != 0) & ((a < 0) != (by < 0))))
 
 
 def _larger(a: Expr, b: Expr) -> Expr:
@@ -199,6 +255,11 @@ def _smaller(a: Expr, b: Expr) -> Expr:
     if not dtypes.is_float(a.dtype):
         return ir.minimum(a, b)
     return ir.select(b < a, b, ir.select(b.ne(b), b, a))
+
+
+def _squared_difference(a: Expr, b: Expr) -> Expr:
+    difference = wrapping("sub", a, b)
+    return wrapping("mul", difference, difference)
 
 
 def _power(a: Expr, b: Expr) -> Expr:
@@ -215,17 +276,18 @@ def _power(a: Expr, b: Expr) -> Expr:
 def _floor_divide(a: Expr, b: Expr) -> Expr:
     """The quotient rounded down. In double it is exact: no quotient of two floats is so close to an integer as to round to it."""
     if not dtypes.is_float(a.dtype):
-        return a // b
+        return _quotient("floordiv", a, b)
     return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
 
 
 def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """What the quotient rounded down leaves: it has the divisor's sign."""
+    """What the quotient rounded down leaves: it has the divisor's sign, as a zero, too."""
     if not dtypes.is_float(a.dtype):
-        return a % b
+        return _remainder("floormod", a, b)
     rest = ir.call("fmod", a, b)
     apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
-    return ir.select(apart, rest + b, rest)
+    zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
+    return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
 
 
 def _shift(a: Expr, b: Expr, op: str) -> Expr:
@@ -244,21 +306,24 @@ def _shift_left_array(a: Array, b: Array) -> Array:
 
 
 def _shift_right_array(a: Array, b: Array) -> Array:
-    return np.asarray(a >> np.where((b >= 0) & (b < 64), b & 63, 63))
+    signs = a >> 63 if a.dtype.kind == "i" else 0
+    return np.asarray(np.where((b >= 0) & (b < 64), a >> (b & 63), signs))
 
 
 BINARY: tuple[Binary, ...] = (
-    Binary("add", np.add, lambda a, b: a + b),
-    Binary("sub", np.subtract, lambda a, b: a - b),
-    Binary("mul", np.multiply, lambda a, b: a * b),
+    Binary("add", np.add, lambda a, b: wrapping("add", a, b)),
+    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b)),
+    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b)),
     Binary("div", _divide_array, _divide),
     Binary("maximum", np.maximum, _larger),
     Binary("minimum", np.minimum, _smaller),
-    Binary("squared_difference", lambda a, b: (a - b) ** 2, lambda a, b: (a - b) * (a - b), SIGNED, 1e-6),
+    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6),
     Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
     Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
     Binary(
-        "fmod", np.fmod, lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else ir.binary("truncmod", a, b)
+        "fmod",
+        np.fmod,
+        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _remainder("truncmod", a, b),
     ),
     Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
     Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),

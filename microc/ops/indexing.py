@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.functions import wrapping
 from microc.ops.places import INDICES, check_indices
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -172,7 +173,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
         place, value = _flat_place(at, r, shape[:depth]), ir.cast(compute, new[r, c])
         if call.attrs["reduction"]:
-            value = ir.binary(call.attrs["reduction"], ir.cast(compute, out[place, c]), value)
+            value = wrapping(call.attrs["reduction"], ir.cast(compute, out[place, c]), value)
         update = ir.Store(out, (place, c), ir.cast(dtype, value))
         return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
 

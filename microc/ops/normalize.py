@@ -54,7 +54,8 @@ def _compute(call: OpCall) -> te.Tensor:
     depth = data.type.shape[-1]
     x, k = data.tensor((data.type.size // depth, depth)), te.reduce_axis(depth, "k")
     squares = te.compute((x.shape[0],), lambda n: te.sum_reduce(x[n, k.var] * x[n, k.var], k), "squares", ("n",))
-    roots = te.compute((x.shape[0],), lambda n: ir.maximum(ir.call("sqrt", squares[n]), _LEAST32), "norms", ("n",))
+    least = ir.const(_LEAST32, "float32")
+    roots = te.compute((x.shape[0],), lambda n: ir.maximum(least, ir.call("sqrt", squares[n])), "norms", ("n",))
     return te.compute(x.shape, lambda n, i: x[n, i] / roots[n], "normal", ("n", "i"))
 
 
@@ -87,7 +88,7 @@ def _cases() -> Iterable[Case]:
 
 
 def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    if types[0].dtype != "int8" or not types[0].shape:
+    if types[0].dtype != "int8" or not types[0].shape or 0 in types[0].shape:
         raise ModelError(f"ql2_normalize of {types[0].dtype} {types[0].shape}")
     return (TensorType(types[0].shape, "int8"),)
 

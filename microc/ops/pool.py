@@ -85,6 +85,7 @@ def _restored(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ..
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    x = np.where(np.isnan(x), lowest, x) if x.dtype.kind == "f" else x
     return _restored(attrs, _windows(attrs, x, lowest).max(axis=(4, 5)), x.dtype)
 
 

@@ -18,6 +18,7 @@ from microc.errors import InternalError, ModelError, UnsupportedError
 from microc.fixed import (
     INT32_MAX,
     NUMPY,
+    bounded,
     multiply_double_rounding,
     multiply_reduced,
     multiply_single_rounding,
@@ -149,7 +150,7 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     rounded = round_half_even if attrs["rounding"] == "even" else round_half_away
     with np.errstate(over="ignore", invalid="ignore"):
         ceiling = np.vectorize(float_below, otypes=[np.float32])(most)
-        steps = rounded(np.clip(x / scale, least.astype(np.float32), ceiling)).astype(np.int64)
+        steps = rounded(bounded(x / scale, least.astype(np.float32), ceiling)).astype(np.int64)
     return ((steps + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 

@@ -203,6 +203,7 @@ def _cases(sum_of: bool) -> Iterable[Case]:
                 yield Case(attrs, (TensorType((9, 9), dtype),) * 2, arrays=arrays, name=name)
         types = (TensorType((2, 3, 4), dtype), TensorType((4,), dtype))
         yield Case(attrs, types, (1,), name=f"{dtype} broadcast")
+        yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
 
 
 QADD = OpDef(

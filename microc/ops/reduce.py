@@ -1,14 +1,15 @@
 """Reductions over axes: sum, mean, max, min, prod. Axes that are neighbours are walked as one.
 
 Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
-rounds to zero; nothing may overflow. Quantised sums and means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``,
-QuantizedMeanOrSum), with rounding ``even`` ``requantize_float``.
+rounds to zero; what overflows wraps around, as in numpy. ``max`` and ``min`` pass over NaN, as TFLite's do. Quantised sums and
+means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with ``even``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -65,11 +66,16 @@ class Reduction:
         return dtypes.int_range(narrow)[self.combine == "min"]
 
 
+def _numbers(function: Any, nothing: float, x: Array, **axes: Any) -> Array:
+    """``function`` of what is no NaN."""
+    return np.asarray(function(np.where(np.isnan(x), nothing, x) if x.dtype.kind == "f" else x, **axes))
+
+
 REDUCTIONS = (
     Reduction("sum", "add", np.sum),
     Reduction("mean", "add", np.sum),
-    Reduction("max", "max", np.max),
-    Reduction("min", "min", np.min),
+    Reduction("max", "max", partial(_numbers, np.max, -np.inf)),
+    Reduction("min", "min", partial(_numbers, np.min, np.inf)),
     Reduction("prod", "mul", np.prod),
 )
 
@@ -110,13 +116,15 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
         runs.append((1, True))
     x = data.tensor(tuple(extent for extent, _ in runs))
     reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
-    dtype = compute_dtype(kind.dtype)
+    dtype = _accumulator(reduction, kind.dtype)
 
     def element(*index: Expr) -> Expr:
         kept, over = iter(index), iter(reduced)
         where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
-        start = ir.const(reduction.start(dtype, kind.dtype) + attrs.get("offset", 0), dtype)
-        return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), start)
+        start = reduction.start(dtype, kind.dtype) + attrs.get("offset", 0)
+        if dtype in ("uint32", "uint64"):
+            start %= 1 << dtypes.info(dtype).bits
+        return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
     acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, "acc")
     out_dtype = call.out_types[0].dtype
@@ -129,9 +137,17 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
     def average(*index: Expr) -> Expr:
         if dtypes.is_float(dtype):
             return acc[index] / float(count)
-        return ir.cast(out_dtype, ir.binary("truncdiv", acc[index], count))
+        total = ir.cast("int64", acc[index]) if kind.dtype == "int64" else acc[index]
+        return ir.cast(out_dtype, ir.binary("truncdiv", total, count))
 
     return te.compute(acc.shape, average, "average")
+
+
+def _accumulator(reduction: Reduction, dtype: str) -> str:
+    """What sums and products of a dtype are made in: unsigned where they may overflow, so that they wrap around."""
+    if dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
+        return compute_dtype(dtype)
+    return "int64" if (reduction.name, dtype) == ("mean", "int32") else f"u{dtype}"
 
 
 # ---------------------------------------------------------------- quantised

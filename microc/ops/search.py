@@ -1,4 +1,5 @@
-"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins.
+"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins; NaN comes
+last.
 
 Sources: TFLite ``reference/arg_min_max.h``, ``topk_v2.cc``; ONNX ArgMax, TopK.
 """
@@ -15,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.functions import beats, contestants
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -48,7 +50,7 @@ def _infer_arg(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x, axis = arrays[0], attrs["axis"]
+    x, axis = contestants(arrays[0], largest), attrs["axis"]
     find = np.argmax if largest else np.argmin
     if attrs["last"]:
         found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs["keepdims"])
@@ -76,7 +78,7 @@ def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
         zero = ir.const(0, "int32")
         first = ir.seq(ir.Store(best, (zero,), x[n, 0, i]), ir.Store(place, (zero,), ir.const(0, dtype)))
         wins = ir.If(
-            ir.binary(better, x[n, k + 1, i], best[0]),
+            beats(better, x[n, k + 1, i], best[0]),
             ir.seq(ir.Store(best, (zero,), x[n, k + 1, i]), ir.Store(place, (zero,), ir.cast(dtype, k + 1))),
         )
         rest = ir.For(k, ir.const(extent - 1, "int32"), wins)
@@ -149,7 +151,7 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         zero = ir.const(0, "int32")
         held, at = Var("held", kind), Var("at", dtype)
         earlier = ir.Bin("and", value[0].eq(held), place[0] < at)
-        ahead = ir.Bin("or", at < 0, ir.Bin("or", ir.binary(better, value[0], held), earlier))
+        ahead = ir.Bin("or", at < 0, ir.Bin("or", beats(better, value[0], held), earlier))
         swap = ir.seq(
             ir.Store(values, (n, j, i), value[0]),
             ir.Store(places, (n, j, i), place[0]),

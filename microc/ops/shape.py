@@ -39,6 +39,7 @@ def _compute_reshape(call: OpCall) -> te.Tensor:
 
 
 def _cases_reshape() -> Iterable[Case]:
+    yield Case({"shape": (2, 0)}, (TensorType((0, 3), "int8"),), name="empty")
     for before, after in (((2, 3, 4), (6, 4)), ((1,), ()), ((5,), (1, 5, 1))):
         yield Case({"shape": after}, (TensorType(before, "int8"),))
     yield Case({"shape": (4,)}, (TensorType((2, 2), "float32"),))

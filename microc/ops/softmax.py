@@ -41,7 +41,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0].astype(np.float64)
     axis = _axis(attrs, x.shape)
-    powers = np.exp((x - x.max(axis=axis, keepdims=True)) * np.float32(attrs["beta"]))
+    powers = np.exp((x - x.max(axis=axis, keepdims=True, initial=-np.inf)) * np.float32(attrs["beta"]))
     return ((powers / powers.sum(axis=axis, keepdims=True)).astype(arrays[0].dtype),)
 
 

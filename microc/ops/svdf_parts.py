@@ -40,7 +40,7 @@ def stepped(state: Array, feature: Array, time: Array, bias: Array, rank: int) -
     """(sums by time weights, new state) of a state (B, F, M) and new features (B, F), in the arrays' dtype."""
     following = np.concatenate((state[:, :, 1:], feature[:, :, None]), axis=2)
     by_filter = (following * time).sum(axis=2)
-    return by_filter.reshape(len(state), -1, rank).sum(axis=2) + bias, following
+    return by_filter.reshape(len(state), by_filter.shape[1] // rank, rank).sum(axis=2) + bias, following
 
 
 def sizes(call: OpCall) -> tuple[int, int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from microc import dtypes
 from microc.errors import InternalError
 from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
@@ -126,6 +127,8 @@ class _Lowering:
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
+        if isinstance(body, Reduce) and any(not axis.extent for axis in body.axes):
+            body = body.init  # of nothing
         axes = [(var, extent, "space") for var, extent in zip(definition.axes, tensor.shape, strict=True)]
         if isinstance(body, Reduce):
             axes += [(axis.var, axis.extent, "reduce") for axis in body.axes]
@@ -143,7 +146,7 @@ class _Lowering:
         init: ir.Stmt | None = None
         if isinstance(body, Reduce):
             init = ir.Store(buffer, where, self.expr(body.init, values))
-            value: Expr = ir.Bin(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
+            value: Expr = combined(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
         else:
             value = self.expr(body, values)
         block = ir.Block(tensor.name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
@@ -183,3 +186,10 @@ def create_prim_func(
         result = ir.Alloc(buffer, result)
     params = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
     return ir.PrimFunc(name, params, result)
+
+
+def combined(combine: str, total: Expr, value: Expr) -> Expr:
+    """A reduction's next total. The largest and the smallest of floats pass over NaN: the total stays unless the value is beyond
+    it, since ``max`` and ``min`` take their second operand where they compare with NaN."""
+    swapped = combine in ("max", "min") and dtypes.is_float(total.dtype)
+    return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)

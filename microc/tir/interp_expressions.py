@@ -120,9 +120,21 @@ class ExpressionWriter:
             raise InternalError(f"div of {dtype}: choose floordiv or truncdiv", where=self.func.name)
         if op in ("shl", "shr"):
             y = self._shift_count(op, dtype, y)
+        if op in ("floormod", "truncmod"):
+            x, y = self._with_quotient(op, dtype, x, y)
         named = op in ("truncdiv", "truncmod")
         text = f"{op}({x.text}, {y.text})" if named else f"({x.text} {_INFIX[op]} {y.text})"
         return self._checked(op, dtype, Code(text, interval.binary(op, x.range, y.range), depth))
+
+    def _with_quotient(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:
+        """The operands of a remainder; the lowest number by -1 is refused, since C computes the quotient, too."""
+        low = dtypes.int_range(dtype)[0]
+        if not low or not (x.range[0] <= low and y.range[0] <= -1 <= y.range[1]):
+            return x, y
+        a, b = self.fresh("t"), self.fresh("t")
+        fits = f"(({a} := {x.text}) != {low}) | (({b} := {y.text}) != -1)"
+        text = f"({a} if {fits} else overflow(_func, {op!r}, {dtype!r}, -{a}))"
+        return Code(text, x.range, _deeper(x, y) + 3), Code(b, y.range)
 
     def _shift_count(self, op: str, dtype: str, y: Code) -> Code:
         bits = dtypes.info(dtype).bits

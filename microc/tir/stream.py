@@ -54,10 +54,14 @@ def stream(name: str, layers: Sequence[Layer], source_rows: int, *, words: bool)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name."""
+    """Where a buffer of a layer lies: in ``buffer`` from element ``start`` on; None: it is the same but for its name.
+
+    ``owner``: a number of the value, where several lie in one buffer, one after the other.
+    """
 
     buffer: ir.Buffer
     start: ir.Expr | None
+    owner: int = 0
 
 
 Target = Callable[[ir.Var], Place]

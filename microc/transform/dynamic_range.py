@@ -65,7 +65,7 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
     """SVDF: the features are the layer; then the memory, one feature later, times its weights, and the sums of each unit."""
     node, graph = rewrite.node, rewrite.graph
     data, time, state = (graph.types[node.inputs[position]] for position in (0, 2, 4))
-    (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attrs["rank"])
+    (filters, taps), batch, rank = time.shape, data.shape[0], int(node.attr("rank"))
     found = _product(
         rewrite,
         source,

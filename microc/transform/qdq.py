@@ -102,7 +102,7 @@ class _Recogniser:
             done = self.concat(node)
         elif not node.inputs or known[0] is None:
             done = False
-        elif node.op in ("conv2d", "dense"):
+        elif node.op in ("conv2d", "conv2d_transpose", "dense"):
             done = self.product(node)
         elif node.op in _BINARY:
             done = None not in known and self.compute(node, [name for name in known if name])

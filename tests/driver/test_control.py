@@ -9,19 +9,24 @@ import numpy as np
 import pytest
 
 from microc.codegen.project import shared_files
+from microc.driver import control
+from microc.driver.control_check import Workspaces
 from microc.driver.export import build_library
 from microc.driver.library import Library
 from microc.driver.lower import build_module
 from microc.driver.options import Options
 from microc.driver.pipeline import optimise
 from microc.dtypes import Array
+from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import one_node, run
+from microc.ops.edges import case_arrays
 from microc.ops.registry import Case
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for
-from tests.ops.harness import case_arrays
+from microc.tir import ir
+from microc.tir.stream import Place
 
 
 def compiled(graph: Graph) -> Library:
@@ -156,3 +161,53 @@ def test_values_inside_share_memory() -> None:
         assert module.plan is not None
         sizes.append(module.plan.size)
     assert sizes[1] <= sizes[0] + 64
+
+
+def recurrence() -> Graph:
+    """A loop whose turns compute values that live on while others are made: y = (x + x) (x - 1) + (x + x) of what is carried."""
+    kind, plain = TensorType((4,), "float32"), {"activation": "", "rounding": "double"}
+    nodes = (
+        Node("add", ("x", "x"), ("twice",), plain),
+        Node("softmax", ("twice",), ("a",), {"axis": -1, "beta": 1.0, "rounding": "double"}),
+        Node("softmax", ("x",), ("b",), {"axis": -1, "beta": 1.0, "rounding": "double"}),
+        Node("softmax", ("b",), ("c",), {"axis": -1, "beta": 1.0, "rounding": "double"}),
+        Node("mul", ("a", "c"), ("next",), plain),
+    )
+    types = {"turn": TensorType((), "int32"), **dict.fromkeys(("x", "twice", "a", "b", "c", "next"), kind)}
+    body = Graph("body", ("turn", "x"), ("next",), nodes, types)
+    return single("loop", Case({"body": body, "count": 3, "carried": 1}, (kind,)))
+
+
+def test_workspaces_that_are_used_again_too_early_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever says that a value is not read any more, a check apart from it sees that it is."""
+    graph, x = recurrence(), np.array([1, -2, 3, 0.5], np.float32)
+    (got,) = results(graph, [x])
+    np.testing.assert_allclose(got, run(graph, [x])[0], rtol=1e-5)
+    monkeypatch.setattr(control, "_last_uses", lambda graph, steps: {})
+    with pytest.raises(InternalError, match="holds another"):
+        compiled(graph)
+
+
+def test_what_a_loop_reads_must_survive_its_turns() -> None:
+    """The second turn finds what lay there before the first."""
+    workspaces = Workspaces()
+    slot = ir.Buffer("slot", (4,), "float32", "workspace")
+    before, inside = (Place(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    workspaces.written(before)
+    with pytest.raises(InternalError, match="slot"), workspaces.turn():
+        workspaces.read(before)
+        workspaces.written(inside)
+
+
+def test_sides_of_a_condition_that_leave_different_values() -> None:
+    workspaces = Workspaces()
+    slot = ir.Buffer("slot", (4,), "float32", "workspace")
+    one, other = (Place(slot, ir.const(0, "int32"), workspaces.number()) for _ in range(2))
+    ends: list[dict[ir.Buffer, int]] = []
+    for place in (one, other):
+        with workspaces.side(ends):
+            workspaces.written(place)
+            workspaces.read(place)
+    workspaces.joined(ends)
+    with pytest.raises(InternalError, match="slot"):
+        workspaces.read(one)

@@ -186,6 +186,29 @@ def test_layout_of_a_diamond_with_a_long_edge() -> None:
     assert layout(0, [], 100, 40).corners == ()
 
 
+def test_options_are_told(tmp_path: Path) -> None:
+    """What was chosen, in words that are the same on every computer."""
+    program = microc.compile(
+        digits.QDQ,
+        board="host",
+        requantize="fixed",
+        ram=4096,
+        dump=tmp_path,
+        input_layout={"image": "NHWC"},
+        disabled="bounds",
+    )
+    options = program.library().manifest["options"]
+    assert options == {
+        "disabled": "bounds", "input_layout": "image=NHWC", "isa": "host", "optimize": "balanced", "protocol": "rpc",
+        "ram": "4096", "requantize": "fixed",
+    }  # fmt: skip
+    assert set(microc.compile(digits.INT8, board="host").library().manifest["options"]) == {
+        "isa",
+        "optimize",
+        "protocol",
+    }
+
+
 class Page(HTMLParser):
     """Tags that are closed in order, their attributes, and the text."""
 

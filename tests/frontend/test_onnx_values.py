@@ -9,6 +9,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
+from microc.transform.context import PassContext
+from microc.transform.qdq import recognise
 from tests.frontend.onnx_model import Shape, evaluate, expected, node, proto, read
 
 RNG = np.random.default_rng(5)
@@ -68,6 +70,7 @@ MODELS = {
     "transposed conv, same": one("ConvTranspose", IMAGE, f(4, 3, 3, 4), strides=[2, 1], auto_pad="SAME_LOWER"),
     "transposed conv, output shape": one("ConvTranspose", IMAGE, f(4, 3, 3, 3), strides=[2, 2], output_shape=[14, 18]),
     "transposed conv, small kernel": one("ConvTranspose", IMAGE, f(4, 3, 1, 1), f(3), strides=[3, 2]),
+    "transposed conv, dilated": one("ConvTranspose", IMAGE, f(4, 3, 3, 2), f(3), dilations=[2, 3], strides=[2, 1]),
     "transposed conv, one axis": one("ConvTranspose", LINE, f(4, 3, 5), f(3), strides=[2], pads=[2, 1]),
     "resize": one("Resize", IMAGE, None, np.array([1, 1, 2, 3], np.float32)),
     "resize to sizes": one(
@@ -250,3 +253,33 @@ def test_dropout_in_training_is_refused() -> None:
         read(one("Dropout", (2, 3), scalar(0.5), np.array(True)))
     x = f(2, 3)
     np.testing.assert_array_equal(evaluate(read(one("Dropout", (2, 3), scalar(0.0), np.array(True))), [x])[0], x)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_quantised_transposed_convolution_works_on_integers(groups: int) -> None:
+    """Scales of the output channels, which are those of every group; within one step of ONNX Runtime, which sums floats."""
+    scales = abs(f(4)) * 0.01 + 0.001
+    constants = {
+        "w": bytes_(8, 4, 3, 3, signed=True),
+        "ws": scales,
+        "wz": np.zeros(4, np.int8),
+        "s": scalar(0.02),
+        "z": np.array(3, np.int8),
+        "t": scalar(0.5),
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["r"]),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["v"], axis=1),
+        node(
+            "ConvTranspose", ["r", "v"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1], group=groups
+        ),
+        node("QuantizeLinear", ["c", "t", "z"], ["d"]),
+        node("DequantizeLinear", ["d", "t", "z"], ["y"]),
+    ]
+    model = proto(nodes, {"x": (1, 8, 5, 6)}, constants)
+    graph = recognise(read(model), PassContext())
+    (layer,) = [each for each in graph.nodes if each.op == "conv2d_transpose"]
+    assert [graph.types[name].dtype for name in (*layer.inputs, *layer.outputs)] == ["int8"] * 3
+    inputs = [f(1, 8, 5, 6)]
+    np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.501)

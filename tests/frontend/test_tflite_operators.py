@@ -11,10 +11,11 @@ import pytest
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend import tflite
-from tests.frontend.tflite_model import Op, Tensor, constant
+from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.ops.oracle import run, single
 from tests.ops.test_tflite_kernels import data, ints
 
+RNG = np.random.default_rng(21)
 MOVED = ("float32", "int8", "int32", "bool")
 NUMBERS = ("float32", "int32")
 
@@ -64,8 +65,10 @@ def test_diagonals(dtype: str) -> None:
             return x
 
         shapes = ((2, rows, columns), (2, least))
-        tensors = (plain("x", dtype, *shapes[0]), plain("d", dtype, *shapes[1]), plain("y", dtype, *shapes[0]))
-        check(Op("MATRIX_SET_DIAG", ("x", "d"), ("y",)), tensors, replaced, *(data(dtype, *shape) for shape in shapes))
+        all_three = (plain("x", dtype, *shapes[0]), plain("d", dtype, *shapes[1]), plain("y", dtype, *shapes[0]))
+        check(
+            Op("MATRIX_SET_DIAG", ("x", "d"), ("y",)), all_three, replaced, *(data(dtype, *shape) for shape in shapes)
+        )
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -149,7 +152,7 @@ def test_buckets(dtype: str) -> None:
     tensors = (plain("x", dtype, 7), plain("y", "int32", 7))
     x = np.array([-9, -4, -3, 0, 2, 3, 100], dtype)
     op = Op("BUCKETIZE", ("x",), ("y",), "BucketizeOptions", {"Boundaries": ends})
-    check(op, tensors, lambda x: np.searchsorted(ends, x, "right").astype(np.int32), x)
+    check(op, tensors, lambda x: np.asarray(np.searchsorted(ends, x, "right"), np.int32), x)
 
 
 @pytest.mark.parametrize(("code", "meaning"), [("BITWISE_XOR", np.bitwise_xor), ("RIGHT_SHIFT", None)])
@@ -160,7 +163,7 @@ def test_bits(code: str, meaning: Callable[..., Array] | None, dtype: str) -> No
     places = np.array([0, 1, 3, info.bits - 1, info.bits, 100, max(info.min, -2)], dtype)
 
     def shifted(a: Array, b: Array) -> Array:
-        return a >> np.clip(b, 0, info.bits - 1).astype(dtype)
+        return np.asarray(a >> np.clip(b, 0, info.bits - 1).astype(dtype))
 
     tensors = (plain("a", dtype, 7, 1), plain("b", dtype, 7), plain("y", dtype, 7, 7))
     check(Op(code, ("a", "b"), ("y",)), tensors, meaning or shifted, edges[:, None], places)
@@ -254,7 +257,7 @@ def test_what_is_known_when_compiling() -> None:
     x, y = plain("x", "float32", 2, 3), plain("y", "int32")
     check(Op("RANK", ("x",), ("y",)), (x, y), lambda x: np.array(2, np.int32), data("float32", 2, 3))
     for first, last, step in ((1, 9, 2), (5, 0, -2), (3, 3, 1)):
-        numbers = np.arange(first, last, step, np.int32)
+        numbers = np.arange(first, last, step).astype(np.int32)
         ends = [constant(name, np.array(n, np.int32)) for name, n in (("a", first), ("b", last), ("c", step))]
         tensors = (*ends, plain("y", "int32", len(numbers)))
         check(Op("RANGE", ("a", "b", "c"), ("y",), "RangeOptions"), tensors, lambda numbers=numbers: numbers)
@@ -268,3 +271,80 @@ def test_bits_of_constants_are_read_otherwise() -> None:
         tflite.read(
             single(Op("BITCAST", ("x",), ("y",)), (plain("x", "float32", 3), plain("y", "int32", 3))), "one.tflite"
         )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (3, 8), (6, 4)])
+@pytest.mark.parametrize("code", ["COMPLEX_ABS", "REAL", "IMAG"])
+def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
+    """The image (2, 3, 10) is cut or continued to rows by columns."""
+    meaning: Any = {"COMPLEX_ABS": np.abs, "REAL": np.real, "IMAG": np.imag}[code]
+    result = (2, rows, columns // 2 + 1)
+    tensors = (
+        Tensor("x", (2, 3, 10)),
+        ints("n", rows, columns),
+        Tensor("z", result, "COMPLEX64"),
+        Tensor("y", result),
+    )
+    data_ = model(tensors, [Op("RFFT2D", ("x", "n"), ("z",), "Rfft2dOptions"), Op(code, ("z",), ("y",))], ["x"], ["y"])
+    x = RNG.normal(size=(2, 3, 10)).astype(np.float32)
+    (found,) = run(tflite.read(data_, "spectrum.tflite"), (x,))
+    np.testing.assert_allclose(found, meaning(np.fft.rfft2(x, (rows, columns))), atol=2e-5)
+
+
+def test_parts_without_elements() -> None:
+    """They may be joined, and padded."""
+    places = (ints("b", 0, 2), ints("e", 2, 2), ints("s", 1, 1))
+    cut = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("z",), "StridedSliceOptions")
+    join = Op("CONCATENATION", ("z", "x"), ("y",), "ConcatenationOptions", {"Axis": 1})
+    fill = Op("PAD", ("z", "p"), ("w",))
+    borders = constant("p", np.array([[0, 0], [1, 2]], np.int32))
+    tensors = (Tensor("x", (2, 4)), *places, Tensor("z", (2, 0)), borders, Tensor("w", (2, 3)), Tensor("y", (2, 4)))
+    graph, x = tflite.read(model(tensors, (cut, join, fill), ("x",), ("y", "w")), "empty.tflite"), data("float32", 2, 4)
+    joined, padded = run(graph, (x,))
+    assert (joined == x).all() and padded.shape == (2, 3) and not padded.any()
+    nothing = (Tensor("x", (2, 4)), ints("n", 0, 2), Tensor("y", (0, 8)))
+    check(Op("TILE", ("x", "n"), ("y",)), nothing, lambda x: np.tile(x, (0, 2)), x)
+
+
+def test_bytes_of_other_scales_are_joined_as_in_litert() -> None:
+    """uint8, which old models have: each operand is brought to the result's scale."""
+    tensors = (
+        quantised("a", (2, 3), 0.05, 131, "UINT8"),
+        quantised("b", (2, 1), 0.1, 128, "UINT8"),
+        quantised("y", (2, 4), 0.05, 131, "UINT8"),
+    )
+    a, b = data("uint8", 2, 3), data("uint8", 2, 1)
+
+    def joined(a: Array, b: Array) -> Array:
+        moved = np.clip((b.astype(np.int64) - 128) * 2 + 131, 0, 255)
+        return np.concatenate([a, moved.astype(np.uint8)], 1)
+
+    op = Op("CONCATENATION", ("a", "b"), ("y",), "ConcatenationOptions", {"Axis": 1})
+    check(op, tensors, joined, a, b)
+
+
+def test_plain_integers_are_added_up() -> None:
+    tensors = (*(plain(name, "int32", 3, 4) for name in "abc"), plain("y", "int32", 3, 4))
+    check(
+        Op("ADD_N", ("a", "b", "c"), ("y",)), tensors, lambda a, b, c: a + b + c, *(data("int32", 3, 4) for _ in "abc")
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_variables_of_any_dtype(dtype: str) -> None:
+    handle = Tensor("v", (), "RESOURCE")
+    tensors = (plain("x", dtype, 3), handle, plain("old", dtype, 3), plain("y", dtype, 3))
+    name = {"SharedName": "memory", "Container": ""}
+    ops = [
+        Op("VAR_HANDLE", (), ("v",), "VarHandleOptions", name),
+        Op("READ_VARIABLE", ("v",), ("old",), "ReadVariableOptions"),
+        Op("ASSIGN_VARIABLE", ("v", "x"), (), "AssignVariableOptions"),
+        Op("RESHAPE", ("old",), ("y",), "ReshapeOptions", {"NewShape": (3,)}),
+    ]
+    graph = tflite.read(model(tensors, ops, ("x",), ("y",)), "variable.tflite")
+    state, before = dict[str, Array](), np.zeros(3, dtype)
+    for _ in range(3):
+        x = data(dtype, 3)
+        (found,) = run(graph, (x,), state)
+        assert (found == before).all()
+        before = x

@@ -7,6 +7,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.frontend import tflite
+from microc.frontend.tflite_file import TfliteFile
 from tests.frontend.tflite_model import Op, Tensor, constant, quantised
 from tests.ops.oracle import run, single
 
@@ -76,3 +77,48 @@ def test_lstm_over_several_calls(dtype: str, batch: int, steps: int, time_major:
             np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
         else:
             np.testing.assert_array_equal(ours, wanted)
+
+
+def rnn(sequence: bool, time_major: bool, hybrid: bool, activation: int) -> bytes:
+    """A model of plain cells."""
+    batch, steps = (2, 3) if sequence else (2, 1)
+    lead = ((steps, batch) if time_major else (batch, steps)) if sequence else (batch,)
+    matrices = []
+    for name, depth in (("w", DEPTH), ("r", UNITS)):
+        if hybrid:
+            values = RNG.integers(-127, 128, (UNITS, depth)).astype(np.int8)
+            matrices.append(constant(name, values, scale=(0.006,), zero_point=(0,)))
+        else:
+            matrices.append(constant(name, RNG.normal(size=(UNITS, depth)).astype(np.float32)))
+    tensors = (
+        Tensor("x", (*lead, DEPTH)),
+        *matrices,
+        constant("b", RNG.normal(size=UNITS).astype(np.float32)),
+        Tensor("h", (batch, UNITS), variable=True),
+        Tensor("y", (*lead, UNITS)),
+    )
+    fields = {"FusedActivationFunction": activation, **({"TimeMajor": time_major} if sequence else {})}
+    code, options = ("UNIDIRECTIONAL_SEQUENCE_RNN", "SequenceRNNOptions") if sequence else ("RNN", "RNNOptions")
+    return single(Op(code, ("x", "w", "r", "b", "h"), ("y",), options, fields), tensors)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize(("sequence", "time_major"), [(False, False), (True, False), (True, True)])
+def test_plain_cells_over_several_calls(sequence: bool, time_major: bool, hybrid: bool) -> None:
+    for activation, bend in ((4, np.tanh), (1, lambda x: np.maximum(x, 0)), (0, lambda x: x)):
+        data_ = rnn(sequence, time_major, hybrid, activation)
+        graph, state = tflite.read(data_, "rnn.tflite"), dict[str, Array]()
+        consts = [TfliteFile(data_, "rnn.tflite").array(TfliteFile(data_, "rnn.tflite").tensor(k)) for k in (1, 2, 3)]
+        scale = np.float64(np.float32(0.006)) if hybrid else 1.0
+        w, r, b = consts[0] * scale, consts[1] * scale, consts[2]
+        hidden = np.zeros((2, UNITS))
+        for _ in range(2):
+            x = RNG.normal(size=graph.types["x"].shape).astype(np.float32)
+            steps = x[None] if not sequence else x if time_major else x.swapaxes(0, 1)
+            rows = []
+            for step in steps:
+                hidden = bend(step @ w.T + hidden @ r.T + b)
+                rows.append(hidden)
+            wanted = rows[0] if not sequence else np.stack(rows, 0 if time_major else 1)
+            (found,) = run(graph, (x,), state)
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

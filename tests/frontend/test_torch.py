@@ -132,6 +132,29 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "chosen": lambda x: torch.where(x > 0, x, x * 0.1).masked_fill(x < -1, 0.0),
     "constants": lambda x: x * torch.arange(4) + torch.ones(3, 1).cumsum(0),
     "indexed": lambda x: x[:, [0, 2]],
+    "indexed_by_several": lambda x: (x[[0, 1], [2, 0]], x[:, [0, 2], [1, 1]], x[[0, 1], :, [3, 0]]),
+    "angles": lambda x: (
+        x.tan(),
+        x.atan(),
+        torch.atan2(x, x.flip(1)),
+        x.tanh().acos() + x.sinh(),
+        x.exp2() + x.expm1(),
+    ),
+    "truths": lambda x: ((x > 0) & ~(x > 1), (x > 0) ^ (x < 1), torch.isnan(x), (x > 1).any(1), (x > -1).all(-1)),
+    "bounds_that_are_data": lambda x: x.clamp(min=x.mean(), max=torch.tensor(1.0)) + torch.fmod(x, 0.7),
+    "written_into": lambda x: (
+        torch.zeros(2, 3, 6).slice_scatter(x, 2, 1, 5),
+        torch.ones(2, 3, 4).select_scatter(x[0], 0, 1),
+    ),
+    "put": lambda x: (
+        torch.zeros(2, 3, 4).index_add(1, torch.tensor([0, 0, 2]), x).index_put((torch.tensor([1]),), x[:1])
+    ),
+    "gathered": lambda x: (x.gather(1, PLACES), torch.zeros(2, 3, 4).scatter_add(1, PLACES, x), x.diagonal(0, 1, 2)),
+    "strided": lambda x: torch.as_strided(x, (2, 3), (5, 2), 1),
+    "sorted": lambda x: (x.sort(-1), x.argsort(1, descending=True), x.cumprod(-1)),
+    "distances": lambda x: (torch.cdist(x[0], x[1]), x.norm(p=3, dim=-1), torch.cdist(x, x + 1, p=1)),
+    "vectors": lambda x: (x @ torch.arange(4.0), x[0, 0] @ x[0].T, torch.dot(x[0, 0], x[1, 1])),
+    "sampled": lambda x: functional.grid_sample(x[None], torch.tanh(x.reshape(1, 3, 4, 2)), align_corners=False),
     "joined": lambda x: (torch.stack([x, x + 1], 1), torch.cat([x, x], -1), x.chunk(2, -1)),
     "largest": lambda x: (x.argmax(-1), x.amax(1)),
     "norms": lambda x: functional.normalize(x, dim=-1) + functional.instance_norm(x),
@@ -147,6 +170,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "spread": lambda x: x.var(1) + x.std(1),
     "turned": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2).permute(0, 2, 3, 1),
 }
+
+
+PLACES = torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 0]]])
+
+POOLS: dict[str, Callable[..., Any]] = {
+    "adaptive": lambda x: (functional.adaptive_avg_pool2d(x, (4, 5)), functional.adaptive_max_pool1d(x[0], 4)),
+    "ceil": lambda x: (functional.avg_pool2d(x, 3, 2, 1, True), functional.avg_pool2d(x, 3, 2, 1, True, False)),
+    "ceil_1d": lambda x: (functional.avg_pool1d(x[0], 3, 2, 1, True), functional.max_pool1d(x[0], 2, ceil_mode=True)),
+    "dilated": lambda x: functional.max_pool2d(x, 3, 2, 1, dilation=2),
+    "neighbouring_channels": nn.LocalResponseNorm(3),
+    "channels_last": lambda x: functional.adaptive_avg_pool2d(x.to(memory_format=torch.channels_last), 1).flatten(1),
+    "volumes": lambda x: (functional.avg_pool3d(x, 2, 2, ceil_mode=True), functional.max_pool3d(x, 2, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools(name: str) -> None:
+    torch.manual_seed(8)
+    compare(Function(POOLS[name]), torch.randn(1, 3, 9, 11))
+
+
+def test_a_convolution_of_volumes() -> None:
+    torch.manual_seed(9)
+    compare(nn.Conv3d(2, 3, (2, 3, 3), (1, 2, 1), 1, (1, 1, 2)), torch.randn(1, 2, 4, 5, 6))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -23,6 +23,7 @@ from onnx.backend.test.runner import Runner as Checker
 from microc.driver.batch import Network, build_batch
 from microc.driver.onnx_backend import Compiled, Runner, bind, compile_proto
 from microc.errors import InternalError, MicrocError, ToolError
+from tests.onnx_nodes.models import converted, free_inputs, light, simple
 
 REFUSED = Path(__file__).with_name("refused.toml")
 BATCH = 64
@@ -43,7 +44,8 @@ needs_scope = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class NodeTest:
-    """One line of the scope file: the test, and the inputs that are bound as constants."""
+    """One line of the scope file, or a test of a model: its name, the operator or the model's name, and the inputs that are bound
+    as constants."""
 
     tier: str
     name: str
@@ -74,6 +76,16 @@ def in_scope() -> tuple[NodeTest, ...]:
     )
 
 
+def model_tests() -> tuple[NodeTest, ...]:
+    """ONNX's tests of models: small ones, and known architectures (the ``light`` tier)."""
+    kinds = (("simple", simple()), ("converted", converted()), ("light", light()))
+    return tuple(
+        NodeTest(tier, case.name, case.model_name, ("shape",) if "expand_shape" in case.name else ())
+        for tier, cases in kinds
+        for case in cases
+    )
+
+
 def sample(tests: Sequence[NodeTest], count: int) -> tuple[NodeTest, ...]:
     """About ``count`` tests, evenly spread over the list by name."""
     ordered = sorted(tests, key=lambda test: test.name)
@@ -89,12 +101,12 @@ def refused() -> Mapping[str, str]:
 
 @lru_cache(maxsize=1)
 def suite() -> Mapping[str, TestCase]:
-    """ONNX's node tests by name; making them takes seconds."""
+    """ONNX's tests of nodes and of models by name; making them takes seconds."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {case.name: case for case in collect_testcases()}
+        return {case.name: case for case in (*collect_testcases(), *simple(), *converted(), *light())}
 
 
 def run(tests: Sequence[NodeTest], processes: int = 1) -> Iterator[Outcome]:
@@ -153,7 +165,7 @@ def _built(compiled: Sequence[Compiled], outcomes: list[Outcome]) -> Mapping[str
 def _bound(test: NodeTest) -> dict[str, Any]:
     case = suite()[test.name]
     inputs, _ = case.data_sets[0]
-    named = {value.name: array for value, array in zip(case.model.graph.input, inputs, strict=True)}
+    named = dict(zip(free_inputs(case.model), inputs, strict=True))
     return {name: _array(named[name]) for name in test.bound}
 
 
@@ -165,8 +177,8 @@ def compare(test: NodeTest, compiled: Compiled, network: Runner) -> Outcome:
     """Run on the test's data and compare, with the tolerances of ONNX's own runner."""
     case = suite()[test.name]
     for inputs, outputs in case.data_sets:
-        named = zip(case.model.graph.input, inputs, strict=True)
-        free = [_array(array) for value, array in named if value.name not in test.bound]
+        named = zip(free_inputs(case.model), inputs, strict=True)
+        free = [_array(array) for name, array in named if name not in test.bound]
         try:
             got = compiled.run(network, free)
             Checker.assert_similar_outputs([_array(o) for o in outputs], got, case.rtol, case.atol)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.onnx_nodes.suite import REFUSED, in_scope, needs_scope, refused, run, sample
+from tests.onnx_nodes.suite import REFUSED, in_scope, model_tests, needs_scope, refused, run, sample
 
 pytestmark = needs_scope
 
@@ -25,4 +25,4 @@ def test_the_node_tests_pass_but_for_those_listed(capsys: pytest.CaptureFixture[
 
 
 def test_the_list_names_tests_in_scope() -> None:
-    assert set(refused()) <= {test.name for test in in_scope()}
+    assert set(refused()) <= {test.name for test in (*in_scope(), *model_tests())}

@@ -12,13 +12,14 @@ import numpy as np
 from microc.driver.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
+from microc.ops.edges import case_arrays
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from tests.native import call
-from tests.ops.harness import attributes, case_arrays
+from tests.ops.harness import attributes, reference
 
 
 def one_node(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Graph, Node]:
@@ -47,7 +48,7 @@ class CompiledCase:
 
     def wanted(self) -> tuple[Array, ...]:
         """What the reference says."""
-        return self.definition.reference(attributes(self.definition, self.case), [a.copy() for a in self.arrays])
+        return reference(self.definition, self.case, self.arrays)
 
     def run(self, library: ctypes.CDLL) -> tuple[Array, ...]:
         """What the machine says."""

@@ -10,8 +10,9 @@ from microc.errors import ModelError
 from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.dense import DENSE, OPERATORS
+from microc.ops.edges import random_array
 from microc.ops.registry import get
-from tests.ops.harness import legalized, random_array, run_legalized
+from tests.ops.harness import legalized, run_legalized
 
 F = np.float32
 

@@ -36,6 +36,17 @@ def product(rows: int, depth: int, columns: int) -> ir.PrimFunc:
     return te.create_prim_func("product", [x], [out], [weight, bias])
 
 
+def products(batch: int, rows: int, depth: int, columns: int) -> ir.PrimFunc:
+    """out = x @ y for a batch of matrices."""
+    x = te.placeholder((batch, rows, depth), "float32", "x")
+    y = te.placeholder((batch, depth, columns), "float32", "y")
+    k = te.reduce_axis(depth, "k")
+    shape, names = (batch, rows, columns), ("b", "p", "o")
+    acc = te.compute(shape, lambda b, p, o: te.sum_reduce(x[b, p, k.var] * y[b, k.var, o], k), "acc", names)
+    out = te.compute(shape, lambda *i: acc[i], "out", names)
+    return te.create_prim_func("products", [x, y], [out], [])
+
+
 def depthwise(size: int, channels: int, stride: int) -> ir.PrimFunc:
     """A 3x3 depthwise convolution of a padded square image."""
     x = te.placeholder((1, size, size, channels), "float32", "x")
@@ -75,6 +86,7 @@ def result(func: ir.PrimFunc, arrays: list[Array]) -> Array:
 CASES: dict[str, tuple[str, Callable[[], ir.PrimFunc]]] = {
     "matrix": ("dense", lambda: product(8, 12, 8)),
     "matrix with tails": ("dense", lambda: product(7, 5, 7)),
+    "a batch of products": ("matmul", lambda: products(3, 7, 5, 6)),
     "one row": ("dense", lambda: product(1, 9, 10)),
     "depthwise": ("conv2d", lambda: depthwise(6, 3, 1)),
     "depthwise by two": ("conv2d", lambda: depthwise(7, 2, 2)),
@@ -105,7 +117,7 @@ def test_float_rules_keep_the_order_of_sums(name: str, tmp_path: Path) -> None:
 
 def reducing(func: ir.PrimFunc) -> str:
     names = Schedule(func).loops_of("acc")
-    return names[2] if func.name == "product" else names[4]
+    return names[{"product": 2, "products": 3, "depthwise": 4}[func.name]]
 
 
 def test_tiles_fit_the_registers() -> None:

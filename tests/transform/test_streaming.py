@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import microc
 from microc.driver.api import Program
 from microc.errors import UnsupportedError, UsageError
+from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
+from tests.corpus import models, needs_corpus
 from tests.transform.streams import Sequence, compared, input_of, run_stream
 
 FLOAT = 1e-5
@@ -238,3 +240,48 @@ def test_a_network_with_state_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(UnsupportedError, match="keeps state"):
         microc.compile(kept, stream=1)
+
+
+def recurrent(before: int, rows: bool, length: int = 14) -> Graph:
+    """A convolution, a loop over its frames that keeps a running mixture, and what comes of its rows or of its last state."""
+    net = Sequence(11, integers=False, length=length)
+    x = net.conv(net.x, (3, 1), padding=(before, 0, 0, 0))
+    frames = net.write.shape(x)[1]
+    data = net.write.reshape(x, (frames, 4))
+    body = GraphWriter("cell")
+    turn, state = body.input("turn", (), "int32"), body.input("state", (1, 4))
+    row = body.reshape(body.emit("gather", (body.input("data", (frames, 4)), turn), {"axis": 0}), (1, 4))
+    mixed = body.emit("tanh", (body.emit("add", (body.emit("mul", (state, body.scalar(0.5))), row)),))
+    cell = body.graph("cell", {"next": mixed, "row": mixed})
+    start = net.constant(np.full((1, 4), 0.25, np.float32))
+    attrs: dict[str, Any] = {"body": cell, "count": frames, "carried": 1, "guarded": False}
+    last, stacked = net.write.emit_all("loop", (start, data), attrs)
+    return net.graph(net.op("exp", (stacked if rows else last,)))
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("hop", [1, 3])
+@pytest.mark.parametrize("rows", [True, False])
+def test_recurrent_layers_carry_on(before: int, hop: int, rows: bool) -> None:
+    """Their state is that of the frame before, and does not begin before the sequence does."""
+    graph = recurrent(before, rows)
+    output = compared(graph, hop=hop, tolerance=FLOAT)
+    assert output["axis"] == (0 if rows else -1)
+
+
+@needs_corpus
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("name", "axis", "allowed"),
+    [
+        ("mlperf_strww_int8.tflite", 1, ()),
+        ("ortq_tcn_qdq_s8.onnx", 2, ("window",)),
+        ("torch_tcn_har__legacy_op17.onnx", 2, ("window",)),
+        ("torch_lstm2_kws__legacy_op17.onnx", 1, ()),
+        ("gen_lstm2_float.tflite", 1, ()),
+    ],
+)
+def test_networks_people_deploy(name: str, axis: int, allowed: tuple[str, ...]) -> None:
+    (path,) = models(name)
+    graph = microc.load(path)
+    compared(graph, axis, tolerance=0 if "int8" in name or "_s8" in name else FLOAT, stream_allow=allowed)

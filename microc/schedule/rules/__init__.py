@@ -14,7 +14,7 @@ from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_pl
 from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
 from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.matrix import is_matrix, schedule_matrix
+from microc.schedule.rules.matrix import is_batched_matrix, is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
 from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
@@ -82,4 +82,9 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_depthwise(start, target).named("depthwise"),)
     looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    return (looped, unrolled) if unrolled.func != looped.func else (looped,)
+    plain = (looped, unrolled) if unrolled.func != looped.func else (looped,)
+    if op != "matmul" or not is_batched_matrix(start):
+        return plain
+    if suits_float(start, target):
+        return (*plain, schedule_matrix_float(start, target).named("matrix float"))
+    return (*plain, schedule_matrix(start, target, words=False).named("matrix"))

@@ -36,6 +36,14 @@ def is_matrix(schedule: Schedule) -> bool:
     return kinds == ["space", "space", "reduce"]
 
 
+def is_batched_matrix(schedule: Schedule) -> bool:
+    """Whether ``acc`` is a sum over k for rows p and columns o of one matrix, or of each of many."""
+    if not schedule.has("acc"):
+        return False
+    kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
+    return len(kinds) > 2 and kinds == ["space"] * (len(kinds) - 1) + ["reduce"]
+
+
 def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
     """Dtypes of the two factors."""
     block = find_block(schedule.func.body, "acc")
@@ -67,14 +75,18 @@ def choose_tile(rows: int, columns: int, depth: int, dtypes: tuple[str, ...], ac
     return Tile(tall, wide, next(n for n in (4, 3, 2, 1) if depth % n == 0))
 
 
-def schedule_matrix(schedule: Schedule, target: Target) -> Schedule:
-    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time."""
+def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -> Schedule:
+    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time. Loops around p stay around it.
+
+    ``words``: both factors lie along k, so that an instruction may take several of each.
+    """
     schedule = inline_elementwise(schedule)
     acc = find_block(schedule.func.body, "acc")
-    p, o, k = schedule.loops_of("acc")
+    p, o, k = schedule.loops_of("acc")[-3:]
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
-    tile = choose_tile(rows, columns, depth, operand_dtypes(schedule), store.buffer.dtype, target)
+    dtypes = operand_dtypes(schedule) if words else ()
+    tile = choose_tile(rows, columns, depth, dtypes, store.buffer.dtype, target)
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")

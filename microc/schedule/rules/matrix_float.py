@@ -39,15 +39,15 @@ def choose_tile(rows: int, columns: int) -> tuple[int, int]:
 
 
 def schedule_matrix_float(schedule: Schedule, target: Target) -> Schedule:
-    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time."""
+    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time. Loops around p stay around it."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
-    p, o, k = schedule.loops_of("acc")
+    p, o, k = schedule.loops_of("acc")[-3:]
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     tall, wide = choose_tile(rows, columns)
     unroll = next(n for n in UNROLL if depth % n == 0)
-    if found.weight.scope == "const" and columns % wide == 0:
+    if found.weight.scope == "const" and len(found.weight.shape) == 2 and columns % wide == 0:
         schedule = schedule.transform_layout(found.weight.name, ((None, wide), (None,)), (0, 2, 1))
     schedule = schedule.split(p, (None, tall)).split(o, (None, wide)).split(k, (None, unroll))
     schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from microc.errors import UnsupportedError, UsageError
 from microc.graph.ir import Graph
 from microc.module import StreamedOutput, Streaming
+from microc.transform.streaming.recurrent import carries_all_state
 from microc.transform.streaming.rewrite import LOOKAHEAD, WINDOW, Writer
 from microc.transform.streaming.rules import apply
 from microc.transform.streaming.track import Frames, HopTooShortError
@@ -32,7 +33,7 @@ def stream(
     where a step cannot give what the whole run gives.
     """
     times = _times(graph, axes)
-    if graph.state:
+    if not carries_all_state(graph):
         hint = "compile it without --stream: it already takes the sequence piece by piece"
         raise UnsupportedError("the network keeps state from run to run", where=graph.name, hint=hint)
     least = 1
@@ -81,7 +82,8 @@ def _written(graph: Graph, times: Mapping[str, int], hop: int, allowed: frozense
     outputs = {name: _output(writer, graph, name) for name in graph.outputs}
     memory = writer.memory
     nodes = memory.finished(writer.nodes)
-    made = Graph(graph.name, graph.inputs, graph.outputs, (), writer.types, writer.consts, memory.state, memory.updates)
+    state, updates = {**graph.state, **memory.state}, {**graph.updates, **memory.updates}
+    made = Graph(graph.name, graph.inputs, graph.outputs, (), writer.types, writer.consts, state, updates)
     return made.with_nodes(nodes), Streaming(hop, times, outputs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from microc.ops import registry
 from microc.transform.streaming.history import Memory, Read
 from microc.transform.streaming.track import Frames, Track, Whole, Window, gathered
 
+_PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": "double"})
 WINDOW, LOOKAHEAD = "window", "lookahead"
 _LOOKAHEAD_HINT = (
     "pad in front only (causal), or not at all; stream_allow lookahead takes it as a delay, as if the sequence went on"
@@ -34,6 +36,7 @@ class Writer:
         self.memory = Memory(self.types, self.consts)
         self.nodes: list[Node | Read] = []
         self.masked: dict[tuple[str, float], str] = {}
+        self.ages: dict[tuple[int, int], str] = {}
         for name, track in tracks.items():
             self.types[name] = self.framed(graph.types[name], track)
 
@@ -101,19 +104,24 @@ class Writer:
         kind, memory = self.types[value], self.memory
         line = [1] * len(kind.shape)
         line[track.axis] = track.count
-        counted = TensorType(tuple(line), "int32")
-        age = memory.define("age", TensorType((1,) * len(line), "int32"), 0)
-        places = memory.name("places", counted)
+        places = memory.name("places", TensorType(tuple(line), "int32"))
         self.consts[places] = np.arange(track.count, dtype=np.int32).reshape(line)
-        numbers = {n: memory.constant(n, TensorType((1,) * len(line), "int32")) for n in (track.count, track.delay)}
-        plain: dict[str, Attr] = {"activation": "", "rounding": "double"}
-        place = self.add(node, "add", (age, places), plain)
-        inside = self.add(node, "greater_equal", (place, numbers[track.delay]), {"rounding": "double"})
+        delay = memory.constant(track.delay, TensorType((1,), "int32"))
+        place = self.add(node, "add", (self.age(node, track.count, track.delay), places), _PLAIN)
+        inside = self.add(node, "greater_equal", (place, delay), {"rounding": "double"})
         result = self.add(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
-        older = self.add(node, "add", (age, numbers[track.count]), plain)
-        memory.updates[age] = self.add(node, "minimum", (older, numbers[track.delay]), plain)
         self.masked[value, fill] = result
         return result
+
+    def age(self, node: Node, count: int, delay: int) -> str:
+        """How many frames came before this step, or ``delay`` if it is more."""
+        if (count, delay) not in self.ages:
+            memory, kind = self.memory, TensorType((1,), "int32")
+            age = memory.define("age", kind, 0)
+            older = self.add(node, "add", (age, memory.constant(count, kind)), _PLAIN)
+            memory.updates[age] = self.add(node, "minimum", (older, memory.constant(delay, kind)), _PLAIN)
+            self.ages[count, delay] = age
+        return self.ages[count, delay]
 
     def whole(self, node: Node, value: str, least: int) -> str:
         """All frames that the whole run has of a value, ``least`` steps late."""
@@ -122,12 +130,10 @@ class Writer:
             return self.postponed(node, value, least - track.delay)
         if not track.complete and LOOKAHEAD not in self.allowed:
             self.looked_ahead(node, track)
-        if track.length > 1 and WINDOW not in self.allowed:
-            self.refuse(
-                node, f"needs all {track.length} frames of the sequence at once", _WINDOW_HINT.format(track.length)
-            )
-        found, window = gathered(track, least)
-        assert found.delay == least
+        _, window = gathered(track, least)
+        if window.back > track.count and WINDOW not in self.allowed:
+            frames = f"all {track.length} frames of the sequence" if track.length > 1 else "frames of different times"
+            self.refuse(node, f"needs {frames} at once", _WINDOW_HINT.format(window.size))
         return self.window(node, value, track, window, None)
 
     def looked_ahead(self, node: Node, track: Frames) -> NoReturn:

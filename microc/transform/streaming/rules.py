@@ -9,6 +9,7 @@ from typing import Any
 
 from microc.graph.ir import Attr, Node
 from microc.ops import registry
+from microc.transform.streaming.recurrent import loop
 from microc.transform.streaming.rewrite import Writer, lowest
 from microc.transform.streaming.track import Frames, slide, through_reshape
 
@@ -284,6 +285,7 @@ RULES: Mapping[str, Rule] = {
     "conv2d": _conv2d,
     "dense": _dense,
     "gather": _gather,
+    "loop": loop,
     "matmul": _matmul,
     "pad": _pad,
     "reshape": _reshape,

@@ -1,0 +1,163 @@
+"""``microc verify``: board against host, layer by layer, and both on data of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.cli.session import line, load_inputs, opened_project, progress
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.driver.data import Samples
+    from microc.driver.evaluate import Answers, Classification, Closeness
+    from microc.driver.firmware import Device, Project
+    from microc.driver.library import Library
+    from microc.driver.verify import LayerCheck
+
+_SHOWN_CLASSES = 20
+_SHOWN_MISTAKES = 10
+
+
+def verify(arguments: Arguments) -> show.Answer:
+    """``microc verify``."""
+    from microc.driver import firmware
+
+    _check(arguments)
+    with opened_project(arguments) as project:
+        samples = _samples(arguments, project)
+        given = [load_inputs(arguments.inputs, project)] if arguments.inputs else []
+        library = firmware.host_library(project)
+        with firmware.connect(project, **line(arguments)) as device:
+            data, text = _compared(arguments, device, library, given, samples)
+            if samples is not None:
+                found, more = _evaluated(arguments, device, library, samples)
+                data["evaluation"] = found
+                text += f"\n\n{more}"
+    return show.Answer(data, text)
+
+
+def _check(arguments: Arguments) -> None:
+    if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
+        raise UsageError(
+            "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
+        )
+    if arguments.data is not None and arguments.inputs:
+        raise UsageError("--input is one set of inputs, --data many: give one of them")
+
+
+def _samples(arguments: Arguments, project: Project) -> Samples | None:
+    from microc.driver.data import read_samples
+
+    if arguments.data is None:
+        return None
+    inputs, outputs = ([project.tensors[name] for name in project.manifest[kind]] for kind in ("inputs", "outputs"))
+    return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected)
+
+
+def _compared(
+    arguments: Arguments, device: Device, library: Library, given: list[Any], samples: Samples | None
+) -> tuple[dict[str, Any], str]:
+    """The comparison kernel by kernel; VerificationError at the first difference, which says what agreed before."""
+    from microc.driver.verify import samples as random_samples
+    from microc.driver.verify import verify as compare
+
+    inputs: Sequence[Sequence[Any]] = given or random_samples(device, arguments.samples, arguments.seed)
+    if samples is not None:
+        inputs = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
+    layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
+    name = device.project.board.name
+    data: dict[str, Any] = {
+        "board": name,
+        "samples": len(inputs),
+        "elements": sum(c.elements for c in layers),
+        "tolerance": arguments.tolerance,
+        "identical": difference is None and all(c.error == 0 for c in layers),
+        "layers": [asdict(c) for c in layers],
+    }
+    if difference is not None:
+        details = {**data, "difference": {k: show.plain(v) for k, v in asdict(difference).items()}}
+        raise difference.error(f"board {name}", details)
+    end = f"{name} and host agree: {len(inputs)} samples, {show.count(data['elements'])} elements, "
+    exact = "every bit" if data["identical"] else "floats within the tolerance"
+    return data, f"{_layers(layers)}\n\n{end}{exact}"
+
+
+def _layers(layers: Sequence[LayerCheck]) -> str:
+    rows = [
+        (
+            c.kernel,
+            show.layer(c.layer),
+            c.op,
+            show.count(c.elements),
+            f"within {c.error:.1e}" if c.error else "identical",
+        )
+        for c in layers
+    ]
+    return show.table(("kernel", "layer", "operators", "elements", "bits"), rows, 3)
+
+
+def _evaluated(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
+    """The answers to all samples: how many are the host's bit by bit, and how good they are."""
+    from microc.driver.evaluate import classify, closeness, run_samples
+
+    answers = run_samples(device, library, samples, progress(arguments))
+    tensors = {t["name"]: t for t in device.outputs}
+    classes = None
+    if samples.labels is not None:
+        classes = classify(answers.outputs, tensors, samples.labels, arguments.answer)
+    near = [closeness(answers.outputs[name], tensors[name], array) for name, array in samples.expected.items()]
+    data = {
+        "samples": len(samples),
+        "notes": list(samples.notes),
+        "differing_samples": list(answers.differing),
+        "largest_deviation": answers.deviation,
+        "classification": _classification(classes) if classes else None,
+        "outputs": [asdict(c) for c in near],
+    }
+    return data, "\n\n".join(_paragraphs(samples, answers, classes, near))
+
+
+def _classification(found: Classification) -> dict[str, Any]:
+    return {
+        "output": found.output,
+        "correct": found.correct,
+        "total": found.total,
+        "accuracy": found.accuracy,
+        "recall": [found.recall(k) for k in range(len(found.confusion))],
+        "confusion": found.confusion.tolist(),
+    }
+
+
+def _paragraphs(
+    samples: Samples, answers: Answers, classes: Classification | None, near: Sequence[Closeness]
+) -> Iterator[str]:
+    same = len(samples) - len(answers.differing)
+    agree = f"{show.count(same)} of {show.count(len(samples))} answers are the host's in every bit"
+    if answers.differing:
+        agree += f"; the largest deviation of the others is {answers.deviation:.2g}"
+    yield "\n".join((*samples.notes, agree))
+    if classes is not None:
+        share = f"{classes.correct} of {classes.total}, {100 * classes.accuracy:.2f} %"
+        yield f"accuracy  {share} ({classes.output})\n\n{_confusion(classes)}".rstrip()
+    if near:
+        rows = [
+            (c.output, f"{c.rmse:.6g}", f"{c.largest:.6g}", "" if c.cosine is None else f"{c.cosine:.9f}") for c in near
+        ]
+        yield show.table(("output", "RMSE", "largest difference", "cosine"), rows)
+
+
+def _confusion(found: Classification) -> str:
+    """The matrix, or of many classes the most frequent mistakes."""
+    count = len(found.confusion)
+    if count > _SHOWN_CLASSES:
+        rows = found.mistakes()[:_SHOWN_MISTAKES]
+        return show.table(("truth", "answer", "times"), rows, 0) if rows else ""
+    lines = []
+    for k, row in enumerate(found.confusion.tolist()):
+        recall = found.recall(k)
+        lines.append((k, *(n or "." for n in row), "" if recall is None else f"{100 * recall:.1f}"))
+    return show.table(("truth \\ answer", *map(str, range(count)), "% right"), lines, 0)

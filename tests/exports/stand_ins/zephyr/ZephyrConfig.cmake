@@ -1,0 +1,46 @@
+# Stand-ins for the functions of Zephyr that a module and an application call: the same meaning, for a program of this computer.
+project(zephyr_stand_in C)
+add_executable(app)
+
+file(STRINGS ${CMAKE_CURRENT_SOURCE_DIR}/prj.conf settings REGEX "^CONFIG_")
+foreach(setting ${settings})
+    string(REPLACE "=" ";" pair ${setting})
+    list(GET pair 0 key)
+    list(GET pair 1 value)
+    set(${key} ${value})
+endforeach()
+
+function(zephyr_include_directories)
+    foreach(path ${ARGN})
+        get_filename_component(whole ${path} ABSOLUTE)
+        target_include_directories(app PRIVATE ${whole})
+        set_property(GLOBAL APPEND PROPERTY stand_in_includes ${whole})
+    endforeach()
+endfunction()
+
+function(zephyr_library_named name)
+    add_library(${name} STATIC)
+    get_property(includes GLOBAL PROPERTY stand_in_includes)
+    target_include_directories(${name} PRIVATE ${includes})
+    target_link_libraries(app PRIVATE ${name} m)
+    set(ZEPHYR_CURRENT_LIBRARY ${name} PARENT_SCOPE)
+endfunction()
+
+function(zephyr_library_sources)
+    target_sources(${ZEPHYR_CURRENT_LIBRARY} PRIVATE ${ARGN})
+endfunction()
+
+function(zephyr_library_sources_ifdef feature)
+    if(${feature})
+        target_sources(${ZEPHYR_CURRENT_LIBRARY} PRIVATE ${ARGN})
+    endif()
+endfunction()
+
+function(zephyr_library_compile_options)
+    target_compile_options(${ZEPHYR_CURRENT_LIBRARY} PRIVATE ${ARGN})
+endfunction()
+
+foreach(module ${ZEPHYR_EXTRA_MODULES})
+    get_filename_component(whole ${module} ABSOLUTE)
+    add_subdirectory(${whole}/zephyr ${CMAKE_BINARY_DIR}/modules/stand_in)
+endforeach()

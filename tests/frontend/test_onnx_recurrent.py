@@ -1,0 +1,153 @@
+"""RNN, GRU and LSTM of ONNX in all their variants, compiled to C: the same as onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph
+from tests.driver.test_control import compiled
+from tests.frontend.onnx_model import expected, node, proto, read
+
+STEPS, BATCH, DEPTH, UNITS = 6, 2, 5, 3
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def model(code: str, operands: str = "", depth: int = DEPTH, **attrs: Any) -> Any:
+    """A layer with random weights; ``operands``: which of the optional ones it has, b(ias), l(engths), h, c, p(eepholes)."""
+    rng = np.random.default_rng(7)
+    sides, gates = 2 if attrs.get("direction") == "bidirectional" else 1, GATES[code]
+
+    def numbers(*shape: int) -> Array:
+        return rng.uniform(-0.7, 0.7, shape).astype(np.float32)
+
+    constants = {"W": numbers(sides, gates * UNITS, depth), "R": numbers(sides, gates * UNITS, UNITS)}
+    optional = {
+        "b": ("B", numbers(sides, 2 * gates * UNITS)),
+        "l": ("lengths", np.array([4, 6], np.int32)),
+        "h": ("h", numbers(sides, BATCH, UNITS)),
+        "c": ("c", numbers(sides, BATCH, UNITS)),
+        "p": ("P", numbers(sides, 3 * UNITS)),
+    }
+    names = ["x", "W", "R"]
+    for letter in "blhcp"[: 5 if code == "LSTM" else 3]:
+        name, array = optional[letter]
+        names.append(name if letter in operands else "")
+        if letter in operands:
+            constants[name] = array
+    outputs = ("y", "last", "cell")[: 3 if code == "LSTM" else 2]
+    layer = node(code, names, outputs, hidden_size=UNITS, **attrs)
+    return proto([layer], {"x": (STEPS, BATCH, depth)}, constants, outputs, opset=14)
+
+
+def data(depth: int = DEPTH) -> Array:
+    return np.random.default_rng(8).standard_normal((STEPS, BATCH, depth)).astype(np.float32)
+
+
+def check(made: Any, depth: int = DEPTH) -> Graph:
+    """Within 1e-5: both sum in floats, in orders of their own."""
+    graph, x = read(made), data(depth)
+    for got, want in zip(compiled(graph)(x), expected(made, [x]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    return graph
+
+
+@pytest.mark.parametrize("code", GATES)
+@pytest.mark.parametrize(
+    ("operands", "attrs"),
+    [
+        ("", {}),
+        ("b", {"clip": 0.4}),
+        ("bl", {"direction": "reverse"}),
+        ("blhc", {"direction": "bidirectional"}),
+        ("bhc", {"direction": "bidirectional", "clip": 0.3}),
+    ],
+)
+def test_operands_and_directions(code: str, operands: str, attrs: Mapping[str, Any]) -> None:
+    check(model(code, operands, **attrs))
+
+
+def test_variants_of_cells() -> None:
+    check(model("GRU", "bh", linear_before_reset=1))
+    check(model("LSTM", "bhcp"))
+    check(model("LSTM", "bhcpl", direction="bidirectional"))
+    check(model("LSTM", "bhc", input_forget=1))
+    check(model("LSTM", "bp", input_forget=1, clip=0.5))
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        ("Affine", (0.7, 0.1)),
+        ("Elu", (0.6,)),
+        ("HardSigmoid", (0.3, 0.4)),
+        ("HardSigmoid", ()),
+        ("LeakyRelu", (0.2,)),
+        ("LeakyRelu", ()),
+        ("Relu", ()),
+        ("ScaledTanh", (0.8, 0.9)),
+        ("Sigmoid", ()),
+        ("Softplus", ()),
+        ("Softsign", ()),
+        ("Tanh", ()),
+        ("ThresholdedRelu", (0.1,)),
+    ],
+)
+def test_functions(function: str, parameters: tuple[float, ...]) -> None:
+    check(model("RNN", "b", activations=[function], **named(parameters)))
+
+
+def named(alphas: tuple[float, ...], betas: tuple[float, ...] = ()) -> dict[str, Any]:
+    """Parameters of one function: alpha, and beta where there are two."""
+    if not betas and len(alphas) == 2:
+        alphas, betas = alphas[:1], alphas[1:]
+    return {**({"activation_alpha": alphas} if alphas else {}), **({"activation_beta": betas} if betas else {})}
+
+
+def test_functions_of_both_directions() -> None:
+    """Each takes the next parameters that it has a use for."""
+    names = ["HardSigmoid", "Tanh", "LeakyRelu", "Sigmoid", "ScaledTanh", "Elu"]
+    attrs = named((0.3, 0.2, 0.9, 0.5), (0.4, 0.8))
+    check(model("LSTM", "bhc", direction="bidirectional", activations=names, **attrs))
+
+
+def test_wrong_functions_are_refused() -> None:
+    for names in (["Sin"], ["Tanh", "Tanh"]):
+        with pytest.raises(ModelError, match="activations"):
+            read(model("RNN", activations=names))
+
+
+@pytest.mark.parametrize("code", GATES)
+def test_batch_first(code: str) -> None:
+    """layout=1, which onnxruntime does not know: the same as the other, turned."""
+    graph = read(model(code, "b", direction="bidirectional"))
+    operands = {**graph.consts}
+    turned = model(code, "b", direction="bidirectional", layout=1)
+    turned.graph.input[0].CopyFrom(proto([], {"x": (BATCH, STEPS, DEPTH)}, {}, ()).graph.input[0])
+    rows, last, *_ = compiled(graph)(data())
+    rows_turned, last_turned, *_ = compiled(read(turned))(np.ascontiguousarray(data().transpose(1, 0, 2)))
+    assert operands
+    np.testing.assert_allclose(rows_turned, rows.transpose(2, 0, 1, 3), rtol=1e-6)
+    np.testing.assert_allclose(last_turned, last.transpose(1, 0, 2), rtol=1e-6)
+
+
+def test_the_arena_does_not_hold_the_products_of_all_steps() -> None:
+    """Sums of all steps come before the loop only where they are no larger than the data."""
+    arenas = [arena(read(model("LSTM", "b", depth=depth))) for depth in (2, 4 * UNITS)]
+    products = STEPS * BATCH * 4 * UNITS * 4
+    outputs = (STEPS + 2) * BATCH * UNITS * 4
+    assert arenas[0] < products + outputs
+    assert arenas[1] < products * 2 + outputs + 400
+    check(model("LSTM", "b", depth=4 * UNITS), depth=4 * UNITS)
+
+
+def arena(graph: Graph) -> int:
+    program = microc.compile(graph, board="mps2-an386")
+    assert isinstance(program, microc.Program)
+    return int(program.report()["arena"])

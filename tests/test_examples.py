@@ -1,0 +1,59 @@
+"""Every example runs as its README says, on emulated boards."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.device.smoke import needs
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PACKAGES = {
+    "wake_word": ("pymicro_wakeword", "pymicro_features"),
+    "vibration": ("sklearn",),
+    "forest_on_avr": ("sklearn",),
+}
+WORDS = {
+    "wake_word": r"1\.9\d s .* heard!\n(.*\n)*the word is there",
+    "vibration": r"24 of 24 right",
+    "forest_on_avr": r"20 of 20 right; scikit-learn says the same of 20",
+    "two_networks": r"small: (\[.*\]), right are \1\nlarge: \1, right",
+}
+
+pytestmark = [pytest.mark.cross, pytest.mark.emulator]
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm", "avr-gcc", "qemu-system-avr")
+@pytest.mark.parametrize("name", WORDS)
+def test_it_runs(name: str) -> None:
+    for package in PACKAGES.get(name, ()):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    said = run(sys.executable, "run.py", folder=EXAMPLES / name)
+    assert re.search(WORDS[name], said), said
+
+
+@needs("make", "arm-none-eabi-gcc", "qemu-system-arm")
+@pytest.mark.parametrize("cross", ["", "arm-none-eabi-"], ids=["host", "board"])
+def test_an_existing_firmware(cross: str, tmp_path: Path) -> None:
+    microc = f"MICROC={sys.executable} -m microc"
+    said = run("make", "run", f"CROSS={cross}", f"BUILD={tmp_path}", microc, folder=EXAMPLES / "existing_firmware")
+    assert re.findall(r"image \d: (-?\d)", said) == ["2", "6", "7", "1"], said
+
+
+def test_the_page_of_examples_lists_them_all() -> None:
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    there = [path.name for path in EXAMPLES.iterdir() if path.is_dir()]
+    assert sorted(listed) == sorted(there)
+    assert all((EXAMPLES / name / "README.md").is_file() for name in there)
+
+
+def run(*command: str, folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
