@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from microc.driver.firmware import Device, build, connect, open_project
     from microc.driver.library import Library
     from microc.driver.model import import_sklearn, load, save
+    from microc.driver.options import Bound
     from microc.graph.ir import Graph
 
 __version__ = "0.1.0"
 __all__ = (
+    "Bound",
     "Bundle",
     "Device",
     "Graph",
@@ -53,6 +55,7 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
+        "Bound": "microc.driver.options",
         "Bundle": "microc.driver.bundle",
         "Device": "microc.driver.firmware",
         "Graph": "microc.graph.ir",

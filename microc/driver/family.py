@@ -7,7 +7,7 @@ are no extents of the model already, so that nothing is alike by accident. The g
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -318,8 +318,3 @@ def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
         for order in orders:
             shuffle(order)
         yield from zip(*orders, strict=False)
-
-
-def elements(extents: Iterable[ir.Expr], sizes: Mapping[str, int]) -> int:
-    """The number of elements of a tensor of these extents."""
-    return prod(value_at(extent, sizes) for extent in extents)
