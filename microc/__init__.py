@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from microc.driver.firmware import build, open_project
     from microc.driver.library import Library
     from microc.driver.model import import_sklearn, load, save
+    from microc.driver.options import Bound
     from microc.driver.session import Device
     from microc.graph.ir import Graph
 
 __version__ = "0.1.0"
 __all__ = (
+    "Bound",
     "Bundle",
     "Device",
     "Graph",
@@ -55,6 +57,7 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
+        "Bound": "microc.driver.options",
         "Bundle": "microc.driver.bundle",
         "Device": "microc.driver.session",
         "Graph": "microc.graph.ir",
