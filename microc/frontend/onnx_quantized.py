@@ -245,7 +245,7 @@ def quantised(spelling: Spelling) -> Spelling:
     def spell(application: Application) -> None:
         attributes, operands = application.operator.attributes, Quantized(application)
         if attributes.flag("channels_last"):
-            application.refuse("channels-last data")
+            application.refuse("channels-last data", "export it channels first, as ONNX has it")
         real = application.builder.unique(f"{application.output()}_real")
         version = attributes.integer("opset", application.opset)
         operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
