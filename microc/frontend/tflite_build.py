@@ -9,7 +9,8 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
+from microc.frontend.tflite_file import Tensor, TfliteFile
+from microc.frontend.tflite_options import check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
