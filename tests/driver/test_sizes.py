@@ -322,7 +322,7 @@ def test_on_a_board(tmp_path: Path) -> None:
     project = firmware.open_project(program.write(tmp_path / "attention"))
     firmware.build(project)
     library = firmware.host_library(project)
-    with firmware.connect(project) as device:
+    with microc.Device(project) as device:
         layers, difference = verify(device, library, samples(device, 3))
         assert difference is None and layers
         short = GENERATOR.standard_normal((1, 3, 4)).astype(np.float32)
