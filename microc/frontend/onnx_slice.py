@@ -160,7 +160,10 @@ def chosen_elements(application: Application, value: str, axis: int, indices: Se
         else:
             runs.append((index, index + 1))
     if len(runs) > _PIECES:
-        application.refuse(f"{len(runs)} separate pieces of a tensor; at most {_PIECES}")
+        application.refuse(
+            f"{len(runs)} separate pieces of a tensor; at most {_PIECES}",
+            "make the indices an input",
+        )
     return joined(application, [cut(application, value, axis, begin, end) for begin, end in runs], axis)
 
 
@@ -230,7 +233,9 @@ def mirrored(application: Application, value: str, widths: Sequence[tuple[int, i
         if mode == "reflect" and max(before, after) >= extent:
             application.broken(f"a reflection of {max(before, after)} elements of {extent}")
         if before + after > _PIECES:
-            application.refuse(f"{mode} padding of {before + after} elements; at most {_PIECES}")
+            application.refuse(
+                f"{mode} padding of {before + after} elements; at most {_PIECES}", "pad in several steps"
+            )
         first = [before - k if mode == "reflect" else 0 for k in range(before)]
         last = [extent - 2 - k if mode == "reflect" else extent - 1 for k in range(after)]
         value = chosen_elements(application, value, axis, [*first, *range(extent), *last])
@@ -252,10 +257,15 @@ def tile(application: Application) -> None:
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
         application.broken(f"repeats {counts} for shape {application.shape(0)}")
-    extents = application.shape(0)
-    view = application.reshaped(application.value(0), [part for extent in extents for part in (1, extent)])
-    copies = tuple(part for pair in zip(counts, extents, strict=True) for part in pair)
-    made = application.emit("broadcast_to", (view,), {"shape": copies}) if max(counts, default=1) > 1 else view
+    extents, parts, copies = application.shape(0), [1], [1]
+    for count, extent in zip(counts, extents, strict=True):
+        if count > 1:  # an axis of copies before the axis that they are copies of
+            parts, copies = [*parts, 1, extent], [*copies, count, extent]
+        else:  # what is there once keeps together, so that the rank stays low
+            parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
+    made = application.reshaped(application.value(0), parts)
+    if parts != copies:
+        made = application.emit("broadcast_to", (made,), {"shape": tuple(copies)})
     application.result_reshape(made, [count * extent for count, extent in zip(counts, extents, strict=True)])
 
 

@@ -35,7 +35,7 @@ IMAGES = np.array([1, 0, 1], np.int64)
 
 def boxes(opset: int = 16, **attrs: Any) -> Any:
     attrs = {"output_height": 2, "output_width": 3, "sampling_ratio": 2, **attrs}
-    constants = {"r": BOXES, "i": IMAGES}
+    constants: dict[str, Array] = {"r": BOXES, "i": IMAGES}
     return proto([node("RoiAlign", ["x", "r", "i"], **attrs)], {"x": (2, 3, 5, 6)}, constants, opset=opset)
 
 

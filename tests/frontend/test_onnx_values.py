@@ -178,6 +178,7 @@ MODELS = {
     "pad, edge": one("Pad", (2, 5), ints(1, 3, 0, 2), mode="edge"),
     "expand": one("Expand", (3, 1), ints(2, 1, 4)),
     "tile": one("Tile", (2, 3), ints(2, 3)),
+    "tile of many axes": one("Tile", (1, 2, 1, 3, 2, 2), ints(1, 1, 2, 1, 3, 1)),
     "gather one": one("Gather", (4, 3), np.array(-1), axis=0),
     "gather some": one("Gather", (4, 5), np.array([[0, 1], [4, 2]]), axis=1),
     "depth to space, DCR": one("DepthToSpace", (1, 8, 3, 2), blocksize=2),
@@ -247,6 +248,25 @@ def test_operators_on_integers_are_spelled_as_dequantize_float_quantize() -> Non
     np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.1001)
 
 
+def test_what_quantisers_of_operators_write_behind_layers() -> None:
+    """com.microsoft's QLinearAveragePool, QLinearConcat and QLinearSoftmax: within one step of the result."""
+    constants: dict[str, Array] = {
+        name: scalar(value) for name, value in (("sx", 0.02), ("sp", 0.015), ("sy", 1 / 256))
+    }
+    constants |= {"z": np.array(120, np.uint8), "low": np.array(0, np.uint8)}
+    micro, window = "com.microsoft", {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 0], "ceil_mode": 1}
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "z"], ["q"]),
+        node("QLinearAveragePool", ["q", "sx", "z", "sp", "z"], ["p"], micro, **window),
+        node("QLinearConcat", ["sp", "z", "p", "sp", "z", "p", "sx", "z"], ["c"], micro, axis=1),
+        node("QLinearSoftmax", ["c", "sp", "z", "sy", "low"], ["s"], micro, axis=-1, opset=13),
+        node("DequantizeLinear", ["s", "sy", "low"], ["y"]),
+    ]
+    model = proto(nodes, {"x": (1, 2, 7, 9)}, constants)
+    inputs = [f(1, 2, 7, 9)]
+    np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=1.001 / 256)
+
+
 def test_dropout_in_training_is_refused() -> None:
     """It is random; with nothing to drop it is no change."""
     with pytest.raises(UnsupportedError, match="dropout in training"):
@@ -283,3 +303,28 @@ def test_a_quantised_transposed_convolution_works_on_integers(groups: int) -> No
     assert [graph.types[name].dtype for name in (*layer.inputs, *layer.outputs)] == ["int8"] * 3
     inputs = [f(1, 8, 5, 6)]
     np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.501)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_dynamically_quantised_lstm_is_one_on_its_weights(rows: bool) -> None:
+    """Scales of a direction, or of its rows."""
+    hidden, shape = 3, (1, 12) if rows else (1,)
+    x, h = f(5, 1, 4), f(1, 1, hidden)
+    whole = {"w": bytes_(1, 4, 4 * hidden), "r": bytes_(1, hidden, 4 * hidden)}
+    scales = {name: (abs(f(*shape)) * 0.01 + 0.001) for name in ("ws", "rs")}
+    zeros = {"wz": np.full(shape, 120, np.uint8), "rz": np.full(shape, 130, np.uint8)}
+    state = {"b": f(1, 8 * hidden), "h": h, "c": f(1, 1, hidden)}
+    names = ["x", "w", "r", "b", "", "h", "c", "", "ws", "wz", "rs", "rz"]
+    layer = node("DynamicQuantizeLSTM", names, domain="com.microsoft", hidden_size=hidden)
+    found = evaluate(read(proto([layer], {"x": x.shape}, {**whole, **scales, **zeros, **state})), [x])
+    real = {
+        name: (
+            (whole[name] - zeros[f"{name}z"].reshape(1, 1, -1).astype(np.float32))
+            * scales[f"{name}s"].reshape(1, 1, -1)
+        )
+        for name in whole
+    }
+    plain = node("LSTM", ["x", "w", "r", "b", "", "h", "c"], hidden_size=hidden)
+    turned = {name: np.ascontiguousarray(array.transpose(0, 2, 1)) for name, array in real.items()}
+    wanted = evaluate(read(proto([plain], {"x": x.shape}, {**turned, **state})), [x])
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6, atol=1e-7)
