@@ -6,10 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import microc
+from microc.codegen.exports import load_format, sample
+from microc.device.boards import bare_board
+from microc.errors import UsageError
 from tests.device.smoke import WARNINGS, needs
-from tests.exports.programs import export, run, said
+from tests.driver.test_sizes import mlp, saved
+from tests.exports.programs import FORMATS, export, run, said
 
 NETWORKS = ("digits", "awkward")
 CPP = ("-std=c++11", "-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -30,6 +36,26 @@ def test_plain_c(tmp_path: Path, which: str, io_in_arena: bool, compiler: str) -
     sanitised = ("-fsanitize=address,undefined",) if compiler == "clang" else ()
     run(folder, compiler, *WARNINGS, *sanitised, "-o", "sample", *sources(folder), "-lm")
     assert run(folder, "./sample") == said(which)
+
+
+@needs("gcc", "g++")
+def test_sizes_that_vary(tmp_path: Path) -> None:
+    """Examples run at the largest sizes; formats that know none refuse the network."""
+    program = microc.compile(saved(mlp(), tmp_path), board=bare_board("host"), bounds={"batch": 4}, name="open")
+    folder = tmp_path / "net"
+    for name in FORMATS:
+        if load_format(name).fixed:
+            with pytest.raises(UsageError, match="leaves batch open"):
+                program.export(name, folder)
+        else:
+            program.export(name, folder)
+            assert "&sizes, &inputs" in (folder / "README.md").read_text()
+    program.export("c", folder)
+    run(folder, "gcc", *WARNINGS, "-o", "sample", *sources(folder), "-lm")
+    result = program.library()(*sample(program.module))
+    assert isinstance(result, np.ndarray) and result.shape == (4, 3)
+    name = program.module.outputs[0]
+    assert run(folder, "./sample") == f"{name}: {' '.join(f'{x:g}' for x in result.reshape(-1).tolist())}\n"
 
 
 CONSUMER = """
