@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -165,7 +165,7 @@ def export_files(
     """
     found = load_format(name)
     context = _context(module, board, found, version, inputs)
-    sources, headers = (_line(text, context) for text in (found.sources, found.headers))
+    sources, headers = (_inside(_line(text, context), found) for text in (found.sources, found.headers))
     network = render_network(context.model)
     for end in (".c", ".h"):
         network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
@@ -174,7 +174,7 @@ def export_files(
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in found.files.items():
-        files[_line(path, context)] = _rendered(template, context)
+        files[_inside(_line(path, context), found)] = _rendered(template, context)
     files[MARKER] = to_json({**manifest(module, version), "format": found.name})
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands)
 
@@ -199,6 +199,15 @@ def _line(text: str, context: PackageContext) -> str:
     except jinja2.TemplateError as error:
         where = str(context.format.folder / DESCRIPTION)
         raise UsageError(f"the format's {text!r} is wrong: {error}", where=where) from error
+
+
+def _inside(path: str, chosen: Format) -> str:
+    """A path in the export; UsageError for one that leaves it."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise UsageError(
+            f"the format writes to {path!r}, outside of the export", where=str(chosen.folder / DESCRIPTION)
+        )
+    return path
 
 
 def _context(

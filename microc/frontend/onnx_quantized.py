@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.frontend import onnx_neural, onnx_pool
 from microc.frontend import onnx_quantized_values as values
 from microc.frontend.onnx_application import FLOAT, Application, Spelling
 from microc.frontend.onnx_build import Stored
@@ -227,6 +229,32 @@ def qlinear(op: str, count: int, attrs: Callable[[Application], Mapping[str, Att
     return Spelling(spell, BYTES)
 
 
+def qlinear_concat(application: Application) -> None:
+    """com.microsoft.QLinearConcat: scale and zero point of the result, then triples."""
+    operands = Quantized(application)
+    values = [operands.operand(position) for position in range(2, application.count(), 3)]
+    if not values:
+        application.broken("there are no operands")
+    axis = application.axis(application.operator.attributes.integer("axis"), len(application.type(values[0]).shape))
+    operands.result(application.emit("concat", values, {"axis": axis}), 0)
+
+
+def quantised(spelling: Spelling) -> Spelling:
+    """A quantised form of an operator on one triple: ``spelling`` of the operator on floats between dequantize and quantize."""
+
+    def spell(application: Application) -> None:
+        attributes, operands = application.operator.attributes, Quantized(application)
+        if attributes.flag("channels_last"):
+            application.refuse("channels-last data", "export it channels first, as ONNX has it")
+        real = application.builder.unique(f"{application.output()}_real")
+        version = attributes.integer("opset", application.opset)
+        operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
+        spelling.spell(replace(application, operator=operator))
+        operands.result(real, 3)
+
+    return Spelling(spell, BYTES)
+
+
 def qlinear_global_average_pool(application: Application) -> None:
     """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
     if application.operator.attributes.flag("channels_last"):
@@ -256,9 +284,12 @@ MICROSOFT: Mapping[str, Spelling] = {
     "DequantizeLinear": Spelling(dequantize_linear, _INTEGERS),
     "QGemm": Spelling(qgemm, BYTES),
     "QLinearAdd": qlinear("add", 2),
+    "QLinearAveragePool": quantised(onnx_pool.SPELLINGS["AveragePool"]),
+    "QLinearConcat": Spelling(qlinear_concat),
     "QLinearGlobalAveragePool": Spelling(qlinear_global_average_pool, BYTES),
     "QLinearLeakyRelu": qlinear("leaky_relu", 1, _alpha),
     "QLinearMul": qlinear("mul", 2),
     "QLinearSigmoid": qlinear("sigmoid", 1),
+    "QLinearSoftmax": quantised(onnx_neural.SPELLINGS["Softmax"]),
     "QuantizeLinear": Spelling(quantize_linear, FLOAT),
 }

@@ -257,10 +257,15 @@ def tile(application: Application) -> None:
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
         application.broken(f"repeats {counts} for shape {application.shape(0)}")
-    extents = application.shape(0)
-    view = application.reshaped(application.value(0), [part for extent in extents for part in (1, extent)])
-    copies = tuple(part for pair in zip(counts, extents, strict=True) for part in pair)
-    made = application.emit("broadcast_to", (view,), {"shape": copies}) if max(counts, default=1) > 1 else view
+    extents, parts, copies = application.shape(0), [1], [1]
+    for count, extent in zip(counts, extents, strict=True):
+        if count > 1:  # an axis of copies before the axis that they are copies of
+            parts, copies = [*parts, 1, extent], [*copies, count, extent]
+        else:  # what is there once keeps together, so that the rank stays low
+            parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
+    made = application.reshaped(application.value(0), parts)
+    if parts != copies:
+        made = application.emit("broadcast_to", (made,), {"shape": tuple(copies)})
     application.result_reshape(made, [count * extent for count, extent in zip(counts, extents, strict=True)])
 
 

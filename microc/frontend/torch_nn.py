@@ -71,18 +71,16 @@ def _transposed(
     rank: int,
 ) -> str:
     """Data to channels last, weights (I, O, H, W) of groups to OHWI, and back."""
-    weight = a.write.consts.get(operands[1])
-    if weight is None:
-        a.refuse("weights that are not known when compiling")
     extra = numbers(a.argument("output_padding", 0), rank)
     extra = (0, *extra) if rank == 1 else extra
-    inputs, each = weight.shape[:2]
-    moved = weight.reshape(groups, inputs // groups, each, *weight.shape[2:]).transpose(0, 2, 3, 4, 1)
-    held = a.write.new_constant("weight", np.ascontiguousarray(moved).reshape(-1, *moved.shape[2:]))
+    inputs, each, *kernel = a.shape(operands[1])
+    grouped = a.reshaped(operands[1], (groups, inputs // groups, each, *kernel))
+    turned = a.emit("transpose", (grouped,), {"axes": (0, 2, 3, 4, 1)})
+    weight = a.reshaped(turned, (groups * each, *kernel, inputs // groups))
     data = a.emit("transpose", (operands[0],), {"axes": (0, 2, 3, 1)})
     cut = (padding[0], padding[1], padding[2] - extra[0], padding[3] - extra[1])
     attrs: Mapping[str, Attr] = {"strides": strides, "padding": cut, "dilation": dilation, "groups": groups}
-    made = a.emit("conv2d_transpose", (data, held, *operands[2:]), attrs)
+    made = a.emit("conv2d_transpose", (data, weight, *operands[2:]), attrs)
     return a.emit("transpose", (made,), {"axes": (0, 3, 1, 2)})
 
 

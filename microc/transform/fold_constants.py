@@ -20,6 +20,7 @@ def fold_constants(graph: Graph, context: PassContext) -> Graph:
     """Constants that would be larger than 1 MiB and more than 16 times their inputs are left to run time.
 
     So are quantised operators, which mean something else than their integers until they are legalized, and what updates state.
+    The attributes of dequantize say all that it means.
     """
     consts = dict(graph.consts)
     nodes: list[Node] = []
@@ -38,7 +39,7 @@ def _may_fold(graph: Graph, node: Node) -> bool:
     if made > LARGE and made > GROWTH * sum(graph.types[name].nbytes for name in node.inputs if name):
         return False
     legalize = registry.get(node.op).legalize
-    surface = legalize is not None and legalize(node, graph) is not None
+    surface = node.op != "dequantize" and legalize is not None and legalize(node, graph) is not None
     return not surface and set(graph.updates.values()).isdisjoint(node.outputs)
 
 

@@ -25,6 +25,7 @@ from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_nam
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias
 from microc.transform.qdq_clamp import fuse_clamps
+from microc.transform.qdq_moves import spread_quantisation
 
 BYTES = ("int8", "uint8")
 _MOVES = frozenset(("reshape", "transpose", "slice", "pad"))
@@ -42,7 +43,7 @@ def recognise(graph: Graph, context: PassContext) -> Graph:
     """The graph with quantised operators where it says ``dequantize -> operator -> quantize``."""
     if all(node.op != "dequantize" for node in graph.nodes):
         return graph
-    return fuse_clamps(_Recogniser(graph).run())
+    return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
 
 
 PASS = Pass("qdq", recognise, 0)
@@ -160,7 +161,7 @@ class _Recogniser:
         if source is None:
             return False
         kind = self.types[source]
-        if (kind.quant, kind.dtype) == (quant, out_dtype) and dtypes.nbytes(out_dtype) <= 2:
+        if (kind.quant, kind.dtype) == (quant, out_dtype) and dtypes.nbytes(str(out_dtype)) <= 2:
             if output in self.kept and source != output:
                 self.append(Node("reshape", (source,), (output,), {"shape": kind.shape}, node.loc))
             elif source != output:

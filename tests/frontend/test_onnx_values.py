@@ -178,6 +178,7 @@ MODELS = {
     "pad, edge": one("Pad", (2, 5), ints(1, 3, 0, 2), mode="edge"),
     "expand": one("Expand", (3, 1), ints(2, 1, 4)),
     "tile": one("Tile", (2, 3), ints(2, 3)),
+    "tile of many axes": one("Tile", (1, 2, 1, 3, 2, 2), ints(1, 1, 2, 1, 3, 1)),
     "gather one": one("Gather", (4, 3), np.array(-1), axis=0),
     "gather some": one("Gather", (4, 5), np.array([[0, 1], [4, 2]]), axis=1),
     "depth to space, DCR": one("DepthToSpace", (1, 8, 3, 2), blocksize=2),
@@ -245,6 +246,25 @@ def test_operators_on_integers_are_spelled_as_dequantize_float_quantize() -> Non
     model = proto(nodes, {"x": (1, 4, 8, 8)}, constants)
     inputs = [f(1, 4, 8, 8)]
     np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.1001)
+
+
+def test_what_quantisers_of_operators_write_behind_layers() -> None:
+    """com.microsoft's QLinearAveragePool, QLinearConcat and QLinearSoftmax: within one step of the result."""
+    constants: dict[str, Array] = {
+        name: scalar(value) for name, value in (("sx", 0.02), ("sp", 0.015), ("sy", 1 / 256))
+    }
+    constants |= {"z": np.array(120, np.uint8), "low": np.array(0, np.uint8)}
+    micro, window = "com.microsoft", {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 0], "ceil_mode": 1}
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "z"], ["q"]),
+        node("QLinearAveragePool", ["q", "sx", "z", "sp", "z"], ["p"], micro, **window),
+        node("QLinearConcat", ["sp", "z", "p", "sp", "z", "p", "sx", "z"], ["c"], micro, axis=1),
+        node("QLinearSoftmax", ["c", "sp", "z", "sy", "low"], ["s"], micro, axis=-1, opset=13),
+        node("DequantizeLinear", ["s", "sy", "low"], ["y"]),
+    ]
+    model = proto(nodes, {"x": (1, 2, 7, 9)}, constants)
+    inputs = [f(1, 2, 7, 9)]
+    np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=1.001 / 256)
 
 
 def test_dropout_in_training_is_refused() -> None:

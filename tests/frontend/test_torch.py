@@ -17,6 +17,8 @@ from tests.growth import network_size
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")
 nn, functional = torch.nn, torch.nn.functional
 
+PLACES: Any = torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 0]]])
+
 BOUND = 2e-5
 """Sums of float32 in another order than PyTorch's, relative above one and absolute below."""
 
@@ -172,8 +174,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-PLACES = torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 0]]])
-
 POOLS: dict[str, Callable[..., Any]] = {
     "adaptive": lambda x: (functional.adaptive_avg_pool2d(x, (4, 5)), functional.adaptive_max_pool1d(x[0], 4)),
     "ceil": lambda x: (functional.avg_pool2d(x, 3, 2, 1, True), functional.avg_pool2d(x, 3, 2, 1, True, False)),
@@ -243,6 +243,32 @@ def test_a_quantised_program_computes_integers() -> None:
     graph = optimise(reader.read_program(torch.export.export(Quantised(), (x,))), Options())
     layers = [node for node in graph.nodes if node.op in ("conv2d", "dense")]
     assert len(layers) == 2 and all(graph.types[node.inputs[1]].dtype == "int8" for node in layers)
+
+
+def test_stored_weights_of_a_transposed_convolution_are_known_when_compiling() -> None:
+    import torch.ao.quantization.fx._decomposed
+
+    from microc.driver.options import Options
+    from microc.driver.pipeline import optimise
+
+    torch.manual_seed(10)
+    held, scales = torch.randint(-127, 127, (4, 3, 3, 3), dtype=torch.int8), torch.rand(3) * 0.01 + 0.001
+    zeros, x = torch.zeros(3, dtype=torch.int64), torch.randn(1, 4, 5, 6)
+
+    class Upwards(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            for name, tensor in (("held", held), ("scales", scales), ("zeros", zeros)):
+                self.register_buffer(name, tensor)
+
+        def forward(self, x: Any) -> Any:
+            ops = torch.ops.quantized_decomposed
+            weight = ops.dequantize_per_channel(self.held, self.scales, self.zeros, 1, -127, 127, torch.int8)
+            return functional.conv_transpose2d(x, weight, None, 2, 1, 1)
+
+    compare(Upwards(), x)
+    graph = optimise(reader.read_program(torch.export.export(Upwards(), (x,))), Options())
+    assert "conv2d_transpose" not in {node.op for node in graph.nodes}
 
 
 def test_a_file() -> None:

@@ -15,6 +15,7 @@ from microc.dtypes import Array
 from microc.frontend import onnx_reader
 from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
+from microc.transform import layout
 from microc.transform.context import PassContext
 from microc.transform.qdq import PASS
 from tests.corpus import cases, models, needs_corpus
@@ -386,6 +387,18 @@ def test_two_equal_quantize_nodes_make_one_result() -> None:
     net, result = conv_net()
     graph = check(net.model(net.qdq(result, 0.1, 5), net.op("Relu", net.qdq(result, 0.1, 5))))
     assert ops(graph).count("conv2d") == 1 and graph.types[node_of(graph, "conv2d").outputs[0]].dtype == "int8"
+
+
+def test_integers_that_are_only_moved_keep_their_quantisation() -> None:
+    net = Net(x=(1, 2, 6))
+    quantised = net.q("x", 0.05, 3)
+    views = net.constant(np.array([1, 2, 3, 2], np.int64))
+    moved = net.op("Transpose", net.op("Reshape", quantised, views), perm=[0, 1, 3, 2])
+    graph = check(net.model(net.qdq(net.op("Sigmoid", net.dq(moved, 0.05, 3)), 1 / 256, -128)))
+    assert {graph.types[n.inputs[0]].quant for n in graph.nodes if n.op in ("reshape", "transpose")} == {
+        Quant((np.float32(0.05).item(),), (3,))
+    }
+    layout.PASS.function(graph, PassContext())
 
 
 def test_integers_dequantised_in_two_ways() -> None:
