@@ -22,7 +22,7 @@ def deform(
     offsets: tuple[int, ...], weight: tuple[int, ...], mask: bool = False, x: Any = (2, 4, 5, 6), **attrs: Any
 ) -> Any:
     shapes = {"x": x, "w": weight, "offset": offsets}
-    constants = {"b": f(weight[0])} if mask else {}
+    constants: dict[str, Array] = {"b": f(weight[0])} if mask else {}
     if mask:
         shapes["mask"] = (offsets[0], offsets[1] // 2, *offsets[2:])
     names = ["x", "w", "offset", *(["b", "mask"] if mask else [])]
