@@ -46,7 +46,7 @@ def measured(graph: microc.Graph, row: Any, board: str, folder: Path) -> tuple[i
     program.write(folder)
     project = microc.open_project(folder)
     microc.build(project)
-    with microc.connect(folder) as device:
+    with microc.Device(folder) as device:
         found = device.run(row)
         instructions = sum(kernel.instructions or 0 for kernel in profile(device).kernels)
     for got, want in zip(found, microc.compile(graph)(row), strict=True):

@@ -6,9 +6,11 @@
     y = network(x)
     program = microc.compile("model.tflite", board="mps2-an386")   # a C project for a board
     program.write("build")
+    program.export("arduino", "libraries/net")                     # or wrapped for a build system: microc export --list
     microc.bundle(program, other).write("both")                    # several networks in one firmware, one arena
-    with microc.connect("build") as device:                        # after `microc build build`
+    with microc.Device("build") as device:                         # after `microc build build`; or a port
         y = device.run(x)
+        print(device.profile())
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file
 
@@ -26,13 +28,16 @@ if TYPE_CHECKING:
     from microc.driver.api import Program, compile
     from microc.driver.bundle import Bundle, bundle
     from microc.driver.export import load_library
-    from microc.driver.firmware import Device, build, connect, open_project
+    from microc.driver.firmware import build, open_project
     from microc.driver.library import Library
     from microc.driver.model import import_sklearn, load, save
+    from microc.driver.options import Bound
+    from microc.driver.session import Device
     from microc.graph.ir import Graph
 
 __version__ = "0.1.0"
 __all__ = (
+    "Bound",
     "Bundle",
     "Device",
     "Graph",
@@ -42,7 +47,6 @@ __all__ = (
     "build",
     "bundle",
     "compile",
-    "connect",
     "errors",
     "import_sklearn",
     "load",
@@ -53,15 +57,15 @@ __all__ = (
 
 _HOMES = MappingProxyType(
     {
+        "Bound": "microc.driver.options",
         "Bundle": "microc.driver.bundle",
-        "Device": "microc.driver.firmware",
+        "Device": "microc.driver.session",
         "Graph": "microc.graph.ir",
         "Library": "microc.driver.library",
         "Program": "microc.driver.api",
         "build": "microc.driver.firmware",
         "bundle": "microc.driver.bundle",
         "compile": "microc.driver.api",
-        "connect": "microc.driver.firmware",
         "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
         "load_library": "microc.driver.export",

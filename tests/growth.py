@@ -14,7 +14,7 @@ from microc.target import SPEED, target_for
 from microc.tir import ir
 
 _NUMBER = re.compile(r"\d+")
-_ARRAY = re.compile(r"^\s+(?:const )?\w+ \w+\[(\w*)\] *[;=]", re.MULTILINE)
+_ARRAY = re.compile(r"^[ \t]+(?:const )?\w+ \w+\[(\w*)\] *[;=]", re.MULTILINE)
 _ALLOCATION = re.compile(r"\b(?:malloc|calloc|realloc|alloca|free)\s*\(")
 STACK_ELEMENTS = 128
 """What a tile of sums in memory may have at most (int32): a product of MVE writes them, since its registers are the operands'."""

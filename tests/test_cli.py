@@ -270,9 +270,9 @@ def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, t
     assert said.code == 2 and "for board 'host'" in said.err
 
 
-def test_profile(microc: Command, project: Path, tmp_path: Path) -> None:
+def test_profile(microc: Command, project: Path, image: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    said = microc("profile", project, "--trace", trace)
+    said = microc("profile", project, "--trace", trace, "--input", image)
     assert said.code == 0 and "ticks/MAC" in said.out and "total" in said.out
     assert "matrix" in said.out and "est. cycles" in said.out and "estimated from the code" in said.out
     assert len(json.loads(trace.read_text())["traceEvents"]) > 4
@@ -284,6 +284,7 @@ def test_profile(microc: Command, project: Path, tmp_path: Path) -> None:
     assert (
         "conv4" in page.read_text() and stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(table.stat().st_mode) & 0o666
     )
+    assert microc("profile", project, "--input", table).code == 2
     for option in ("--html", "--csv", "--trace"):
         said = microc("profile", project, option, project / "firmware.elf" / "x")
         assert said.code == 2 and "cannot write" in said.err

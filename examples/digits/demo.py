@@ -63,7 +63,7 @@ def demonstrate(board: str) -> int:
         print(f"\n  {MODEL.name}: {report['kernels']} kernels, {report['macs']:,} multiply-accumulates")
         print(f"  {program.board.title}")
         print(f"  compiled to C in {compiled - begin:.1f} s, built in {built - compiled:.1f} s; booting\n")
-        with microc.connect(project) as device:
+        with microc.Device(project) as device:
             answers, seconds = classify(device, images, labels)
             device.set_inputs(images[0])
             ticks, stats = device.profile(), device.stats()

@@ -36,7 +36,7 @@ def main() -> None:
             microc.compile(graph, board=arguments.board, name="forest").write(Path(folder) / "forest")
         )
         sizes = build(project).sizes
-        with microc.connect(project, arguments.port) as device:
+        with microc.Device(project, arguments.port) as device:
             rows = x_test[: arguments.samples].astype(np.int16)
             labels = [int(np.asarray(device.run(row[None])[0]).item()) for row in rows]
     expected = forest.predict(x_test[: arguments.samples])

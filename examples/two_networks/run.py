@@ -34,7 +34,7 @@ def main() -> None:
         path = firmware.write(Path(folder) / "firmware")
         build(open_project(path))
         for name in ("small", "large"):
-            with microc.connect(open_project(path, name), arguments.port) as device:
+            with microc.Device(open_project(path, name), arguments.port) as device:
                 shape = device.inputs[0]["shape"]
                 images = (pixels / 16).astype(np.float32).reshape(-1, *shape)
                 found = [int(np.argmax(np.asarray(device.run(image)))) for image in images]

@@ -88,7 +88,7 @@ def main() -> None:
         threshold = 1.5 * float(np.quantile([np.asarray(library(row[None])).item() for row in well], 0.99))
         project = open_project(microc.compile(path, board=arguments.board).write(Path(folder) / "firmware"))
         build(project)
-        with microc.connect(project, arguments.port) as device:
+        with microc.Device(project, arguments.port) as device:
             right = 0
             for damage in (0.0, 0.6, 1.0):
                 rows = bands(vibration(arguments.samples, damage, generator))

@@ -61,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = open_project(microc.compile(model, board=arguments.board).write(Path(folder) / "wake_word"))
         build(project)
-        with microc.connect(project, arguments.port) as device:
+        with microc.Device(project, arguments.port) as device:
             listen(device, arguments.recording, cutoff, steps)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from microc import __version__
-from microc.cli import values
+from microc.cli.board_options import device_options, source_options
+from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.errors import UsageError
 
@@ -123,6 +124,7 @@ def make_parser() -> _Parser:
     _model_commands(add)
     _export_command(add)
     _project_commands(add)
+    measuring_commands(add)
     _board_commands(add)
     return parser
 
@@ -203,39 +205,6 @@ def _export_command(add: Adder) -> None:
     compile_options(command)
 
 
-def _source(command: _Parser, meaning: str = "a project, or a model to compile and build on the fly") -> None:
-    command.add_argument("source", type=Path, metavar="DIR|MODEL", help=meaning)
-    command.add_argument(
-        "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
-    )
-    _device_options(command)
-    compile_options(command)
-
-
-def _device_options(command: _Parser) -> None:
-    group = command.add_argument_group("the board's line")
-    group.add_argument(
-        "--port",
-        default="",
-        help="serial port, socket://HOST:PORT, or auto: by the board's USB ids "
-        "(default: the emulator, a process, or auto for hardware)",
-    )
-    group.add_argument(
-        "--baud",
-        type=values.bauds,
-        default=(),
-        metavar="RATE,...",
-        help="rates to try in turn, or auto (default: the board's)",
-    )
-    group.add_argument(
-        "--timeout",
-        type=values.seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="without an answer, or without the line, after which to give up (default: 10)",
-    )
-
-
 def _project_commands(add: Adder) -> None:
     command = add("build", "build a project's firmware and show its memory", "firmware")
     command.add_argument("folder", type=Path, metavar="DIR", help="a project")
@@ -245,7 +214,7 @@ def _project_commands(add: Adder) -> None:
         "--runner", default="", help="how (default: the first of the board file whose program is here)"
     )
     command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
-    _device_options(command)
+    device_options(command)
     command = add(
         "run",
         "run a network on its board",
@@ -253,7 +222,7 @@ def _project_commands(add: Adder) -> None:
         "model.tflite --board mps2-an386 --input x.npy",
         "firmware --input x.npy --port /dev/ttyACM0",
     )
-    _source(command)
+    source_options(command)
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
         help="an input array; once for each input, in the graph's order",
@@ -261,74 +230,6 @@ def _project_commands(add: Adder) -> None:
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
         help="where to save an output; once for each output",
-    )  # fmt: skip
-    command = add(
-        "profile",
-        "measure every layer on the board: time, products, flash, memory",
-        "firmware",
-        "firmware --html report.html --csv layers.csv",
-        "model.tflite --board mps2-an386 --trace trace.json",
-    )
-    _source(command)
-    command.add_argument(
-        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
-    )
-    command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
-    command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
-    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
-    command = add(
-        "size",
-        "explain flash and RAM: by part, layer and symbol of the linked program",
-        "firmware",
-        "firmware --json > before.json",
-        "firmware --compare before.json",
-        "my_product.elf --project firmware",
-        "model.tflite --board mps2-an386 --csv symbols.csv",
-    )
-    _source(command, "a project, an ELF file that holds its network, or a model to compile and build on the fly")
-    command.add_argument(
-        "--project", type=Path, metavar="DIR", help="whose network an ELF file holds (default: its folder)"
-    )
-    command.add_argument("--compare", type=Path, metavar="F.json", help="show what has changed since an earlier --json")
-    command.add_argument("--csv", type=Path, metavar="F.csv", help="write a table of all symbols")
-    command = add(
-        "verify",
-        "compare board and host after every kernel, bit by bit",
-        "firmware",
-        "model.tflite --board mps2-an386 --samples 10",
-        "firmware --input x.npy --port /dev/ttyACM0",
-        "firmware --data test.npz --labels labels",
-        "firmware --data test.csv --labels class --expected outputs.npz",
-    )
-    _source(command)
-    command.add_argument(
-        "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
-    )
-    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
-    command.add_argument(
-        "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
-        help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
-    )  # fmt: skip
-    command.add_argument(
-        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="use this array instead of random ones; once for each input",
-    )  # fmt: skip
-    group = command.add_argument_group("data of your own, all of which the board is given")
-    group.add_argument(
-        "--data", type=Path, metavar="PATH",
-        help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
-        "a folder of .npy files, perhaps in folders by class",
-    )  # fmt: skip
-    group.add_argument(
-        "--labels", default="", metavar="NAME|FILE",
-        help="class numbers: an array or column of the data, or a file; gives accuracy and confusion matrix",
-    )  # fmt: skip
-    group.add_argument(
-        "--answer", default="", metavar="OUTPUT", help="the output that holds the class (default: the first)"
-    )
-    group.add_argument(
-        "--expected", type=Path, metavar="FILE",
-        help="what the outputs should be (.npz by the outputs' names, .npy, .csv); gives RMSE and cosine",
     )  # fmt: skip
 
 

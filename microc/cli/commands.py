@@ -190,10 +190,11 @@ def flash(arguments: Arguments) -> show.Answer:
     """``microc flash``."""
     import shlex
 
-    from microc.driver import firmware
+    from microc.driver.firmware import open_project
+    from microc.driver.flashing import flash_project
 
-    project = firmware.open_project(arguments.folder)
-    commands, answered = firmware.flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
+    project = open_project(arguments.folder)
+    commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))
     text = "\n".join(map(shlex.join, commands)) + ("\nthe board answers: it runs this build" if answered else "")
     return show.Answer(
         {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import line, opened_project, progress
+from microc.cli.session import line, load_inputs, opened_project, progress
 
 if TYPE_CHECKING:
     from microc.driver.profile import Profile
@@ -22,15 +22,16 @@ def profile(arguments: Arguments) -> show.Answer:
     import numpy as np
 
     from microc.cli.files import write_csv, write_json, write_text
-    from microc.driver.firmware import connect
     from microc.driver.profile import profile as measure
     from microc.driver.report import to_html
+    from microc.driver.session import Device
     from microc.driver.trace import to_trace
     from microc.driver.verify import random_inputs
 
     with opened_project(arguments) as project:
-        with connect(project, progress=progress(arguments), **line(arguments)) as device:
-            device.set_inputs(*random_inputs(device.inputs, np.random.default_rng(arguments.seed)))
+        given = load_inputs(arguments.inputs, project) if arguments.inputs else None
+        with Device(project, progress=progress(arguments), **line(arguments)) as device:
+            device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result = measure(device)
         data = result.to_data()
         if arguments.trace is not None:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
-    from microc.driver.firmware import connect
+    from microc.driver.session import Device
 
     with opened_project(arguments) as project:
         arrays = load_inputs(arguments.inputs, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
-        with connect(project, progress=progress(arguments), **line(arguments)) as device:
+        with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
     results = result if isinstance(result, tuple) else (result,)

@@ -14,8 +14,9 @@ from microc.errors import UsageError
 if TYPE_CHECKING:
     from microc.driver.data import Samples
     from microc.driver.evaluate import Answers, Classification, Closeness
-    from microc.driver.firmware import Device, Project
+    from microc.driver.firmware import Project
     from microc.driver.library import Library
+    from microc.driver.session import Device
     from microc.driver.verify import LayerCheck
 
 _SHOWN_CLASSES = 20
@@ -24,14 +25,15 @@ _SHOWN_MISTAKES = 10
 
 def verify(arguments: Arguments) -> show.Answer:
     """``microc verify``."""
-    from microc.driver import firmware
+    from microc.driver.firmware import host_library
+    from microc.driver.session import Device
 
     _check(arguments)
     with opened_project(arguments) as project:
         samples = _samples(arguments, project)
         given = [load_inputs(arguments.inputs, project)] if arguments.inputs else []
-        library = firmware.host_library(project)
-        with firmware.connect(project, **line(arguments)) as device:
+        library = host_library(project)
+        with Device(project, **line(arguments)) as device:
             data, text = _compared(arguments, device, library, given, samples)
             if samples is not None:
                 found, more = _evaluated(arguments, device, library, samples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -41,7 +41,7 @@ DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
 """What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
 _TEXTS = ("title", "status", "checked", "sources")
-_OPTIONAL = ("headers", "commands", "files")
+_OPTIONAL = ("headers", "commands", "files", "fixed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Format:
 
     ``status`` is a key of STATUS, ``checked`` says how it was tried. ``sources`` and ``headers`` are the folders of the network's
     files and of the sample's; ``files`` has the template of every other file. ``commands`` are what a user types next, in the
-    exported folder.
+    exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Format:
     headers: str
     commands: tuple[str, ...]
     files: Mapping[str, str]
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         wrong.append("files")
     if not isinstance(data["commands"], list) or not all(isinstance(value, str) for value in data["commands"]):
         wrong.append("commands")
+    if not isinstance(data.get("fixed", False), bool):
+        wrong.append("fixed")
     if not wrong and data["status"] not in STATUS:
         wrong.append("status")
     if unknown or wrong:
@@ -133,7 +136,8 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"a format {what}",
             where=str(path),
-            hint=f"texts: {', '.join(_TEXTS)}, headers; commands: a list of texts; files: a table; status: {', '.join(STATUS)}",
+            hint=f"texts: {', '.join(_TEXTS)}, headers; a list: commands; a table: files; a bool: fixed; "
+            f"status: {', '.join(STATUS)}",
         )
     commands, files = tuple(data.pop("commands")), MappingProxyType(dict(sorted(data.pop("files").items())))
     return Format(name=folder.name, folder=folder, commands=commands, files=files, **data)
@@ -164,8 +168,15 @@ def export_files(
     given).
     """
     found = load_format(name)
+    if found.fixed and module.sizes:
+        varying = ", ".join(size.label for size in module.sizes)
+        raise UsageError(
+            f"the format {found.name} is for networks of fixed sizes, this one leaves {varying} open",
+            where=module.source,
+            hint="bind them with --input-shape, or choose a format in C",
+        )
     context = _context(module, board, found, version, inputs)
-    sources, headers = (_line(text, context) for text in (found.sources, found.headers))
+    sources, headers = (_inside(_line(text, context), found) for text in (found.sources, found.headers))
     network = render_network(context.model)
     for end in (".c", ".h"):
         network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
@@ -174,7 +185,7 @@ def export_files(
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in found.files.items():
-        files[_line(path, context)] = _rendered(template, context)
+        files[_inside(_line(path, context), found)] = _rendered(template, context)
     files[MARKER] = to_json({**manifest(module, version), "format": found.name})
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands)
 
@@ -199,6 +210,15 @@ def _line(text: str, context: PackageContext) -> str:
     except jinja2.TemplateError as error:
         where = str(context.format.folder / DESCRIPTION)
         raise UsageError(f"the format's {text!r} is wrong: {error}", where=where) from error
+
+
+def _inside(path: str, chosen: Format) -> str:
+    """A path in the export; UsageError for one that leaves it."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise UsageError(
+            f"the format writes to {path!r}, outside of the export", where=str(chosen.folder / DESCRIPTION)
+        )
+    return path
 
 
 def _context(

@@ -47,7 +47,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
-        "tensors": [_tensor(module, name) for name in memory.names],
+        "tensors": [{**_tensor(module, name), "written_by": memory.writers(name)} for name in memory.names],
         "memory": memory.arena(),
         "kernels": [
             {

@@ -62,6 +62,10 @@ class Memory:
             and (name in ready or any(k < step for k in self._steps(self._writes, name)))
         ]
 
+    def writers(self, name: str) -> list[int]:
+        """The steps that write a tensor's memory, under any name."""
+        return sorted(set(self._steps(self._writes, name)))
+
     def constants(self, call: Call) -> list[dict[str, Any]]:
         """Weights and tables that a step reads: their C names and bytes."""
         bases = dict.fromkeys(self._spans[name][0] for name in call.args)

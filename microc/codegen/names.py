@@ -9,7 +9,7 @@ _CPP = """and and_eq asm bitand bitor catch char8_t char16_t char32_t class co_a
 consteval constinit decltype delete dynamic_cast explicit export friend mutable namespace new noexcept not not_eq operator or
 or_eq private protected public reinterpret_cast requires static_cast template this throw try typeid typename using virtual
 wchar_t xor xor_eq"""
-_HEADER = "arena reset run run_kernel sample"
+_HEADER = "arena reset run run_kernel sample sizes sizes_fit"
 """What the header puts behind the network's name, as it does with the names of inputs and outputs."""
 
 RESERVED = tuple(f"{_C} {_CPP} {_HEADER}".split())

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import SandboxedEnvironment
 
 from microc import paths
 
 
 @lru_cache(maxsize=32)
 def environment(folder: Path | None = None, html: bool = False) -> jinja2.Environment:
-    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is."""
-    env = jinja2.Environment(
+    """The environment over the project's templates, those of ``folder`` first; in ``html`` values are escaped, in C none is.
+
+    Templates may be strangers': they print what they are given, and reach nothing else.
+    """
+    env = SandboxedEnvironment(
         loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,

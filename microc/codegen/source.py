@@ -117,7 +117,7 @@ def tensor_of(module: Module, name: str) -> Tensor:
 
 def _count(module: Module, extents: Sequence[ir.Expr]) -> str:
     """The number of elements as C over the members of ``sizes``."""
-    total = ir.const(1, "int32")
+    total: ir.Expr = ir.const(1, "int32")
     for extent in extents:
         total = total * extent
     members = {size.scalar: ir.Var(f"sizes->{size.name}") for size in module.sizes}

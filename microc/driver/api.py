@@ -113,18 +113,12 @@ class Program:
         ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
         """
-        if self.module.sizes:
-            raise UsageError(
-                "packages are exported of networks whose sizes are fixed",
-                where=self.module.source,
-                hint="leave out --bound, or take the C project: microc compile",
-            )
-        given = [self.module.values[name] for name in self.module.inputs]
+        given = [_tensor(self.module, name) for name in self.module.inputs]
         arrays = None
         if inputs is not None:
             if len(inputs) != len(given):
                 raise UsageError(f"the network takes {len(given)} inputs, {len(inputs)} were given")
-            arrays = [RunShapes({}).checked(array, asdict(value)) for array, value in zip(inputs, given, strict=True)]
+            arrays = [RunShapes({}).checked(array, tensor) for array, tensor in zip(inputs, given, strict=True)]
         with active(self.plugins):
             package = export_files(self.module, self.board, name, __version__, arrays)
         write_tree(Path(folder), package.files)

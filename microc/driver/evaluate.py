@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from microc.driver.data import Samples
-from microc.driver.firmware import Device
 from microc.driver.library import Library
+from microc.driver.session import Device
 from microc.dtypes import Array
 from microc.errors import UsageError
 

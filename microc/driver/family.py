@@ -7,8 +7,9 @@ are no extents of the model already, so that nothing is alike by accident. The g
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from microc.driver.instance import instance
@@ -25,8 +26,15 @@ Read = Callable[[Sizes], Graph]
 
 _FIRST = 19
 """The first size of a point, in steps: beyond the windows of usual kernels, whose borders would meet."""
+_SCALES = (1, 3, 8, 20)
+_NARROW = 5
+"""Larger points are tried until every extent that varies has as many elements, behind all strides."""
+_APART = 7
+"""Steps between points: windows that skip by 2, 4, 8 ... see all remainders, and several results."""
 _POINTS, _MANY = 5, 8
 """Points for one symbol, and for several: two more than the terms of a usual rule."""
+_DOMAIN = 512
+"""Sizes of a run at which divisions are tried."""
 _QUESTIONS = 40
 """Graphs that may be asked for to tell rules apart."""
 
@@ -103,25 +111,47 @@ class _Reader:
     # ------------------------------------------------------------ points
 
     def points(self, largest: Graph) -> tuple[Point, ...]:
-        """Sizes to look at, all of which the model can have."""
+        """Sizes to look at, all of which the model can have. They grow until no extent that varies is small in any layer."""
         taken = {extent for kind in largest.types.values() for extent in kind.shape}
+        found: tuple[Point, ...] = ()
+        for scale in _SCALES:
+            found = self.scaled(taken, scale) or found
+            if found and self.narrowest(found) >= _NARROW:
+                break
+        if len(found) < 2:
+            self.graph(tuple(_FIRST * size.step for size in self.sizes))  # which says why
+            raise UsageError("too few sizes between the smallest and the largest", hint="give a larger bound")
+        maxima = tuple(size.maximum for size in self.sizes)
+        if maxima not in found and self.narrowest((maxima, *found)) >= _NARROW:
+            return (*found, maxima)
+        return found
+
+    def scaled(self, taken: set[int], scale: int) -> tuple[Point, ...]:
+        """Points of larger and larger sizes; of small ones, where the model cannot have others."""
         wanted = _POINTS if len(self.sizes) == 1 else _MANY
-        usual = [self.usual(size, taken, wanted, _FIRST + 16 * k) for k, size in enumerate(self.sizes)]  # far apart
+        usual = [
+            self.usual(size, taken, wanted, _FIRST * scale + 16 * k) for k, size in enumerate(self.sizes)
+        ]  # far apart
         rare = [usual[k] + self.small(size) for k, size in enumerate(self.sizes)]
         found: dict[Point, None] = {}
-        for point in (*_spread(usual), *_spread(rare)):
+        for point in (*_spread(usual), *_spread(rare if scale == 1 else usual)):
             if self.asked(point) is not None:
                 found[point] = None
             if len(found) == wanted:
                 return tuple(found)
-        if len(found) < 2:
-            self.graph(next(_spread(usual)))  # which says why
-            raise UsageError("too few sizes between the smallest and the largest", hint="give a larger bound")
-        return tuple(found)
+        return tuple(found) if scale == 1 else ()
+
+    def narrowest(self, points: Sequence[Point]) -> int:
+        """The smallest extent that differs between the points."""
+        kinds = [graph.types for graph in map(self.asked, points) if graph is not None]
+        columns = (
+            zip(*(k[name].shape for k in kinds), strict=False) for name in kinds[0] if all(name in k for k in kinds)
+        )
+        return min((min(column) for rows in columns for column in rows if len(set(column)) > 1), default=_NARROW)
 
     def usual(self, size: Size, taken: set[int], wanted: int, first: int) -> list[int]:
         """Sizes of one symbol to look at: large ones that the model does not use, those within the bound at first."""
-        large = (size.step * k for k in range(first, first + 64 * wanted))
+        large = (size.step * k for k in range(first, first + 64 * _APART * wanted, _APART))
         return [n for n in large if n not in taken][: 2 * wanted]
 
     def small(self, size: Size) -> list[int]:
@@ -166,13 +196,14 @@ class _Reader:
             for name, kind in graphs[0].types.items()
             for axis in range(len(kind.shape))
         }
-        fitter = Fitter(extents)
+        domain = self.domain()
+        fitter = Fitter(extents, domain)
         for (name, axis), values in columns.items():  # strided extents first, which the others are made of
-            if fitter.integer(values) is None:
+            if fitter.integer(values, terms=1) is None:
                 rule = self.strided(points, values, name, axis)
                 if rule is not None:
                     extents.append(Extent(rule, values))
-                    fitter = Fitter(extents)
+                    fitter = Fitter(extents, domain)
         found: dict[str, tuple[ir.Expr, ...]] = {}
         for name, kind in graphs[0].types.items():
             rules = [fitter.integer(columns[name, axis]) for axis in range(len(kind.shape))]
@@ -183,6 +214,14 @@ class _Reader:
                 listed = ", ".join(f"{n} at {self.spelled(p)}" for p, n in at)
                 raise UsageError(f"axis {axis} of {name} follows no rule: {listed}", hint=_PARITY)
         return found, fitter
+
+    def domain(self) -> list[dict[str, int]]:
+        """Sizes that a run may have: all of one symbol, many of several."""
+        columns = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in self.sizes]
+        if prod(map(len, columns)) <= _DOMAIN:
+            return [self.scalars(point) for point in product(*columns)]
+        draw = random.Random(0).choice
+        return [self.scalars(tuple(draw(column) for column in columns)) for _ in range(_DOMAIN)]
 
     def strided(self, points: tuple[Point, ...], values: Sequence[int], name: str, axis: int) -> ir.Expr | None:
         """The rule ``(a * size + b) // c`` of one symbol; where several hold, further sizes tell them apart."""
@@ -279,8 +318,3 @@ def _spread(columns: Sequence[Sequence[int]]) -> Iterator[Point]:
         for order in orders:
             shuffle(order)
         yield from zip(*orders, strict=False)
-
-
-def elements(extents: Iterable[ir.Expr], sizes: Mapping[str, int]) -> int:
-    """The number of elements of a tensor of these extents."""
-    return prod(value_at(extent, sizes) for extent in extents)

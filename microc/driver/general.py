@@ -17,7 +17,7 @@ from microc.driver.kernel import alias_of, groups_of
 from microc.driver.maker import Maker
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, ScheduleError, UnsupportedError
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Attr, Graph, Node
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
@@ -167,7 +167,8 @@ class GeneralMaker(Maker):
         """The way with a schedule that leaves no tails at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
-        return replace(way, schedule=replace(way.schedule, trace=narrowed(way.schedule.trace, funcs)))
+        trace = narrowed(way.schedule.trace, funcs, self.family.fitter.divides)
+        return replace(way, schedule=replace(way.schedule, trace=trace))
 
     def generalised(self, funcs: Sequence[ir.PrimFunc], arrays: Sequence[Sequence[Array]]) -> ir.PrimFunc:
         """The function for all sizes from those for points, largest and smallest; the latter it is compared with.
@@ -192,12 +193,23 @@ class GeneralMaker(Maker):
 
 
 def _opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
-    """The same groups, their anchors told the most padding that any of them has."""
-    paddings = [nodes[0].attrs.get("padding") for _, nodes in together]
-    if not all(isinstance(p, tuple) and all(isinstance(n, int) for n in p) for p in paddings):
-        return list(together)
-    most = tuple(max(column) for column in zip(*paddings, strict=True))  # type: ignore[arg-type]
-    return [(g, (replace(n[0], attrs={**n[0].attrs, "open": most}), *n[1:])) for g, n in together]
+    """The same groups, told what holds at all sizes: the most padding of their anchors, the largest bounds of their data."""
+    columns = [
+        _told([nodes[k] for _, nodes in together], anchor=k == 0)
+        for k in range(min(len(nodes) for _, nodes in together))
+    ]
+    return [(graph, nodes) for (graph, _), nodes in zip(together, zip(*columns, strict=True), strict=True)]
+
+
+def _told(nodes: Nodes, *, anchor: bool) -> list[Node]:
+    told: dict[str, Attr] = {}
+    paddings = [node.attrs["padding"] for node in nodes if "padding" in node.attrs]
+    if anchor and paddings and all(isinstance(p, tuple) and all(isinstance(n, int) for n in p) for p in paddings):
+        told["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
+    bounds = {bound for node in nodes if isinstance(bound := node.attrs.get("bound"), int)}
+    if len(bounds) > 1:
+        told["bound"] = -1 if min(bounds) < 0 else max(bounds)
+    return [replace(node, attrs={**node.attrs, **told}) for node in nodes]
 
 
 def _constants(group: LoweredGroup, schedule: Schedule) -> list[Array]:

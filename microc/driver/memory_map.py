@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from microc.driver.size import live_bytes
 
 LEFT, TOP, BOTTOM, RIGHT = 72, 26, 44, 12
 """Pixels around the plot."""
+INDENT = 6
 _HEIGHT, _WIDTH = 340, 1010
 _NARROWEST, _WIDEST = 16, 150
 _LETTER = 6.3
@@ -19,7 +20,8 @@ _LEVELS = 6
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle in pixels. ``kind``: what colours it; ``label``: what fits into it; ``title``: all there is to say."""
+    """A rectangle in pixels. ``kind``: what colours it; ``label``: what fits into it, ``INDENT`` from the left; ``title``: all
+    there is to say."""
 
     x: float
     y: float
@@ -69,14 +71,17 @@ def memory_map(manifest: Mapping[str, Any], names: Sequence[str]) -> MemoryMap:
     steps = len(manifest["kernels"])
     column = min(max(_WIDTH / (steps + 2), _NARROWEST), _WIDEST)
     plot = _Plot(column, manifest["arena_size"])
-    memory = sorted(manifest["memory"], key=lambda m: (m["kind"] == "workspace", m["first"], -m["bytes"]))
+    above = ("output", "workspace")  # drawn over others: outputs are often views, workspaces lie where others end
+    memory = sorted(
+        manifest["memory"], key=lambda m: (m["kind"] in above and above.index(m["kind"]) + 1, m["first"], -m["bytes"])
+    )
     live = live_bytes(manifest)
     kinds = dict.fromkeys(m["kind"] for m in memory)
     return MemoryMap(
         width=LEFT + column * (steps + 2) + RIGHT,
         height=TOP + _HEIGHT + BOTTOM,
         column=column,
-        boxes=tuple(plot.box(m, names) for m in memory),
+        boxes=_labelled([plot.box(m, names) for m in memory]),
         overlaps=tuple(plot.overlap(*both) for both in _overlaps(memory)),
         columns=tuple(_columns(plot, names, live)),
         levels=tuple(Level(plot.y(at), f"{at:,}") for at in _levels(manifest["arena_size"])),
@@ -102,7 +107,7 @@ class _Plot:
         width = self.column * (value["last"] - value["first"] + 1)
         height = _HEIGHT * value["bytes"] / max(self.size, 1)
         x, y = self.x(value["first"]), self.y(value["offset"] + value["bytes"])
-        label = value["name"] if len(value["name"]) * _LETTER < width - 8 and height >= 15 else ""
+        label = value["name"] if len(value["name"]) * _LETTER < width - 2 * INDENT and height >= 15 else ""
         return Box(x, y, width, height, value["kind"], label, _describe(value, names))
 
     def overlap(self, old: Mapping[str, Any], new: Mapping[str, Any], step: int) -> Box:
@@ -111,6 +116,21 @@ class _Plot:
         height = _HEIGHT * (stop - start) / max(self.size, 1)
         title = f"step {step}: {new['name']} lies over {stop - start:,} bytes of {old['name']}"
         return Box(self.x(step), self.y(stop), self.column, height, "overlap", "", title)
+
+
+def _labelled(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """The boxes in the order in which they are drawn; those keep their labels that no later box covers."""
+
+    def hidden(box: Box, by: Box) -> bool:
+        right, middle = box.x + INDENT + len(box.label) * _LETTER, box.y + box.height / 2
+        return (
+            box.x < by.x + by.width and by.x < right and by.y < middle + _LETTER and middle - _LETTER < by.y + by.height
+        )
+
+    return tuple(
+        replace(box, label="") if box.label and any(hidden(box, by) for by in boxes[k + 1 :]) else box
+        for k, box in enumerate(boxes)
+    )
 
 
 def _describe(value: Mapping[str, Any], names: Sequence[str]) -> str:

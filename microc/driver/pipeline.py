@@ -125,7 +125,7 @@ def _with_sizes(
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
         raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
     sizes, read = open_sizes(source, options)
-    accidents = {"common_subexpressions"}  # what is equal at some sizes is not at others
+    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels"}  # of some sizes
     own = replace(options, dump=None, disabled=options.disabled | accidents)
     family = read_family(sizes, lambda at: optimise(read(at), own))
     flash = room.flash if room else 0

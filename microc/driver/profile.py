@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
 from microc.driver.clock import Clock
-from microc.driver.firmware import Device, Project
+from microc.driver.firmware import Project
+from microc.driver.session import Device
 from microc.driver.size import SizeReport, live_bytes, measure
 
 
@@ -83,6 +85,21 @@ class Profile:
     def estimated_cycles(self) -> int:
         return sum(k.estimated_cycles for k in self.kernels)
 
+    def __str__(self) -> str:
+        """A line for every kernel, and the total."""
+        width = max((len(k.layer) for k in self.kernels), default=0)
+        rows = [f"{k.layer:{width}}  {k.time:>12,}  {k.share:6.1%}  {k.macs:>12,}" for k in self.kernels]
+        head = f"{'layer':{width}}  {self.unit:>12}  {'share':>6}  {'MACs':>12}"
+        return "\n".join([head, *rows, f"{'total':{width}}  {self.time:>12,}  {1:6.1%}  {self.macs:>12,}"])
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        cells = [(escape(k.layer), f"{k.time:,}", f"{k.share:.1%}", f"{k.macs:,}") for k in self.kernels]
+        lines = [(f"<b>{name}</b>" for name in ("layer", self.unit, "share", "MACs")), *cells]
+        lines.append(("total", f"{self.time:,}", "100.0%", f"{self.macs:,}"))
+        body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+        return f"<table>{body}</table>"
+
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON. ``seconds`` is None under emulation."""
         return {
@@ -111,7 +128,7 @@ def profile(device: Device) -> Profile:
     """Profile one inference on the inputs that the board holds."""
     project, clock = device.project, device.clock
     size = measure(project) if project.elf.is_file() else None
-    return make_profile(project, clock, device.profile(), size)
+    return make_profile(project, clock, device.kernel_ticks(), size)
 
 
 def make_profile(project: Project, clock: Clock, ticks: tuple[int, ...], size: SizeReport | None) -> Profile:

@@ -209,13 +209,11 @@ def _graph(profile: Profile) -> Graph:
     state = [t["name"] for t in manifest["tensors"] if t["kind"] == "state"]
     sources = [n for n in (*manifest["inputs"], *state) if any(n in k["inputs"] for k in kernels)]
     outputs, first, last = manifest["outputs"], len(sources), len(sources) + len(kernels)
-    edges: dict[tuple[int, int], None] = {}
-    for k, kernel in enumerate(kernels):
-        edges |= {(_maker(kernels, sources, name, k), first + k): None for name in kernel["inputs"]}
-    for k, name in enumerate(outputs):
-        edges[_maker(kernels, sources, name, len(kernels)), last + k] = None
-    wanted = [(u, v) for u, v in edges if u >= 0]
-    found = layout(last + len(outputs), wanted, BOX_WIDTH, BOX_HEIGHT)
+    makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
+    reads = [(name, k) for k, kernel in enumerate(kernels) for name in kernel["inputs"]]
+    reads += [(name, len(kernels) + k) for k, name in enumerate(outputs)]
+    edges = [(u, first + k) for name, k in reads for u in makers[name] if u < first + k]
+    found = layout(last + len(outputs), list(dict.fromkeys(edges)), BOX_WIDTH, BOX_HEIGHT)
     hottest = max((k.share for k in profile.kernels), default=0) or 1
     texts = [
         *(_end_lines(tensors[name], tensors[name]["kind"]) for name in sources),
@@ -227,12 +225,11 @@ def _graph(profile: Profile) -> Graph:
     return Graph(found.width, found.height, tuple(boxes), found.paths)
 
 
-def _maker(kernels: Sequence[Mapping[str, Any]], sources: Sequence[str], name: str, before: int) -> int:
-    """The number of the box that a tensor comes from, -1 if nobody makes it."""
-    makers = [k for k in range(before) if name in kernels[k]["outputs"]]
-    if makers:
-        return len(sources) + makers[-1]
-    return sources.index(name) if name in sources else -1
+def _makers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
+    """The numbers of the boxes that a tensor comes from: the steps that write it, or what is there before the first."""
+    if tensor["name"] in sources:
+        return [sources.index(tensor["name"])]
+    return [len(sources) + step for step in tensor["written_by"]]
 
 
 def _end_lines(tensor: Mapping[str, Any], kind: str) -> tuple[tuple[str, ...], str]:

@@ -36,7 +36,7 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
                 where=str(source),
                 hint=f"symbolic dimensions: {known}",
             )
-    sizes = []
+    sizes: list[Size] = []
     for label, bound in options.bounds.items():
         names = {size.name for size in sizes}
         name = _identifier(label)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
-from microc.driver.firmware import Device
 from microc.driver.library import Library
+from microc.driver.session import Device
 from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import UsageError, VerificationError

@@ -44,6 +44,11 @@ class Weights:
         except (KeyError, OSError, TypeError) as error:
             raise ModelError(f"the layer's weights cannot be read: {error}", where=self.where) from error
 
+    @property
+    def path(self) -> str:
+        """The group's place in the file, which no two layers have in common."""
+        return self.where if self._group is None else str(self._group.name)
+
     def inside(self, name: str) -> Weights:
         """A part that has a name in the layer (``cell``, ``forward_layer``)."""
         present = self._group is not None and name in self._group

@@ -39,6 +39,18 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
         raise ModelError(f"the configuration is broken: {error!r}", where=reader.write.where) from error
 
 
+def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
+    """The inputs of a ``.keras`` file with their extents, None for those that it leaves open; ModelError for a broken file."""
+    config, _ = decode(data, file_name)
+    try:
+        layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
+        shapes = {str(own["name"]): own.get("batch_shape") or own.get("batch_input_shape") for own in layers}
+        shapes = shapes or {"input": config.get("build_config", {}).get("input_shape")}
+        return {name: tuple(shape) for name, shape in shapes.items() if shape is not None}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"the configuration is broken: {error!r}", where=file_name) from error
+
+
 class _Reader:
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes

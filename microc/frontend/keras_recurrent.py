@@ -25,26 +25,40 @@ def recurrent(cell: Callable[[Mapping[str, Any], Weights], tuple[Array, Array, C
 
     def spell(layer: Layer) -> str | tuple[str, ...]:
         config = layer.config
-        if config.get("stateful") or len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
+        if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
             layer.refuse("a state from outside", "make the state an input and an output of the model")
         kernel, bias, step = cell(config, layer.weights.inside("cell"))
         batch, length, width = layer.shape()
         rows = layer.reshape(layer.x, (batch * length, width))
         shares = layer.emit("dense", (rows, layer.constant("kernel", kernel.T), layer.constant("bias", bias)))
         shares = exchanged(layer.write, layer.reshape(shares, (batch, length, kernel.shape[1])))
-        zero = layer.constant("zero", np.zeros((batch, int(config["units"]))))
+        start = _start(layer, states, (batch, int(config["units"])))
         made, state = over_time(
             layer.write,
             shares,
-            (zero,) * states,
+            start,
             lambda body, share, old: step(replace(layer, write=body), share, old),
             backwards=bool(config.get("go_backwards")),
             rows=bool(config.get("return_sequences")),
         )
+        if config.get("stateful"):
+            for kept, following in zip(start, state, strict=True):
+                layer.write.update(kept, following)
         value = exchanged(layer.write, made) if config.get("return_sequences") else state[0]
         return (value, *state) if config.get("return_state") else value
 
     return spell
+
+
+def _start(layer: Layer, states: int, shape: tuple[int, int]) -> State:
+    """What the first step takes for the state before: zeros, or where a stateful layer stopped in the run before."""
+    zeros = np.zeros(shape, np.float32)
+    if not layer.config.get("stateful"):
+        return (layer.constant("zero", zeros),) * states
+    names = [f"{layer.weights.path}/state_{k}" for k in range(states)]
+    if names[0] in layer.write.types:
+        layer.refuse("a stateful layer that is called twice", "make the state an input and an output of the model")
+    return tuple(layer.write.state(name, zeros) for name in names)
 
 
 def _arrays(config: Mapping[str, Any], weights: Weights, gates: int) -> tuple[Array, Array, Array]:

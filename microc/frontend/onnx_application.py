@@ -69,7 +69,7 @@ class Application:
     def opset(self) -> int:
         return self.operator.opset or self.builder.file.opset
 
-    def refuse(self, what: str, hint: str = "") -> NoReturn:
+    def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(what, where=self.where, hint=hint)
 
     def broken(self, what: str) -> NoReturn:
@@ -107,7 +107,8 @@ class Application:
         """The data of an input that must be known when compiling."""
         data = self.builder.consts.get(self.value(position))
         if data is None:
-            self.refuse(f"input {position} ({self.operator.inputs[position]!r}) is not known when compiling")
+            hint = "shapes are static: make it a constant, or simplify the model with onnxslim"
+            self.refuse(f"input {position} ({self.operator.inputs[position]!r}) is not known when compiling", hint)
         return data
 
     def integers(self, position: int) -> tuple[int, ...]:

@@ -47,7 +47,9 @@ def read_here(application: Application, body: OnnxFile, given: Sequence[str]) ->
     """The operators of a graph in the place of the one that holds it; ``given``: its inputs. The values it makes."""
     builder = application.builder
     if body.unreadable:
-        application.refuse(f"constants of type {next(iter(body.unreadable.values()))}")
+        application.refuse(
+            f"constants of type {next(iter(body.unreadable.values()))}", "docs/operators.md lists the dtypes"
+        )
     builder.alias.update((value.name, name) for value, name in zip(body.inputs, given, strict=True))
     for name, data in body.initializers.items():
         if name not in builder.alias:

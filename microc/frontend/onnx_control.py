@@ -62,7 +62,7 @@ def loop(application: Application) -> None:
     stacks = len(body.outputs) > 1 + len(given)
     if (start is not None and not start) or (most is not None and int(most) <= 0):
         if stacks:
-            application.refuse("a loop that stacks no elements")
+            application.refuse("a loop that stacks no elements", "remove the loop: it makes tensors without elements")
         for position, value in enumerate(given):
             application.result_alias(value, position)
         return
@@ -250,7 +250,9 @@ def _scanned(application: Application, values: Sequence[str], ways: _Ways, outpu
     kinds = [inside.put(value) for value in inside.read()]
     for kind, value in zip(kinds[:carried], values, strict=False):
         if kind.shape != application.type(value).shape:
-            application.refuse(f"a scan that carries {application.type(value).shape}, then {kind.shape}")
+            application.refuse(
+                f"a scan that carries {application.type(value).shape}, then {kind.shape}", "shapes are static"
+            )
     direct = [True] * carried + [not (a or t) for a, t in zip(ways.out_axes, ways.out_turned, strict=True)]
     results = [
         outputs[k] if k < len(outputs) and outputs[k] and direct[k] else builder.unique("scanned")

@@ -188,18 +188,10 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
 
     def spell(application: Application) -> None:
         attributes, data = application.operator.attributes, application.operand(0)
-        rank = len(application.type(data).shape)
-        axes: tuple[int, ...] = ()
-        if application.opset < since:
-            axes = attributes.integers("axes", ())
-        elif application.has(1):
-            axes = application.integers(1)
-        none = not axes and attributes.flag("noop_with_empty_axes")
-        axes = tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
-        kind = application.type(data).dtype
+        axes, kind = _reduced_axes(application, since), application.type(data).dtype
         if kind == "bool":
             data = application.emit("cast", (data,), {"dtype": "uint8"})
-        if not axes or none:
+        if not axes:
             data = application.emit(before, (data, data) if before == "mul" else (data,)) if before else data
             application.result_alias(application.emit(after, (data,)) if after else data)
             return
@@ -216,6 +208,33 @@ def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Sp
             application.result(op, (data,), attrs)
 
     return Spelling(spell, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+
+
+def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
+    """The axes of a reduction, an input from opset ``since`` on; none where it reduces nothing."""
+    attributes, rank = application.operator.attributes, len(application.shape(0))
+    axes: tuple[int, ...] = ()
+    if application.opset < since:
+        axes = attributes.integers("axes", ())
+    elif application.has(1):
+        axes = application.integers(1)
+    if not axes and attributes.flag("noop_with_empty_axes"):
+        return ()
+    return tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
+
+
+def reduce_log_sum_exp(application: Application) -> None:
+    """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, a finite number."""
+    data, axes, make = application.operand(0), _reduced_axes(application, 18), Composer(application)
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
+    largest = application.emit("max", (data,), over) if axes else data
+    shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
+    powers = make("exp", make("sub", data, shift))
+    total = application.emit("sum", (powers,), over) if axes else powers
+    made = make("add", make("log", total), shift)
+    kept = application.operator.attributes.flag("keepdims", True)
+    shape = [extent for k, extent in enumerate(application.type(made).shape) if kept or k not in axes]
+    application.result_reshape(made, shape)
 
 
 def cast(application: Application) -> None:
@@ -256,6 +275,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ReduceL1": reduction("sum", before="abs"),
     "ReduceL2": reduction("sum", before="mul", after="sqrt"),
     "ReduceLogSum": reduction("sum", after="log"),
+    "ReduceLogSumExp": Spelling(reduce_log_sum_exp),
     "ReduceMax": reduction("max"),
     "ReduceMean": reduction("mean"),
     "ReduceMin": reduction("min"),

@@ -88,7 +88,7 @@ def normalizer(application: Application) -> None:
     elif norm == "L2":
         divisor = application.emit("sqrt", (application.emit("sum", (application.emit("mul", (data, data)),), over),))
     else:
-        application.refuse(f"the norm {norm!r}")
+        application.broken(f"the norm is {norm!r}")
     zero = application.emit("equal", (divisor, application.scalar(0.0)))
     safe = application.emit("where", (zero, application.scalar(1.0), divisor))
     application.result("div", (data, safe))

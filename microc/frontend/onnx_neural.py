@@ -110,7 +110,10 @@ def write_dense(application: Application, data: str, weight: Stored, bias: Store
 
 
 def batch_normalization(application: Application) -> None:
-    """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon)."""
+    """BatchNormalization for inference: x * f + (bias - mean * f) with f = scale / sqrt(variance + epsilon).
+
+    Parameters are those of channels, or, before opset 9 and without ``spatial``, of every place.
+    """
     attributes = application.operator.attributes
     application.only_output()
     if attributes.flag("training_mode"):
@@ -121,13 +124,14 @@ def batch_normalization(application: Application) -> None:
         _batch_normalization_by_values(application, data)
         return
     scale, bias, mean, variance = (application.constant(position).astype(np.float64) for position in range(1, 5))
-    if len(shape) < 2 or any(array.shape != (shape[1],) for array in (scale, bias, mean, variance)):
-        application.broken(f"parameters do not fit data of shape {shape}")
+    wanted = shape[1:2] if application.opset >= 9 or attributes.flag("spatial", True) else shape[1:]
+    if len(shape) < 2 or any(array.shape != wanted for array in (scale, bias, mean, variance)):
+        application.broken(f"parameters do not fit data of shape {shape}: they have shape {scale.shape}")
     if (variance < 0).any():
         application.broken("a variance is negative")
     factor = scale / np.sqrt(variance + attributes.real("epsilon", 1e-5))
-    scaled_data = application.emit("mul", (data, _per_channel(application, factor, len(shape))))
-    application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, len(shape))))
+    scaled_data = application.emit("mul", (data, _per_channel(application, factor, data)))
+    application.result("add", (scaled_data, _per_channel(application, bias - mean * factor, data)))
 
 
 def _batch_normalization_by_values(application: Application, data: str) -> None:
@@ -146,10 +150,11 @@ def _along_channels(application: Application, position: int, rank: int) -> str:
     return application.reshaped(application.operand(position), (application.shape(position)[0], *[1] * (rank - 2)))
 
 
-def _per_channel(application: Application, values: Array, rank: int) -> str:
-    """A constant along axis 1 of a tensor of ``rank``."""
-    shape = (values.size, *[1] * (rank - 2))
-    return application.new_constant(f"{application.output()}_factor", values.astype(np.float32).reshape(shape))
+def _per_channel(application: Application, values: Array, data: str) -> str:
+    """A constant along axis 1 of ``data``, or along that and all behind it."""
+    kind = application.type(data)
+    shape = (*values.shape, *[1] * (len(kind.shape) - 1 - values.ndim))
+    return application.new_constant(f"{application.output()}_factor", values.astype(kind.dtype).reshape(shape))
 
 
 def _normalized(application: Application, data: str, axes: tuple[int, ...], names: tuple[str, str] = ("", "")) -> str:

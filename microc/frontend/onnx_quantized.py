@@ -88,7 +88,7 @@ def quantize_linear(application: Application) -> None:
         return
     quant = quantization(application, 1, 2, application.type(data).shape, _refuse_blocks(application))
     if out_dtype not in _INTEGERS:
-        application.refuse(f"quantisation to {out_dtype}")
+        application.refuse(f"quantisation to {out_dtype}", "quantise to 8 or 16 bits")
     attrs = _quantize_attrs(application, quant, out_dtype)
     stored = application.builder.consts.get(data)
     if stored is not None and np.isnan(stored).any():
@@ -135,7 +135,7 @@ class Quantized:
         application, data = self.application, self.application.value(position)
         kind = application.type(data)
         if kind.dtype not in BYTES:
-            application.refuse(f"{kind.dtype} operand {data!r}")
+            application.refuse(f"{kind.dtype} operand {data!r}", "quantise it to int8 or uint8")
         if application.builder.consts.get(data) is not None:
             return application.store(data, self.stored(position, 0))
         quant = quantization(application, position + 1, position + 2, kind.shape, 1)
@@ -145,7 +145,7 @@ class Quantized:
         """The constant triple that starts at ``position``, quantised per tensor or along ``axis``."""
         data = self.application.constant(position)
         if data.dtype.name not in BYTES:
-            self.application.refuse(f"{data.dtype} weights")
+            self.application.refuse(f"{data.dtype} weights", "quantise them to int8 or uint8")
         return Stored(data, quantization(self.application, position + 1, position + 2, data.shape, axis))
 
     def bias(self, position: int, weight: Stored, scale: int) -> Stored | None:
@@ -167,7 +167,9 @@ class Quantized:
         quant = quantization(application, scale, scale + 1, application.type(value).shape, 1)
         out_dtype = application.constant(scale + 1).dtype.name if application.has(scale + 1) else "uint8"
         if out_dtype not in BYTES or quant.axis is not None:
-            application.refuse(f"an output of {out_dtype} with {len(quant.scale)} scales")
+            application.refuse(
+                f"an output of {out_dtype} with {len(quant.scale)} scales", "quantise it to 8 bits, per tensor"
+            )
         application.result("quantize", (value,), _quantize_attrs(application, quant, out_dtype))
 
 
@@ -194,9 +196,9 @@ def qgemm(application: Application) -> None:
     """com.microsoft.QGemm: A and B as triples, the int32 bias C, then scale and zero point of Y."""
     attributes, operands = application.operator.attributes, Quantized(application)
     if attributes.real("alpha", 1.0) != 1.0 or attributes.flag("transA"):
-        application.refuse("a factor or a transposed left side")
+        application.refuse("a factor or a transposed left side", "quantise the model in QDQ format")
     if not application.has(7):
-        application.refuse("a float result")
+        application.refuse("a float result", "quantise the model in QDQ format")
     data, weight = operands.operand(0), operands.stored(3, 0 if attributes.flag("transB") else 1)
     if weight.data.ndim != 2:
         application.broken(f"weights of shape {weight.data.shape}")
@@ -212,7 +214,7 @@ def qlinear_matmul(application: Application) -> None:
     operands = Quantized(application)
     data, weight = operands.operand(0), operands.stored(3, 1)
     if weight.data.ndim != 2:
-        application.refuse(f"a right side of shape {weight.data.shape}")
+        application.broken(f"a right side of shape {weight.data.shape}")
     operands.result(write_dense(application, data, weight.transposed((1, 0)), None), 6)
 
 
@@ -243,7 +245,7 @@ def quantised(spelling: Spelling) -> Spelling:
     def spell(application: Application) -> None:
         attributes, operands = application.operator.attributes, Quantized(application)
         if attributes.flag("channels_last"):
-            application.refuse("channels-last data")
+            application.refuse("channels-last data", "export it channels first, as ONNX has it")
         real = application.builder.unique(f"{application.output()}_real")
         version = attributes.integer("opset", application.opset)
         operator = replace(application.operator, inputs=(operands.operand(0),), outputs=(real,), opset=version)
@@ -256,7 +258,7 @@ def quantised(spelling: Spelling) -> Spelling:
 def qlinear_global_average_pool(application: Application) -> None:
     """com.microsoft.QLinearGlobalAveragePool of channels-first data."""
     if application.operator.attributes.flag("channels_last"):
-        application.refuse("channels-last data")
+        application.refuse("channels-last data", "export the model with channels first")
     operands = Quantized(application)
     data = operands.operand(0)
     axes = tuple(range(2, len(application.type(data).shape)))

@@ -14,6 +14,7 @@ from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import (
     onnx_control,
     onnx_determinant,
+    onnx_dynamic,
     onnx_elementwise,
     onnx_logic,
     onnx_ml,
@@ -34,6 +35,7 @@ from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import OLD, Input, OnnxFile, Operator, decode
 from microc.frontend.onnx_fold import FOLDS, fold
 from microc.frontend.onnx_function import body_of, has_body, has_changed
+from microc.frontend.onnx_refusals import reason
 from microc.graph.ir import Graph, Loc, TensorType
 from microc.sealed import Registry
 
@@ -56,7 +58,7 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_window.SPELLINGS,
     },
     "ai.onnx.ml": onnx_ml.SPELLINGS,
-    "com.microsoft": {**onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
+    "com.microsoft": {**onnx_dynamic.SPELLINGS, **onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
 }
 """By domain, then by operator."""
 
@@ -117,19 +119,20 @@ def _translate(builder: Builder, operator: Operator) -> None:
         )
     known = spelling is not None or computed
     if not known and not has_body(application):
-        application.refuse("the operator is unknown to microc", _hint(operator))
+        application.refuse(*reason(operator.code, operator.domain not in SPELLINGS))
     if builder.lost & {*operator.inputs, *operator.attributes.read_inside()}:
         builder.lost.update(name for name in operator.outputs if name)
         return
     if spelling is None and not computed:
         if not _spell_body(application):
-            application.refuse("the operator is unknown to microc", _hint(operator))
+            application.refuse(*reason(operator.code, operator.domain not in SPELLINGS))
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
     if values and all(value in builder.consts for value in values) and fold(application):
         return
     if spelling is None:
-        application.refuse("the operator is only computed on constants", _hint(operator))
+        hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
+        application.refuse("the operator is only computed on constants", hint)
     if spelling.dtypes:
         found = application.type(application.value(0)).dtype
         if found in HALF and found not in spelling.dtypes:
@@ -169,13 +172,6 @@ def _spell_widened(application: Application, spelling: Spelling, dtype: str) -> 
             application.result("cast", (value,), {"dtype": dtype}, position)
         else:
             application.result_alias(value, position)
-
-
-def _hint(operator: Operator) -> str:
-    """What to try where an operator is unknown."""
-    if operator.domain not in SPELLINGS:
-        return "export the model with ONNX's own operators, or teach this one to microc with --plugin"
-    return "replace the layer, or simplify the model with onnxslim or onnxruntime's offline optimiser"
 
 
 def _listed(file: OnnxFile, refusals: list[UnsupportedError]) -> UnsupportedError:

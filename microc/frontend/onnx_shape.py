@@ -160,7 +160,7 @@ def constant_of(application: Application) -> Array:
             return np.array(attributes.integer("value_int"), np.int64)
         case "value_ints":
             return np.array(attributes.integers("value_ints"), np.int64)
-    return application.refuse(f"a constant given as {names[0]}")
+    return application.refuse(f"a constant given as {names[0]}", "export it as a dense tensor of numbers")
 
 
 def constant(application: Application) -> None:

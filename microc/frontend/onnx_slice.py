@@ -160,7 +160,10 @@ def chosen_elements(application: Application, value: str, axis: int, indices: Se
         else:
             runs.append((index, index + 1))
     if len(runs) > _PIECES:
-        application.refuse(f"{len(runs)} separate pieces of a tensor; at most {_PIECES}")
+        application.refuse(
+            f"{len(runs)} separate pieces of a tensor; at most {_PIECES}",
+            "make the indices an input",
+        )
     return joined(application, [cut(application, value, axis, begin, end) for begin, end in runs], axis)
 
 
@@ -230,7 +233,9 @@ def mirrored(application: Application, value: str, widths: Sequence[tuple[int, i
         if mode == "reflect" and max(before, after) >= extent:
             application.broken(f"a reflection of {max(before, after)} elements of {extent}")
         if before + after > _PIECES:
-            application.refuse(f"{mode} padding of {before + after} elements; at most {_PIECES}")
+            application.refuse(
+                f"{mode} padding of {before + after} elements; at most {_PIECES}", "pad in several steps"
+            )
         first = [before - k if mode == "reflect" else 0 for k in range(before)]
         last = [extent - 2 - k if mode == "reflect" else extent - 1 for k in range(after)]
         value = chosen_elements(application, value, axis, [*first, *range(extent), *last])

@@ -103,7 +103,7 @@ def _kernel(application: Application, data: str, supports: Array) -> str:
             near = application.emit("relu", (distance,))
             return application.emit("exp", (application.emit("mul", (near, application.scalar(-gamma))),))
         case kernel:
-            application.refuse(f"the kernel {kernel!r}")
+            application.broken(f"the kernel is {kernel!r}")
 
 
 def _affine(application: Application, value: str, factor: float, offset: float) -> str:

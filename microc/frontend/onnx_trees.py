@@ -68,7 +68,7 @@ def _result(
     if combine == "average":
         trees, combine = tuple(tree.with_values(tree.values / len(trees)) for tree in trees), "sum"
     if not combine:
-        application.refuse("the way that leaves are combined")
+        application.refuse("the way that leaves are combined", "SUM, AVERAGE, MIN or MAX")
     ensemble = Ensemble(trees, targets, base, combine)
     scores = emit_ensemble(application, data, ensemble, application.where, application.type(data).dtype)
     application.result_alias(emit_post(application, scores, post, application.where))
@@ -121,7 +121,7 @@ def _nodes(application: Application, places: Mapping[tuple[int, int], int], tree
     modes, count = attributes.texts("nodes_modes"), len(tree_ids)
     unknown = set(modes) - set(MODES)
     if unknown:
-        application.refuse(f"the comparison {min(unknown)}")
+        application.broken(f"a node compares by {min(unknown)!r}")
     children = []
     for name in ("nodes_truenodeids", "nodes_falsenodeids"):
         ids = attributes.integers(name)
@@ -168,7 +168,7 @@ def tree_ensemble(application: Application) -> None:
     attributes = application.operator.attributes
     targets, data = attributes.integer("n_targets", 1), application.value(0)
     if len(application.type(data).shape) != 2:
-        application.refuse(f"features of shape {application.type(data).shape}")
+        application.refuse(f"features of shape {application.type(data).shape}", "rows of features have two axes")
     combine = ("average", "sum", "min", "max")[attributes.integer("aggregate_function", 1) & 3]
     post = ("none", "softmax", "logistic", "softmax_zero", "probit")[attributes.integer("post_transform", 0) % 5]
     trees = tuple(_Reader(application, targets).tree(root) for root in attributes.integers("tree_roots"))

@@ -130,7 +130,8 @@ def weights(application: Application, weight: int, bias: int) -> tuple[Stored, S
     for position in (weight, bias):
         stored = application.builder.stored(application.value(position)) if application.has(position) else None
         if stored is None and (position == weight or application.has(position)):
-            application.refuse(f"input {position} ({application.value(position)!r}) is not known when compiling")
+            what = f"input {position} ({application.value(position)!r}) is not known when compiling"
+            application.refuse(what, "export the model with constant weights")
         found.append(stored)
     assert found[0] is not None
     return found[0], found[1]
@@ -142,7 +143,7 @@ def convolve(application: Application, data: str, weight: Stored, bias: Stored |
     if len(shape) != len(weight.data.shape) or len(shape) not in (3, 4, 5):
         application.broken(f"data of shape {shape} and weights of shape {weight.data.shape}")
     if len(shape) == 5:
-        application.refuse("a convolution over three spatial axes")
+        application.refuse("a quantised convolution over three spatial axes", "leave the layer in float32")
     attributes = application.operator.attributes
     if attributes.integers("kernel_shape", kernel) != kernel or 0 in weight.data.shape:
         application.broken(f"kernel_shape differs from weights of shape {weight.data.shape}")
@@ -154,7 +155,7 @@ def convolve(application: Application, data: str, weight: Stored, bias: Stored |
     view = window(application, kernel, shape[2:], ceil_mode=False)
     wide = weight.reshaped((*weight.data.shape[:2], *view.kernel))
     if wide is None:
-        application.refuse("weights quantised along their width")
+        application.refuse("weights quantised along their width", "quantise them along the output channels")
     operands = [as_image(application, data), application.store(f"{output}_weight", wide)]
     if bias is not None:
         operands.append(application.store(f"{output}_bias", bias))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from microc.frontend.detect import ZIP, contents, is_tflite
+from microc.frontend.lightgbm import is_lightgbm
 from microc.graph.file import is_graph_file
 
 Shape = tuple[int | str, ...]
@@ -24,6 +25,8 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
         return _tflite(data, path.name)
     if data.startswith(ZIP):
         return _keras(data, path.name)
+    if is_lightgbm(data):
+        return {}
     return _onnx(data, path.name)
 
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_build import Builder
+from microc.frontend.tflite_build import STATE_INSIDE, Builder
 from microc.frontend.tflite_file import Operator, TfliteFile
 from microc.frontend.tflite_ops import SPELLINGS, hint
 from microc.frontend.tflite_periods import gated
@@ -47,12 +47,9 @@ def _graph(file: TfliteFile, name: str, input_shapes: Mapping[str, tuple[int, ..
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
-    if around and builder.state:
-        raise UnsupportedError(
-            "state inside of control flow",
-            where=f"{file.name} subgraph {around[-1]}",
-            hint="carry it as a value of the loop, or keep recurrent layers outside of it",
-        )
+    if around and (builder.state or builder.variables.current):
+        where = f"{file.name} subgraph {around[-1]}"
+        raise UnsupportedError("a variable or other state inside of control flow", where=where, hint=STATE_INSIDE)
     return gated(builder.graph(name), builder.gates)
 
 

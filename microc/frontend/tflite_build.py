@@ -9,12 +9,14 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend.tflite_file import Tensor, TfliteFile, check_size
+from microc.frontend.tflite_file import Tensor, TfliteFile
+from microc.frontend.tflite_options import check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 """What a value of the graph may be."""
 _MAX_STATE_BYTES = 64 << 20
+STATE_INSIDE = "carry what it holds through control flow as a value, and keep recurrent layers outside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ class Builder:
             tensor = self.file.tensor(index)
             shape = self._bound_shape(tensor, shapes.get(tensor.name))
             where = self.file.where(tensor)
+            if tensor.type.dtype == "resource":
+                raise UnsupportedError(f"{tensor.name!r} hands a variable over", where=where, hint=STATE_INSIDE)
             if 0 in shape:
                 raise ModelError(f"the input has shape {shape}, without elements", where=where)
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)

@@ -17,13 +17,22 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.tflite_options import Custom, Options, as_array, custom_options, reading, short_vector, text
-from microc.frontend.tflite_sparse import dense, read_sparsity
+from microc.frontend.tflite_options import (
+    Custom,
+    Options,
+    as_array,
+    below,
+    check_size,
+    custom_options,
+    names_of,
+    reading,
+    short_vector,
+    text,
+)
+from microc.frontend.tflite_sparse import dense, read_sparsity, unpack_int4
 from microc.graph.ir import Quant, TensorType
 
 IDENTIFIER = b"TFL3"
-MAX_BYTES = (1 << 31) - 1
-"""Largest tensor: the generated C indexes with 32 bits."""
 _TABLE_COST = 4096
 _ELEMENT_COST = 64
 _FREE_BUDGET = 64 << 20
@@ -104,8 +113,8 @@ class TfliteFile:
                 hint="give a .tflite file as the TFLite converter writes it",
             )
         self._budget = budget or Budget(_FREE_BUDGET + 4 * len(data))
-        self._builtins = _names(tflite.BuiltinOperator)
-        self._types = _names(tflite.TensorType)
+        self._builtins = names_of(tflite.BuiltinOperator)
+        self._types = names_of(tflite.TensorType)
         with reading(file_name):
             self._model = tflite.Model.GetRootAs(data, 0)
             self.version = int(self._model.Version())
@@ -151,7 +160,7 @@ class TfliteFile:
         where = f"{self.name} #{index}"
         with reading(where):
             table = self._graph.Operators(index)
-            code = self._model.OperatorCodes(_below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
+            code = self._model.OperatorCodes(below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
             number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
             name = self._builtins.get(number, f"BUILTIN_{number}")
             custom: Mapping[str, Custom] = {}
@@ -205,7 +214,7 @@ class TfliteFile:
             table = self._graph.Tensors(index)
             shape = short_vector(table.ShapeAsNumpy(), "shape", where)
             signature = short_vector(table.ShapeSignatureAsNumpy(), "shape signature", where) or shape
-            buffer = _below(table.Buffer(), self._model.BuffersLength())
+            buffer = below(table.Buffer(), self._model.BuffersLength())
             holder = self._model.Buffers(buffer)
             length = int(holder.DataLength())
             if holder.Offset() > 1:
@@ -268,7 +277,7 @@ class TfliteFile:
             raise ModelError(f"holds {len(raw)} bytes; its shape and dtype take {expected}", where=where)
         self.charge(tensor.type.nbytes)
         if tensor.packed:
-            return _unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
+            return unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
         if tensor.type.dtype == "bool":
             return raw.astype(np.bool_).reshape(tensor.type.shape)
         native = dtypes.to_numpy(tensor.type.dtype)
@@ -288,28 +297,3 @@ class TfliteFile:
             raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
         values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
         return dense(values, tensor.type.shape, read_sparsity(table, where), where)
-
-
-def check_size(kind: TensorType, where: str) -> None:
-    """Refuse a tensor that 32-bit indices cannot address."""
-    size = kind.nbytes if dtypes.is_valid(kind.dtype) else kind.size
-    if size > MAX_BYTES:
-        raise ModelError(f"shape {kind.shape} takes {size} bytes", where=where)
-
-
-def _names(enumeration: Any) -> Mapping[int, str]:
-    """Value -> name of a generated enumeration class."""
-    return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
-
-
-def _below(index: int, count: int) -> int:
-    if not 0 <= index < count:
-        raise IndexError(index)
-    return index
-
-
-def _unpack_int4(raw: Array, count: int) -> Array:
-    """Two's-complement nibbles, low one first, as int8."""
-    nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count].astype(np.int8)
-    unpacked: Array = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
-    return unpacked

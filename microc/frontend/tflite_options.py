@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.graph.ir import TensorType
 
 MAX_RANK = 8
+MAX_BYTES = (1 << 31) - 1
+"""Largest tensor: the generated C indexes with 32 bits."""
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
 _MOST_REALS = 1 << 12
@@ -122,6 +126,18 @@ def as_array(vector: Any, dtype: Any = np.int64) -> Array:
     return vector if isinstance(vector, np.ndarray) else np.empty(0, dtype)
 
 
+def names_of(enumeration: Any) -> Mapping[int, str]:
+    """Value -> name of a generated enumeration class."""
+    return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
+
+
+def below(index: int, count: int) -> int:
+    """An index into ``count`` tables; IndexError for another one."""
+    if not 0 <= index < count:
+        raise IndexError(index)
+    return index
+
+
 def short_vector(vector: Any, what: str, where: str) -> tuple[int, ...]:
     entries = as_array(vector)
     if len(entries) > MAX_RANK:
@@ -163,3 +179,10 @@ def _simple(found: Any) -> int | float | str | None:
         found.Value if found.IsInt or found.IsFloat or found.IsBool or found.IsString else None
     )
     return value
+
+
+def check_size(kind: TensorType, where: str) -> None:
+    """Refuse a tensor that 32-bit indices cannot address."""
+    size = kind.nbytes if dtypes.is_valid(kind.dtype) else kind.size
+    if size > MAX_BYTES:
+        raise ModelError(f"shape {kind.shape} takes {size} bytes", where=where)

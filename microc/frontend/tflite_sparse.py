@@ -1,4 +1,4 @@
-"""Sparse constants of TFLite, made dense when they are read.
+"""Constants of TFLite that are stored otherwise than they are used: sparse ones, and numbers of four bits.
 
 A sparse tensor lists its dimensions in the order of traversal, blocks behind the tensor's own. Along each level there are all
 elements (dense), or those between two segments, at the indices that are listed (compressed sparse rows). Source:
@@ -117,3 +117,10 @@ def _step(level: Level, place: Array, most: int, where: str) -> tuple[Array, Arr
     if own.size and int(own.max()) >= len(level.indices):
         raise ModelError("a sparse tensor with too few indices", where=where)
     return rows, level.indices[own], own
+
+
+def unpack_int4(raw: Array, count: int) -> Array:
+    """Two's-complement nibbles, low one first, as int8."""
+    nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count].astype(np.int8)
+    unpacked: Array = np.where(nibbles > 7, nibbles - 16, nibbles).astype(np.int8)
+    return unpacked

@@ -38,6 +38,8 @@ class GraphWriter:
         self._nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
+        self._state: dict[str, Array] = {}
+        self._updates: dict[str, str] = {}
 
     @property
     def where(self) -> str:
@@ -65,6 +67,16 @@ class GraphWriter:
         self.types[name] = TensorType(data.shape, data.dtype.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
+
+    def state(self, name: str, start: Array) -> str:
+        """A tensor that lives from run to run, and what it starts with; :meth:`update` says what it holds next."""
+        self.types[name] = TensorType(start.shape, start.dtype.name)
+        self._state[name] = start
+        return name
+
+    def update(self, state: str, value: str) -> None:
+        """What a state holds after this run."""
+        self._updates[state] = value
 
     def scalar(self, number: float) -> str:
         """A float32 constant of one element."""
@@ -110,4 +122,6 @@ class GraphWriter:
             attrs: Mapping[str, Attr] = {"shape": self.shape(value)}
             self._nodes.append(Node("reshape", (value,), (known[label],), attrs, Loc(self.loc.file, -1, label)))
         inputs = tuple(self._inputs)
-        return Graph(name, inputs, tuple(known.values()), (), self.types, self.consts).with_nodes(self._nodes)
+        state, updates = self._state, self._updates
+        made = Graph(name, inputs, tuple(known.values()), (), self.types, self.consts, state, updates)
+        return made.with_nodes(self._nodes)

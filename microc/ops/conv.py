@@ -118,10 +118,9 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
     and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits."""
-    g, attrs = geometry({**DEFAULTS, **call.attrs}, *(o.type.shape for o in call.operands[:2] if o)), call.attrs
     data, weight = call.operands[:2]
     assert data is not None and weight is not None
-    small = g.groups == 1 and suits_nibbles(data, weight, str(attrs.get("out_dtype")))
+    small = call.attrs.get("groups", 1) == 1 and suits_nibbles(data, weight, str(call.attrs.get("out_dtype")))
     return (*_algorithms(call), "nibbles") if small else _algorithms(call)
 
 

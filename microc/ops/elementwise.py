@@ -176,12 +176,14 @@ def _binary_cases(function: Binary) -> Iterable[Case]:
         yield Case(attrs, types, arrays=(a, b), tolerance=function.tolerance, name="special")
     for exponent in (2.0, 0.5) if function.name == "pow" else ():
         types = (TensorType((3, 3), "float32"), TensorType((1,), "float32"))
-        x = np.linspace(0.0, 9.0, 9, dtype=np.float32).reshape(3, 3)
-        yield Case(attrs, types, (1,), (x, np.array([exponent], np.float32)), function.tolerance, f"to the {exponent}")
+        bases = np.linspace(0.0, 9.0, 9, dtype=np.float32).reshape(3, 3)
+        yield Case(
+            attrs, types, (1,), (bases, np.array([exponent], np.float32)), function.tolerance, f"to the {exponent}"
+        )
     for shapes in _SHAPES[2:5] if "int32" in function.dtypes else ():
         types = tuple(TensorType(s, "int32") for s in shapes)
-        a, b = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
-        yield Case(attrs, types, arrays=(a - 3, b + 1), name=f"int32 {shapes}")
+        x, y = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
+        yield Case(attrs, types, arrays=(x - 3, y + 1), name=f"int32 {shapes}")
     for dtype in function.dtypes:
         if dtypes.is_float(dtype):
             continue

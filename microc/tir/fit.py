@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
 from math import prod
 
@@ -20,6 +21,8 @@ from microc.tir import ir
 Point = tuple[int, ...]
 """A size for every symbol, or the values of something at all points."""
 _DEGREE = 3
+_DIVISOR = 64
+"""The largest number that a product is divided by."""
 _SPARE = 2
 """Points that a rule must have left after its unknowns are solved for."""
 
@@ -33,26 +36,34 @@ class Extent:
 
 
 class Fitter:
-    """Finds rules over ``extents``. All methods give None where no rule holds at every point."""
+    """Finds rules over ``extents``. All methods give None where no rule holds at every point.
 
-    def __init__(self, extents: Sequence[Extent]) -> None:
-        self.extents = tuple(extents)
+    ``domain``: sizes that a run may have, all of them or many, at which divisions must be exact.
+    """
+
+    def __init__(self, extents: Sequence[Extent], domain: Sequence[Mapping[str, int]] = ()) -> None:
+        self.extents, self.domain = tuple(extents), tuple(domain)
         self.points = len(extents[0].values)
         self.products = tuple(
             Extent(_product(parts), tuple(prod(column) for column in zip(*(p.values for p in parts), strict=True)))
             for degree in range(1, _DEGREE + 1)
             for parts in combinations_with_replacement(self.extents, degree)
         )
-        self._known: dict[tuple[int | float, ...], ir.Expr | None] = {}
+        self._known: dict[tuple[Point, int], ir.Expr | None] = {}
 
-    def integer(self, values: Sequence[int]) -> ir.Expr | None:
-        """An int32 expression with these values at the points."""
+    def integer(self, values: Sequence[int], terms: int = 3) -> ir.Expr | None:
+        """An int32 expression with these values at the points, of at most so many products."""
         key = tuple(values)
         if len(set(key)) == 1:
             return ir.const(key[0], "int32") if dtypes.int_range("int32")[1] >= abs(key[0]) else None
-        if key not in self._known:
-            self._known[key] = self._rule(key)
-        return self._known[key]
+        if (key, terms) not in self._known:
+            self._known[key, terms] = self._rule(key, terms)
+        return self._known[key, terms]
+
+    def divides(self, values: Sequence[int], factor: int) -> bool:
+        """Whether what has these values at the points is a multiple of a number at all sizes."""
+        rule = self.integer(values)
+        return rule is not None and all(value_at(rule, sizes) % factor == 0 for sizes in self.domain)
 
     def real(self, values: Sequence[float], dtype: str) -> ir.Expr | None:
         """A float expression: an integer rule as a float, or a number divided or multiplied by one; equal in every bit."""
@@ -69,11 +80,11 @@ class Fitter:
                         return ir.Bin(op, ir.const(constant, dtype), ir.Cast(dtype, product.expr))
         return None
 
-    def _rule(self, values: Point) -> ir.Expr | None:
+    def _rule(self, values: Point, terms: int) -> ir.Expr | None:
         for product in self.products:
             if product.values == values:
                 return product.expr
-        for count in (1, 2, 3):
+        for count in range(1, terms + 1):
             if count + 1 + _SPARE > self.points:
                 return None
             usable = self.products if count < 3 else [p for p in self.products if _degree(p.expr) < _DEGREE]
@@ -81,6 +92,19 @@ class Fitter:
                 factors = _solve([p.values for p in chosen], values)
                 if factors is not None:
                     return _sum([p.expr for p in chosen], factors)
+        return self._part(values)
+
+    def _part(self, values: Point) -> ir.Expr | None:
+        """A product divided by a number, without a rest at any size."""
+        for product in self.products:
+            part = Fraction(values[0], product.values[0]) if product.values[0] else Fraction(0)
+            if not 1 < part.denominator <= _DIVISOR or any(
+                v != part * p for v, p in zip(values, product.values, strict=True)
+            ):
+                continue
+            scaled = product.expr if part.numerator == 1 else product.expr * part.numerator
+            if all(value_at(scaled, sizes) % part.denominator == 0 for sizes in self.domain):
+                return scaled // part.denominator
         return None
 
 

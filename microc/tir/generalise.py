@@ -76,11 +76,15 @@ class _Generaliser:
         for together in zip(*(f.params for f in funcs), strict=True):
             self.tensor(together, next(shapes) if together[0].scope == "const" else None)
         body = self.statement([f.body for f in funcs])
-        used = {v for x in walk_all_exprs(body) if isinstance(x, ir.Var) for v in (x,)}
+        flat = self.flattened(body)
+        used = {x for x in walk_all_exprs(flat) if isinstance(x, ir.Var)}
         scalars = tuple(v for v in _symbols(self.fitter) if v in used)
-        shaped = replace(first, params=tuple(self.shaped[p.name] for p in first.params), body=body, scalars=scalars)
-        flat = tuple(self.flat[p.name] for p in first.params)
-        return General(replace(shaped, params=flat, body=self.flattened(body)), shaped, self.shapes)
+        params = ([tensors[p.name] for p in first.params] for tensors in (self.flat, self.shaped))
+        made = [
+            replace(first, params=tuple(mine), body=own, scalars=scalars)
+            for mine, own in zip(params, (flat, body), strict=True)
+        ]
+        return General(made[0], made[1], self.shapes)
 
     def flattened(self, body: ir.Stmt) -> ir.Stmt:
         """The statements on flat tensors."""
@@ -161,7 +165,7 @@ class _Generaliser:
             raise Unlike("its statements differ from size to size")
         match first:
             case ir.Store():
-                buffer, indices = self.access(together)
+                buffer, indices = self.access(together)  # type: ignore[arg-type]
                 return ir.Store(buffer, indices, self.expr([s.value for s in together]))  # type: ignore[attr-defined]
             case ir.For(var, _, _, kind, annotations):
                 self.same([(s.var, s.kind) for s in together], "loops")  # type: ignore[attr-defined]

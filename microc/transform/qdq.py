@@ -161,7 +161,7 @@ class _Recogniser:
         if source is None:
             return False
         kind = self.types[source]
-        if (kind.quant, kind.dtype) == (quant, out_dtype) and dtypes.nbytes(out_dtype) <= 2:
+        if (kind.quant, kind.dtype) == (quant, out_dtype) and dtypes.nbytes(str(out_dtype)) <= 2:
             if output in self.kept and source != output:
                 self.append(Node("reshape", (source,), (output,), {"shape": kind.shape}, node.loc))
             elif source != output:

@@ -10,7 +10,6 @@ import pytest
 
 from microc.codegen.data import definition
 from microc.device.boards import load_board
-from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.module import Value
 from microc.schedule.intrinsics import SCALAR, TENSOR
@@ -18,9 +17,8 @@ from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.schedule.meaning import meanings
 from microc.tir import ir
 from microc.tir.interp import execute
-from tests.device.smoke import Line, needs
-from tests.device.smoke import build as build_firmware
-from tests.native import UNDEFINED, build, call, kernels_source
+from tests.codegen.machines import compiled_here, firmware, meant, on_board
+from tests.device.smoke import needs
 
 COUNT = 257
 NAMES = [name for name, intrin in SCALAR.items() if intrin.feature != "mve"]
@@ -83,44 +81,33 @@ def operands(name: str) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def meant(name: str) -> Array:
-    func = function(name)
-    out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
-    return execute(func, [*operands(name), out], meanings())[-1]
+def wanted() -> dict[str, Array]:
+    return {name: meant(function(name), operands(name)) for name in NAMES}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_portable_bodies(compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     funcs = {name: function(name) for name in NAMES}
-    library = build(list(funcs.values()), tmp_path, *([UNDEFINED] if compiler == "gcc" else []), compiler=compiler)
-    for name, func in funcs.items():
-        got = call(library, func, [*operands(name), None])[-1]
-        np.testing.assert_array_equal(got, meant(name), err_msg=name)
+    found = compiled_here(funcs, {name: operands(name) for name in NAMES}, tmp_path, compiler)
+    for name, want in wanted().items():
+        np.testing.assert_array_equal(found[name], want, err_msg=name)
     assert "runtime error" not in capfd.readouterr().err
 
 
-def _firmware() -> str:
-    """The same functions over data in flash; results go over the serial line when a byte above 31 arrives."""
-    text = [kernels_source([function(name) for name in NAMES]), '#include "microc_port.h"\n']
-    main = ["int main(void)", "{", "    uint8_t byte;", "    microc_port_init();", "    for (;;) {"]
-    main += ["        if (microc_port_read(&byte, 1) == 0) {", "            continue;", "        }"]
-    main += [
-        "        if (byte < 32u) {",
-        "            (void)microc_port_write(&byte, 1);",
-        "            continue;",
-        "        }",
-    ]
+def program() -> str:
+    """The same functions over data in flash, aligned to words; every one has its result."""
+    data, answers = [], []
     for name in NAMES:
         params = function(name).params
         names = [f"{name}_{param.name}" for param in params]
         for label, array in zip(names, operands(name), strict=False):
             value = Value(label, array.shape, str(array.dtype), "const", array)
-            text.append("static " + "\n".join(definition(value, ALIGNED)))
+            data.append("static " + "\n".join(definition(value, ALIGNED)))
         out = params[-1]
-        text.append(f"static {out.dtype}_t {names[-1]}[{out.size}] {ALIGNED};")
-        main.append(f"        test_{name}({', '.join(names)});")
-        main.append(f"        (void)microc_port_write((const uint8_t *){names[-1]}, sizeof {names[-1]});")
-    return "\n".join([*text, *main, "    }", "}"]) + "\n"
+        data.append(f"static {out.dtype}_t {names[-1]}[{out.size}] {ALIGNED};")
+        answers.append(f"test_{name}({', '.join(names)});")
+        answers.append(f"(void)microc_port_write((const uint8_t *){names[-1]}, sizeof {names[-1]});")
+    return firmware([function(name) for name in NAMES], data, answers)
 
 
 @pytest.mark.cross
@@ -129,16 +116,9 @@ def _firmware() -> str:
 @pytest.mark.parametrize(("name", "flags"), [("mps2-an386", ()), ("mps2-an385", ("-mcpu=cortex-m0",))])
 def test_instructions(name: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     """On a Cortex-M4, and those of Armv6-M on a Cortex-M3."""
-    board = load_board(name)
     source = tmp_path / "intrinsics.c"
-    source.write_text(_firmware())
-    elf = build_firmware(board, tmp_path, *flags, program=[source])
-    with Emulator(board, elf) as emulator, Line(emulator.url) as line:
-        line.send(b"R")
-        for intrinsic in NAMES:
-            want = meant(intrinsic)
-            got = np.frombuffer(line.receive(want.nbytes), want.dtype)
-            np.testing.assert_array_equal(got, want, err_msg=intrinsic)
+    source.write_text(program())
+    on_board(load_board(name), source, tmp_path, flags, wanted())
 
 
 @pytest.mark.parametrize("name", TENSOR)

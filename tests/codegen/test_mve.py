@@ -10,18 +10,14 @@ import pytest
 
 from microc.codegen.data import definition
 from microc.device.boards import load_board
-from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.module import Value
 from microc.schedule.intrinsics import SCALAR
 from microc.schedule.intrinsics.mve_lanes import LANES, VECTOR
-from microc.schedule.meaning import meanings
 from microc.tir import ir
-from microc.tir.interp import execute
 from microc.tir.rewrite import buffers_written
-from tests.device.smoke import Line, needs
-from tests.device.smoke import build as build_firmware
-from tests.native import UNDEFINED, build, call, kernels_source
+from tests.codegen.machines import compiled_here, firmware, meant, on_board
+from tests.device.smoke import needs
 
 NAMES = [name for name, intrin in SCALAR.items() if intrin.feature == "mve"]
 COUNT, DEEP = 37, 80
@@ -92,57 +88,37 @@ def operands(name: str) -> tuple[Array, ...]:
     return tuple(found)
 
 
-def meant(name: str) -> Array:
-    func = function(name)
-    out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
-    return execute(func, [*operands(name), out], meanings())[-1]
+def wanted() -> dict[str, Array]:
+    return {name: meant(function(name), operands(name)) for name in NAMES}
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_portable_bodies(compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     funcs = {name: function(name) for name in NAMES}
-    library = build(list(funcs.values()), tmp_path, *([UNDEFINED] if compiler == "gcc" else []), compiler=compiler)
-    for name, func in funcs.items():
-        zeros = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
-        got = call(library, func, [*operands(name), zeros])[-1]
-        np.testing.assert_array_equal(got, meant(name), err_msg=name)
+    found = compiled_here(funcs, {name: operands(name) for name in NAMES}, tmp_path, compiler)
+    for name, want in wanted().items():
+        np.testing.assert_array_equal(found[name], want, err_msg=name)
     assert "runtime error" not in capfd.readouterr().err
 
 
-def _firmware() -> str:
-    """The same functions over data in flash; results go over the serial line when a byte above 31 arrives."""
-    text = [kernels_source([function(name) for name in NAMES]), '#include "microc_port.h"\n']
-    main = ["int main(void)", "{", "    uint8_t byte;", "    microc_port_init();", "    for (;;) {"]
-    main += ["        if (microc_port_read(&byte, 1) == 0) {", "            continue;", "        }"]
-    main += [
-        "        if (byte < 32u) {",
-        "            (void)microc_port_write(&byte, 1);",
-        "            continue;",
-        "        }",
-    ]
-    text.append(f"static int32_t result[{COUNT * 20}];")
+def program() -> str:
+    """The same functions over data in flash; all results lie in one place, one after the other."""
+    data, answers = [f"static int32_t result[{COUNT * 20}];"], []
     for name in NAMES:
         *params, out = function(name).params
         labels = [f"{name}_{param.name}" for param in params]
         for label, array in zip(labels, operands(name), strict=True):
-            text.append("static " + "\n".join(definition(Value(label, array.shape, str(array.dtype), "const", array))))
-        main.append("        memset(result, 0, sizeof result);")
-        main.append(f"        test_{name}({', '.join([*labels, '(void *)result'])});")
-        main.append(f"        (void)microc_port_write((const uint8_t *)result, {out.nbytes});")
-    return "\n".join([*text, *main, "    }", "}"]) + "\n"
+            data.append("static " + "\n".join(definition(Value(label, array.shape, str(array.dtype), "const", array))))
+        answers.append("memset(result, 0, sizeof result);")
+        answers.append(f"test_{name}({', '.join([*labels, '(void *)result'])});")
+        answers.append(f"(void)microc_port_write((const uint8_t *)result, {out.nbytes});")
+    return firmware([function(name) for name in NAMES], data, answers)
 
 
 @pytest.mark.cross
 @pytest.mark.emulator
 @needs("arm-none-eabi-gcc", "arm-none-eabi-objdump", "qemu-system-arm")
 def test_instructions(tmp_path: Path) -> None:
-    board = load_board("mps3-an547")
     source = tmp_path / "intrinsics.c"
-    source.write_text(_firmware())
-    elf = build_firmware(board, tmp_path, program=[source])
-    with Emulator(board, elf) as emulator, Line(emulator.url) as line:
-        line.send(b"R")
-        for name in NAMES:
-            want = meant(name)
-            got = np.frombuffer(line.receive(want.nbytes), want.dtype)
-            np.testing.assert_array_equal(got, want, err_msg=name)
+    source.write_text(program())
+    on_board(load_board("mps3-an547"), source, tmp_path, (), wanted())

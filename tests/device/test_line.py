@@ -7,8 +7,6 @@ import select
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from microc.device.client import Client
 from microc.device.framing import Decoder, Operation
 from microc.device.ports import ADAPTERS, Port, candidates, find_port
 from microc.device.transport import PipeTransport, open_transport
-from microc.driver import firmware as driver
+from microc.driver import session
 from microc.errors import DeviceError, UsageError
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
 
@@ -90,13 +88,12 @@ def test_rates_are_tried_in_turn(firmware: Path, monkeypatch: pytest.MonkeyPatch
         tried.append(rate)
         return OneRate(pipe(firmware), rate == 9600)
 
-    monkeypatch.setattr(driver, "open_transport", opened)
-    project: Any = SimpleNamespace(board=load_board("nucleo-f401re"))
-    driver._open(project, "port", (115200, 9600, 300)).close()
+    monkeypatch.setattr(session, "open_transport", opened)
+    session._open("port", (115200, 9600, 300), 115200).close()
     assert tried == [115200, 9600]
     with pytest.raises(DeviceError, match="no answer at any of the rates 115200, 300"):
-        driver._open(project, "port", (115200, 300))
-    driver._open(project, "port", ()).close()
+        session._open("port", (115200, 300), 115200)
+    session._open("port", (), 115200).close()
     assert tried[-1] == 115200
 
 

@@ -27,7 +27,7 @@ def test_import_is_light() -> None:
 
 
 def test_names() -> None:
-    assert {"compile", "load_library", "connect", "Device"} <= set(dir(microc))
+    assert {"compile", "load_library", "Device"} <= set(dir(microc))
     assert microc.errors.UsageError is UsageError
     for name in microc.__all__:
         assert getattr(microc, name) is not None

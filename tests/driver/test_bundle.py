@@ -40,7 +40,7 @@ def check(folder: Path) -> None:
     build(open_project(folder))
     for name in ("small", "large", "summing"):
         project = open_project(folder, name)
-        with microc.connect(project) as device:
+        with microc.Device(project) as device:
             layers, difference = verify(device, host_library(project), samples(device, 2))
         assert difference is None and layers
 
@@ -69,7 +69,7 @@ def test_state_outlives_the_turns_of_others(tmp_path: Path) -> None:
     devices = []
     for name in ("summing", "large"):
         project = open_project(folder, name)
-        devices.append(microc.Device(project, Client(line, model=project.index)))
+        devices.append(microc.Device.over(project, Client(line, model=project.index)))
     summing, large = devices
     ones = np.ones((1, 8), np.int32)
     for turn in range(1, 4):

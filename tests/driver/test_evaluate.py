@@ -213,7 +213,7 @@ def test_a_board_on_the_test_set(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.concatenate([np.asarray(float_network(p.reshape(shape))) for p in pixels]))
     inputs, outputs = ([project.tensors[n] for n in project.manifest[k]] for k in ("inputs", "outputs"))
     samples = read_samples(inputs, outputs, tmp_path / "data.npz", "labels", tmp_path / "y.npy")
-    with microc.connect(project) as device:
+    with microc.Device(project) as device:
         answers = run_samples(device, firmware.host_library(project), samples)
     assert answers.differing == () and answers.deviation == 0
     found = classify(answers.outputs, project.tensors, digits.labels(60))

@@ -42,7 +42,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> firmware.Project:
 
 @pytest.fixture(scope="module")
 def device(host: firmware.Project) -> Iterator[microc.Device]:
-    with microc.connect(host) as device:
+    with microc.Device(host) as device:
         yield device
 
 
@@ -93,7 +93,7 @@ def test_float_models_agree_on_a_board(tmp_path: Path) -> None:
     """Every kernel but the softmax, which calls the C library's expf, agrees in every bit."""
     project = firmware.open_project(microc.compile(digits.FLOAT, board="mps2-an386").write(tmp_path / "float"))
     firmware.build(project)
-    with microc.connect(project) as device:
+    with microc.Device(project) as device:
         layers, difference = verify(device, firmware.host_library(project), samples(device, 2))
     assert difference is None
     assert all(layer.error == 0 or "softmax" in layer.op for layer in layers)
@@ -120,7 +120,7 @@ def test_state_lives_from_run_to_run(tmp_path: Path) -> None:
     (path,) = models("mww_v2_vad.tflite")
     project = firmware.open_project(microc.compile(path, board="host").write(tmp_path / "vad"))
     firmware.build(project)
-    with microc.connect(project) as device:
+    with microc.Device(project) as device:
         arrays = samples(device, 4)
         _, difference = verify(device, firmware.host_library(project), arrays)
         assert difference is None
@@ -149,7 +149,7 @@ def test_another_build_is_refused(host: firmware.Project, tmp_path: Path) -> Non
     other = shutil.copytree(host.folder, tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text())
     (other / "manifest.json").write_text(json.dumps({**manifest, "fingerprint": "0" * 32}))
-    with pytest.raises(DeviceError, match="another build"), microc.connect(other):
+    with pytest.raises(DeviceError, match="another build"), microc.Device(other):
         pass
 
 
@@ -169,7 +169,7 @@ def test_no_project(host: firmware.Project, tmp_path: Path) -> None:
         microc.open_project(tmp_path)
     unbuilt = shutil.copytree(host.folder, tmp_path / "unbuilt")
     (unbuilt / "firmware.elf").unlink()
-    with pytest.raises(UsageError, match="not built"), microc.connect(unbuilt):
+    with pytest.raises(UsageError, match="not built"), microc.Device(unbuilt):
         pass
 
 
@@ -202,7 +202,7 @@ def _accept(server: socket.socket) -> None:
 
 def test_a_silent_board(host: firmware.Project, silent: str) -> None:
     begin = time.monotonic()
-    with pytest.raises(DeviceError, match="no answer to HELLO"), microc.connect(host, silent, patience=0.4):
+    with pytest.raises(DeviceError, match="no answer to HELLO"), microc.Device(host, silent, patience=0.4):
         pass
     assert 0.2 < time.monotonic() - begin < 3
 
@@ -210,7 +210,7 @@ def test_a_silent_board(host: firmware.Project, silent: str) -> None:
 def test_a_silent_pty(host: firmware.Project) -> None:
     ours, theirs = os.openpty()
     try:
-        with pytest.raises(DeviceError, match="no answer"), microc.connect(host, os.ttyname(theirs), patience=0.3):
+        with pytest.raises(DeviceError, match="no answer"), microc.Device(host, os.ttyname(theirs), patience=0.3):
             pass
     finally:
         os.close(ours)
@@ -218,7 +218,7 @@ def test_a_silent_pty(host: firmware.Project) -> None:
 
 
 def test_a_port_that_is_not_there(host: firmware.Project) -> None:
-    with pytest.raises(DeviceError, match="cannot open the port"), microc.connect(host, "/dev/ttyNOWHERE"):
+    with pytest.raises(DeviceError, match="cannot open the port"), microc.Device(host, "/dev/ttyNOWHERE"):
         pass
 
 
@@ -229,7 +229,7 @@ def test_hardware_needs_a_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.write_text(text[: text.index("# The emulated TIM2 counts")])
     project = microc.open_project(microc.compile(digits.INT8, board=path).write(tmp_path / "out"))
     assert project.board.name == "small" and not project.emulated
-    with pytest.raises(UsageError, match="on no serial port that we recognise"), microc.connect(project):
+    with pytest.raises(UsageError, match="on no serial port that we recognise"), microc.Device(project):
         pass
 
 
@@ -266,13 +266,13 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
     make = ["make", "-C", str(project.folder), "CFLAGS=-Werror"]
     done = subprocess.run(make, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with microc.connect(project) as device:
+    with microc.Device(project) as device:
         layers, difference = verify(device, firmware.host_library(project), samples(device, 2))
         assert difference is None and len(layers) == len(device.kernels)
         device.set_inputs(digits.images(1)[0])
-        first = device.profile()
+        first = device.kernel_ticks()
         device.set_inputs(digits.images(1)[0])
-        assert device.profile() == first
+        assert device.kernel_ticks() == first
         stack = device.stats().stack_bytes
         assert stack is not None and 0 < stack < 2048
         products = 16 if project.board.target.has("mve") else 1  # of bytes, in an instruction

@@ -97,7 +97,7 @@ def test_a_forest_on_boards(board: str, tmp_path: Path) -> None:
     microc.compile(graph, board=board).write(tmp_path)
     microc.build(microc.open_project(tmp_path))
     library = microc.compile(graph)
-    with microc.connect(tmp_path) as device:
+    with microc.Device(tmp_path) as device:
         for row in x[:6].astype(options.get("input_dtype", "float32")):
             for got, want in zip(device.run(row[None]), library(row[None]), strict=True):
                 np.testing.assert_array_equal(got, want)

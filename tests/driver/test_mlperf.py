@@ -131,7 +131,7 @@ def test_what_the_runner_cannot_use_is_refused(tmp_path: Path) -> None:
     program = microc.compile(digits.INT8, board="host", protocol="mlperf")
     with pytest.raises(UsageError, match="knows one network"):
         microc.bundle(program, microc.compile(digits.FLOAT, board="host", protocol="mlperf")).write(tmp_path / "c")
-    with pytest.raises(UsageError, match="MLPerf Tiny's runner"), microc.connect(program.write(tmp_path / "d")):
+    with pytest.raises(UsageError, match="MLPerf Tiny's runner"), microc.Device(program.write(tmp_path / "d")):
         pass
     with pytest.raises(UsageError, match="no protocol 'morse'"):
         microc.compile(digits.INT8, board="host", protocol="morse")

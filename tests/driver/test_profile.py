@@ -162,6 +162,17 @@ def test_views_live_as_long_as_what_is_read_through_them(tmp_path: Path) -> None
     assert all(k["inputs"] for k in manifest["kernels"])
 
 
+def test_outputs_that_are_views_have_makers(tmp_path: Path) -> None:
+    """A reshape at the end is no step of its own: who wrote the memory made the output, and the picture says so."""
+    net = Network(x=(1, 4))
+    program = microc.compile(net.graph(net.op("reshape", net.op("tanh", "x"), shape=(2, 2))), board="host")
+    project = firmware.open_project(program.write(tmp_path / "out"))
+    (output,) = [t for t in project.manifest["tensors"] if t["kind"] == "output"]
+    assert output["written_by"] == [0] and project.tensors["x"]["written_by"] == []
+    text = to_html(make_profile(project, Clock(project.board, 1000, False), (7,), None))
+    assert text.count('class="edge"') == 2
+
+
 def test_state_lives_always(tmp_path: Path) -> None:
     from microc.graph.ir import Graph
     from tests.graph.graphs import diamond

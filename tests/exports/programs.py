@@ -41,10 +41,20 @@ def awkward() -> Graph:
     )
 
 
+def kinds() -> Graph:
+    """A tensor of every type, turned."""
+    names = [f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")] + ["float16", "float32", "float64"]
+    types = {f"x{k}": TensorType((2, 3), name) for k, name in enumerate(names)}
+    nodes = tuple(Node("transpose", (x,), (f"y{x[1:]}",), {"axes": (1, 0)}, loc=Loc("net", 0, x)) for x in types)
+    types |= {f"y{k}": TensorType((3, 2), name) for k, name in enumerate(names)}
+    outputs = tuple(node.outputs[0] for node in nodes)
+    return Graph("kinds", tuple(x for x in types if x[0] == "x"), outputs, nodes, types, {}, {}, {})
+
+
 @cache
 def program(which: str = "digits", target: str = "host", io_in_arena: bool = True) -> Program:
     """A network compiled for a core; each is compiled once."""
-    source = awkward() if which == "awkward" else digits.INT8
+    source = {"awkward": awkward, "kinds": kinds}.get(which, lambda: digits.INT8)()
     name = "math" if which == "math" else ""
     return microc.compile(source, board=bare_board(target), io_in_arena=io_in_arena, name=name)
 
@@ -56,7 +66,7 @@ def said(which: str = "digits") -> str:
     results = library(*sample(program(which).module))
     lines = []
     for tensor, array in zip(library.outputs, results if isinstance(results, tuple) else (results,), strict=True):
-        values = array.reshape(-1).tolist()
+        values = (array.view(np.uint16) if array.dtype == np.float16 else array).reshape(-1).tolist()
         words = [f"{x:g}" if isinstance(x, float) else str(int(x)) for x in values[:16]]
         more = f" ... ({len(values)} values)" if len(values) > 16 else ""
         lines.append(f"{tensor['name']}: {' '.join(words)}{more}\n")

@@ -118,9 +118,10 @@ def rounded(line: str) -> list[float | str]:
 
 
 @needs("g++")
-def test_the_sketch_is_cpp_for_any_board(tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", ["awkward", "kinds"])
+def test_the_sketch_is_cpp_for_any_board(tmp_path: Path, which: str) -> None:
     """The sketch with a stand-in for Arduino's core, on this computer."""
-    folder = export(tmp_path / "net", "arduino", "awkward", io_in_arena=False)
+    folder = export(tmp_path / "net", "arduino", which, io_in_arena=False)
     (tmp_path / "Arduino.h").write_text(CORE)
     sketch = folder / "examples" / "sample" / "sample.ino"
     (tmp_path / "main.cpp").write_text(
@@ -130,7 +131,7 @@ def test_the_sketch_is_cpp_for_any_board(tmp_path: Path) -> None:
     flags = ("-std=gnu++11", "-Wall", "-Wextra", "-Werror", "-I.", f"-I{folder}/src")
     run(tmp_path, "g++", *flags, "main.cpp", *sorted(tmp_path.glob("*.o")), "-lm", "-o", "main")
     lines = run(tmp_path, "./main").splitlines()
-    assert [rounded(line) for line in lines[:-1]] == [rounded(line) for line in said("awkward").splitlines()]
+    assert [rounded(line) for line in lines[:-1]] == [rounded(line) for line in said(which).splitlines()]
 
 
 CORE = """

@@ -6,10 +6,16 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import microc
+from microc.codegen.exports import load_format, sample
+from microc.device.boards import bare_board
+from microc.errors import UsageError
 from tests.device.smoke import WARNINGS, needs
-from tests.exports.programs import export, run, said
+from tests.driver.test_sizes import mlp, saved
+from tests.exports.programs import FORMATS, export, run, said
 
 NETWORKS = ("digits", "awkward")
 CPP = ("-std=c++11", "-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -24,12 +30,32 @@ def sources(folder: Path, *leave: str) -> list[str]:
 
 @pytest.mark.parametrize("compiler", [pytest.param(name, marks=needs(name)) for name in ("gcc", "clang")])
 @pytest.mark.parametrize("io_in_arena", [True, False])
-@pytest.mark.parametrize("which", NETWORKS)
+@pytest.mark.parametrize("which", [*NETWORKS, "kinds"])
 def test_plain_c(tmp_path: Path, which: str, io_in_arena: bool, compiler: str) -> None:
     folder = export(tmp_path / "net", "c", which, io_in_arena=io_in_arena)
     sanitised = ("-fsanitize=address,undefined",) if compiler == "clang" else ()
     run(folder, compiler, *WARNINGS, *sanitised, "-o", "sample", *sources(folder), "-lm")
     assert run(folder, "./sample") == said(which)
+
+
+@needs("gcc", "g++")
+def test_sizes_that_vary(tmp_path: Path) -> None:
+    """Examples run at the largest sizes; formats that know none refuse the network."""
+    program = microc.compile(saved(mlp(), tmp_path), board=bare_board("host"), bounds={"batch": 4}, name="open")
+    folder = tmp_path / "net"
+    for name in FORMATS:
+        if load_format(name).fixed:
+            with pytest.raises(UsageError, match="leaves batch open"):
+                program.export(name, folder)
+        else:
+            program.export(name, folder)
+            assert "&sizes, &inputs" in (folder / "README.md").read_text()
+    program.export("c", folder)
+    run(folder, "gcc", *WARNINGS, "-o", "sample", *sources(folder), "-lm")
+    result = program.library()(*sample(program.module))
+    assert isinstance(result, np.ndarray) and result.shape == (4, 3)
+    name = program.module.outputs[0]
+    assert run(folder, "./sample") == f"{name}: {' '.join(f'{x:g}' for x in result.reshape(-1).tolist())}\n"
 
 
 CONSUMER = """
@@ -189,7 +215,7 @@ def words(text: str) -> list[float | str]:
 @needs("cargo", "cc")
 def test_rust(tmp_path: Path) -> None:
     offline = {"CARGO_NET_OFFLINE": "true", "RUSTFLAGS": "-Dwarnings", "CARGO_TARGET_DIR": str(tmp_path / "target")}
-    for which, target in zip(NETWORKS, (True, False), strict=True):
+    for which, target in (("digits", True), ("awkward", False), ("kinds", True)):
         folder = export(tmp_path / which, "rust", which, io_in_arena=target)
         assert words(run(folder, "cargo", "run", "-q", "--example", "sample", **offline)) == words(said(which))
         assert "test networks_agree ... ok" in run(folder, "cargo", "test", "--tests", **offline)
@@ -199,6 +225,23 @@ def test_rust(tmp_path: Path) -> None:
     lines = run(tmp_path / "user", "cargo", "run", "-q", **offline).splitlines()
     assert lines[0].replace(",", "").strip("[]") == said().strip().partition(": ")[2]
     assert lines[1:] == [f"{k} [false, true, false]" for k in (1, 2, 3)]
+
+
+@pytest.mark.cross
+@needs("rustc", "arm-none-eabi-gcc", "riscv64-unknown-elf-gcc")
+def test_the_c_of_a_crate_for_a_microcontroller(tmp_path: Path) -> None:
+    """What ``build.rs`` does for targets without an operating system, whose Rust is not here."""
+    folder = export(tmp_path / "net", "rust", target="cortex-m4")
+    run(folder, "rustc", "--edition", "2021", "-Dwarnings", "-o", tmp_path / "build", "build.rs")
+    for target, machine in (("thumbv7em-none-eabihf", "ARM"), ("riscv32imac-unknown-none-elf", "RISC-V")):
+        (tmp_path / target).mkdir()
+        more = {"CFLAGS_riscv32imac_unknown_none_elf": "--specs=picolibc.specs", "OUT_DIR": str(tmp_path / target)}
+        told = run(folder, tmp_path / "build", TARGET=target, **more)
+        assert "cargo:rustc-link-lib=static=digits_int8_model" in told
+        library = tmp_path / target / "libdigits_int8_model.a"
+        assert machine in run(folder, "arm-none-eabi-readelf", "-h", library)
+    names = run(folder, "arm-none-eabi-readelf", "-A", tmp_path / "thumbv7em-none-eabihf" / "libdigits_int8_model.a")
+    assert "Tag_ABI_VFP_args: VFP registers" in names
 
 
 # ---------------------------------------------------------------- STM32Cube

@@ -75,4 +75,13 @@ def test_every_format_is_told() -> None:
     for name in FORMATS:
         assert sum(f"--format {name} " in block for block in blocks(TEXT, "console")) >= 1
     (text,) = blocks(TEXT, "toml")
-    assert set(tomllib.loads(text)) == {"title", "status", "checked", "sources", "headers", "commands", "files"}
+    assert set(tomllib.loads(text)) == {
+        "title",
+        "status",
+        "checked",
+        "sources",
+        "headers",
+        "commands",
+        "files",
+        "fixed",
+    }

@@ -163,6 +163,9 @@ def test_a_format_is_a_folder(tmp_path: Path) -> None:
         (OWN, "line\n{% if %}\n", "notes.j2:2"),
         (OWN.replace("ls {{ package }}", "ls {{ pack }}"), "", "'pack' is undefined"),
         (OWN.replace('"notes.j2"', '"absent.j2"'), "", "absent.j2"),
+        (OWN.replace('"{{ package }}/{{ model.name }}.txt"', '"../{{ model.name }}.txt"'), "", "outside of the export"),
+        (OWN.replace('"{{ package }}/network"', '"/tmp"'), "", "outside of the export"),
+        (OWN, "{{ package.__class__.__mro__ }}", "unsafe"),
     ],
 )
 def test_mistakes_in_a_format(tmp_path: Path, text: str, notes: str, told: str) -> None:

@@ -204,3 +204,20 @@ def test_refusals(tmp_path: Path) -> None:
         reader.read(raw, "model.keras", {"*": (1, 2)})
     with pytest.raises(ModelError):
         reader.read(raw[:-200], "model.keras", {})
+
+
+@pytest.mark.parametrize("kind", ["SimpleRNN", "LSTM", "GRU"])
+def test_stateful_layers_go_on(kind: str, tmp_path: Path) -> None:
+    """Piece after piece of a sequence; another instance keeps a state of its own, and a reset begins anew."""
+    x = keras.Input((3, 4), batch_size=1)
+    rows = getattr(layers, kind)(5, stateful=True, return_sequences=True)(x)
+    model = unsettled(keras.Model(x, layers.Bidirectional(layers.LSTM(2, stateful=True))(rows)))
+    one = library(reader.read(saved(model, tmp_path), "model.keras", {}))
+    two, pieces = one.instance(), [data(1, 3, 4) * (k + 1) for k in range(3)]
+    wanted = [np.asarray(model.predict(piece, verbose=0)) for piece in pieces]
+    for piece, want in zip(pieces, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one(piece)), want, rtol=BOUND, atol=BOUND)
+    assert np.abs(wanted[0] - np.asarray(one(pieces[0]))).max() > 1e-3
+    one.reset()
+    for instance in (one, two):
+        np.testing.assert_allclose(np.asarray(instance(pieces[0])), wanted[0], rtol=BOUND, atol=BOUND)

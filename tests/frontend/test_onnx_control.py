@@ -300,10 +300,10 @@ def test_layers_in_a_scan_keep_their_weights_constant() -> None:
 
 
 def test_what_a_body_reads_in_vain_is_not_reported() -> None:
-    """One refusal, of the operator that is unknown."""
+    """One refusal, of the operator that cannot be."""
     nodes = [node("NonZero", ["x"], ["q"]), choice(a="Abs", b="Neg")]
     nodes[1].attribute[0].g.node[0].input[0] = "q"
-    with pytest.raises(UnsupportedError, match="unknown") as caught:
+    with pytest.raises(UnsupportedError, match="depends on data") as caught:
         read(proto(nodes, {"c": (), "x": (3,)}, dtypes=DTYPES))
     assert "nothing before makes it" not in str(caught.value)
 

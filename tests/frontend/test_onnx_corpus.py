@@ -1,4 +1,4 @@
-"""Real ONNX models: what they compute by our operators' references, and what is refused."""
+"""Real ONNX models: what they compute by our operators' references."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.errors import UnsupportedError
 from microc.frontend import onnx_reader
 from microc.graph.ir import Graph
 from tests.corpus import cases, models, needs_corpus
@@ -15,10 +14,7 @@ from tests.frontend.onnx_model import evaluate
 
 pytestmark = [needs_corpus, pytest.mark.corpus]
 
-REFUSED = {
-    "ortq_lstm2_dynq": "DynamicQuantizeLSTM",
-}
-READ = [path for path in models("*.onnx") if path.stem not in REFUSED]
+READ = models("*.onnx")
 
 
 def read(path: Path) -> Graph:
@@ -28,20 +24,14 @@ def read(path: Path) -> Graph:
 
 @pytest.mark.parametrize("path", READ, ids=lambda path: path.stem)
 def test_the_graph_computes_the_reference_outputs(path: Path) -> None:
-    """Floats within 3e-6; quantised models, computed as written, to the bit but for a log softmax in floats."""
+    """Floats within 3e-6; quantised models, computed as written, to the bit but for a log softmax in floats; those whose data are
+    quantised at run time, which ours are not in recurrent layers, within 1e-4."""
     graph = read(path)
     exact = path.stem.startswith(("ortq", "pulsevad")) and "tcn" not in path.stem
+    bound = 1e-4 if "dynq" in path.stem else 0 if exact else 3e-6
     inputs, outputs = cases(path)[0]
     for found, wanted in zip(evaluate(graph, inputs), outputs, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=0 if exact else 3e-6)
-
-
-@pytest.mark.parametrize("stem", REFUSED)
-def test_what_is_missing_is_said(stem: str) -> None:
-    (path,) = models(f"{stem}.onnx")
-    with pytest.raises(UnsupportedError) as caught:
-        read(path)
-    assert REFUSED[stem] in str(caught.value)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=bound)
 
 
 def test_both_exports_of_a_network_agree_on_the_work() -> None:

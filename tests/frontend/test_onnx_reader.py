@@ -185,3 +185,22 @@ def test_weights_quantised_in_the_file_become_integers() -> None:
     graph = read(proto(nodes, {"x": (1, 3, 2, 2)}, constants))
     assert ops(graph) == ["dequantize", "conv2d"]
     assert graph.consts["q"].reshape(2, 3).tolist() == [[-2, 0, 2], [60, -128, 2]]
+
+
+@pytest.mark.parametrize(
+    ("code", "domain", "what", "hint"),
+    [
+        ("NonZero", "", "depends on data", "--outputs"),
+        ("SequenceLength", "", "sequence of tensors", "onnxslim"),
+        ("StringNormalizer", "", "strings", "--inputs"),
+        ("DictVectorizer", "ai.onnx.ml", "dictionaries", "--inputs"),
+        ("RandomNormalLike", "", "random", "--inputs"),
+        ("MaxRoiPool", "", "rounding", "RoiAlign"),
+        ("Fancy", "my.own", "unknown", "--plugin"),
+        ("Fancy", "", "unknown", "onnxslim"),
+    ],
+)
+def test_refusals_say_why_and_what_helps(code: str, domain: str, what: str, hint: str) -> None:
+    with pytest.raises(UnsupportedError, match=what) as caught:
+        read(proto([node(code, ["x"], domain=domain)], {"x": (2, 3)}))
+    assert hint in caught.value.hint and "small.onnx #0" in caught.value.where

@@ -22,7 +22,7 @@ def deform(
     offsets: tuple[int, ...], weight: tuple[int, ...], mask: bool = False, x: Any = (2, 4, 5, 6), **attrs: Any
 ) -> Any:
     shapes = {"x": x, "w": weight, "offset": offsets}
-    constants = {"b": f(weight[0])} if mask else {}
+    constants: dict[str, Array] = {"b": f(weight[0])} if mask else {}
     if mask:
         shapes["mask"] = (offsets[0], offsets[1] // 2, *offsets[2:])
     names = ["x", "w", "offset", *(["b", "mask"] if mask else [])]
@@ -35,7 +35,7 @@ IMAGES = np.array([1, 0, 1], np.int64)
 
 def boxes(opset: int = 16, **attrs: Any) -> Any:
     attrs = {"output_height": 2, "output_width": 3, "sampling_ratio": 2, **attrs}
-    constants = {"r": BOXES, "i": IMAGES}
+    constants: dict[str, Array] = {"r": BOXES, "i": IMAGES}
     return proto([node("RoiAlign", ["x", "r", "i"], **attrs)], {"x": (2, 3, 5, 6)}, constants, opset=opset)
 
 

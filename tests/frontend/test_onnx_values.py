@@ -303,3 +303,28 @@ def test_a_quantised_transposed_convolution_works_on_integers(groups: int) -> No
     assert [graph.types[name].dtype for name in (*layer.inputs, *layer.outputs)] == ["int8"] * 3
     inputs = [f(1, 8, 5, 6)]
     np.testing.assert_allclose(evaluate(read(model), inputs)[0], expected(model, inputs)[0], atol=0.501)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_dynamically_quantised_lstm_is_one_on_its_weights(rows: bool) -> None:
+    """Scales of a direction, or of its rows."""
+    hidden, shape = 3, (1, 12) if rows else (1,)
+    x, h = f(5, 1, 4), f(1, 1, hidden)
+    whole = {"w": bytes_(1, 4, 4 * hidden), "r": bytes_(1, hidden, 4 * hidden)}
+    scales = {name: (abs(f(*shape)) * 0.01 + 0.001) for name in ("ws", "rs")}
+    zeros = {"wz": np.full(shape, 120, np.uint8), "rz": np.full(shape, 130, np.uint8)}
+    state = {"b": f(1, 8 * hidden), "h": h, "c": f(1, 1, hidden)}
+    names = ["x", "w", "r", "b", "", "h", "c", "", "ws", "wz", "rs", "rz"]
+    layer = node("DynamicQuantizeLSTM", names, domain="com.microsoft", hidden_size=hidden)
+    found = evaluate(read(proto([layer], {"x": x.shape}, {**whole, **scales, **zeros, **state})), [x])
+    real = {
+        name: (
+            (whole[name] - zeros[f"{name}z"].reshape(1, 1, -1).astype(np.float32))
+            * scales[f"{name}s"].reshape(1, 1, -1)
+        )
+        for name in whole
+    }
+    plain = node("LSTM", ["x", "w", "r", "b", "", "h", "c"], hidden_size=hidden)
+    turned = {name: np.ascontiguousarray(array.transpose(0, 2, 1)) for name, array in real.items()}
+    wanted = evaluate(read(proto([plain], {"x": x.shape}, {**turned, **state})), [x])
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6, atol=1e-7)

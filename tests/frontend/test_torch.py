@@ -17,6 +17,8 @@ from tests.growth import network_size
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")
 nn, functional = torch.nn, torch.nn.functional
 
+PLACES: Any = torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 0]]])
+
 BOUND = 2e-5
 """Sums of float32 in another order than PyTorch's, relative above one and absolute below."""
 
@@ -171,8 +173,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "turned": lambda x: functional.pixel_shuffle(x.reshape(1, 4, 2, 3), 2).permute(0, 2, 3, 1),
 }
 
-
-PLACES = torch.tensor([[[0, 1, 2, 1]], [[2, 2, 0, 0]]])
 
 POOLS: dict[str, Callable[..., Any]] = {
     "adaptive": lambda x: (functional.adaptive_avg_pool2d(x, (4, 5)), functional.adaptive_max_pool1d(x[0], 4)),

@@ -15,7 +15,8 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.transport import open_transport
-from microc.driver.firmware import Device, Project, build, connect, open_project
+from microc.driver.firmware import Project, build, open_project
+from microc.driver.session import Device
 from microc.errors import FitError
 from tests.corpus import cases, models, needs_corpus
 from tests.device.smoke import skip_without
@@ -64,7 +65,7 @@ def test_references_on_the_board(path: Path, board: str, tmp_path: Path) -> None
         project = firmware(path, board, tmp_path)
     except FitError as refusal:
         pytest.skip(refusal.what)
-    with connect(project) as device:
+    with Device(project) as device:
         for inputs, outputs in cases(path):
             if not sequence:
                 device.reset()
@@ -82,7 +83,7 @@ def test_digits_equal_the_host(name: str, board: str, tmp_path: Path) -> None:
     path = DIGITS / name
     library = microc.compile(path)
     data = np.load(DIGITS / "digits_test.npz")
-    with connect(firmware(path, board, tmp_path)) as device:
+    with Device(firmware(path, board, tmp_path)) as device:
         for image in data["images"][:5]:
             array = digits_input(image, device)
             mine, host = device.run(array), library(array)
@@ -117,7 +118,7 @@ def _faulty_run(project: Project, count: int, rates: Rates, check: Callable[[Dev
     ):
         client.hello()
         client.expect(project.manifest["fingerprint"])
-        device = Device(project, client, emulated=True)
+        device = Device.over(project, client, emulated=True)
         for number in range(count):
             check(device, number)
         return client.stats().repeats

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.firmware import connect
+from microc.driver.session import Device
 from tests.frontend.onnx_model import proto
 from tests.frontend.test_onnx_control import DTYPES, X, doubling, looping
 from tests.frontend.test_tflite_control import INT, WHILE, body, condition
@@ -28,7 +28,7 @@ def test_a_while_that_data_end(tmp_path: Path) -> None:
     path = tmp_path / "turns.tflite"
     path.write_bytes(model(tensors, (WHILE,), ("i", "x"), ("y",), (condition(5), body(1))))
     host = microc.compile(path)
-    with connect(firmware(path, "mps2-an386", tmp_path)) as device:
+    with Device(firmware(path, "mps2-an386", tmp_path)) as device:
         for start in (-7, 3, 5):
             arrays = np.array(start, np.int32), X
             np.testing.assert_array_equal(device.run(*arrays), host(*arrays))
@@ -43,7 +43,7 @@ def test_a_loop_that_stacks(tmp_path: Path) -> None:
     path = tmp_path / "stack.onnx"
     path.write_bytes(made.SerializeToString())
     host = microc.compile(path)
-    with connect(firmware(path, "mps2-an386", tmp_path)) as device:
+    with Device(firmware(path, "mps2-an386", tmp_path)) as device:
         for turns in (0, 1, 5):
             arrays = np.array(turns, np.int64), X, X + 1
             for mine, wanted in zip(device.run(*arrays), host(*arrays), strict=True):

@@ -36,9 +36,9 @@ FLOAT = models(
     "mlperf_vww_float*", "mlperf_ic_float*", "mlperf_ad_float*",
     "gen_unet_float*", "gen_unet_fp16*", "tflm_mnist_lstm_float*", "gen_misc_ops_float*", "litert_*",
     "tfs_movie_review*", "gen_lstm2_float*",
-    "torch_lenet_*", "torch_dscnn_*", "torch_mobilenetv2_*", "torch_resnet18lite_*",
+    "onnx2c_*.onnx", "torch_*.onnx",
 )  # fmt: skip
-QDQ = models("ortq_dscnn_qdq*", "ortq_mlp_ae*", "ortq_mobilenetv2_qdq_s8_perch*", "ortq_resnet18lite_qdq*")
+QDQ = models("ortq_*_qdq_*.onnx", "ortq_*_qop_*.onnx", "pulsevad_*.onnx")
 
 pytestmark = [needs_corpus, pytest.mark.corpus]
 
@@ -101,6 +101,18 @@ def test_hybrid_layers_as_litert_computes_them(path: Path) -> None:
     pairs = results(path, library(path, Options(hybrid="dynamic")))
     errors = [float(np.max(np.abs(got - expected)) / np.max(np.abs(expected))) for got, expected in pairs]
     assert sorted(errors)[-2] <= 1e-5 and max(errors) <= 5e-3
+
+
+@pytest.mark.parametrize("path", models("ortq_*_dynq.onnx"), ids=lambda p: p.stem)
+def test_layers_that_quantise_data_at_run_time_stay_close(path: Path) -> None:
+    """Data are not quantised, which the reference does at every step of its recurrent layers."""
+    for got, expected in results(path, library(path)):
+        assert np.max(np.abs(got - expected)) <= 1e-3 * np.max(np.abs(expected))
+
+
+@pytest.mark.parametrize("path", models("*.onnx"), ids=lambda p: p.stem)
+def test_every_onnx_model_is_compared(path: Path) -> None:
+    assert path in {*FLOAT, *QDQ, *models("ortq_*_dynq.onnx")}
 
 
 @pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)

@@ -12,10 +12,13 @@ import microc
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import run_make
 from microc.driver.api import Program
-from microc.driver.firmware import build, connect, open_project
+from microc.driver.firmware import Project, build, open_project
 from microc.driver.library import Library
+from microc.driver.session import Device
+from microc.driver.size import measure
 from microc.driver.verify import samples, verify
 from tests.device.smoke import skip_without
+from tests.driver.test_size import size_program
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BOARDS = tuple(name for name in list_boards() if name != "host")
@@ -27,6 +30,15 @@ def compiled(cpu: str) -> tuple[Program, Library]:
     board = next(b for b in map(load_board, BOARDS) if b.target.cpu == cpu)
     program = microc.compile(DIGITS / "digits_int8.tflite", board=board)
     return program, program.library()
+
+
+def explained(project: Project) -> tuple[int, int, int]:
+    """The sums over all symbols, every one of which has an owner."""
+    report = measure(project)
+    parts = report.parts()
+    assert parts["weights"]["text"] == project.manifest["const_bytes"] and parts["kernels"]["text"] > 0
+    sums = {kind: sum(s.size for s in report.symbols if s.kind == kind) for kind in ("text", "data", "bss")}
+    return sums["text"], sums["data"], sums["bss"]
 
 
 @pytest.mark.cross
@@ -41,9 +53,10 @@ def test_every_board(name: str, tmp_path: Path) -> None:
     result = build(project)
     assert 0 < result.sizes.flash <= board.flash_bytes
     assert result.sizes.ram + result.sizes.stack <= board.ram_bytes
+    assert explained(project) == size_program(project)
     if not project.emulated:
         return
-    with connect(project) as device:
+    with Device(project) as device:
         layers, difference = verify(device, library, samples(device, 2), tolerance=0)
         assert difference is None and len(layers) == len(device.kernels)
         image = np.load(DIGITS / "digits_test.npz")["images"][0]

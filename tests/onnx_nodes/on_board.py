@@ -11,7 +11,8 @@ from pathlib import Path
 
 from microc.device.boards import load_board
 from microc.driver.api import Program
-from microc.driver.firmware import build, connect, open_project
+from microc.driver.firmware import build, open_project
+from microc.driver.session import Device
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from tests.onnx_nodes.suite import NodeTest, Outcome, compare, compile_test, refusal, suite
@@ -55,7 +56,7 @@ def _run(board: str, test: NodeTest, folder: Path) -> Outcome:
         shutil.copytree(project.folder / "build" / "runtime", runtime, dirs_exist_ok=True)
     except MicrocError as error:
         return refusal(test, error)
-    with connect(project) as device:
+    with Device(project) as device:
 
         def network(*arrays: Array) -> tuple[Array, ...]:
             device.reset()

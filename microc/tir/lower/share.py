@@ -11,10 +11,12 @@ from collections.abc import Iterable
 
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
+from microc.tir.lower.numbering import Numbering
 from microc.tir.rewrite import ExprMap, free_vars, map_children, stmt_exprs, walk_expr, walk_stmt
 
 Versions = dict[ir.Buffer, int]
-Key = tuple[ir.Expr, tuple[tuple[str, int], ...]]
+Key = tuple[int, tuple[tuple[str, int], ...]]
+"""The number of an expression, and how often what it reads has been written."""
 
 
 def share_values(stmt: ir.Stmt) -> ir.Stmt:
@@ -29,6 +31,7 @@ class _Sharing:
         self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, (ir.Alloc, ir.Store))}
         self.taken |= {e.buffer.name for e in exprs if isinstance(e, (ir.Load, ir.AddressOf))}
         self.counters: dict[str, int] = {}
+        self.known = Numbering()
 
     def walk(self, stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
@@ -73,7 +76,7 @@ class _Sharing:
         versions: Versions = {}
         for stmt in stmts:
             for expr in _values(stmt):
-                _count(expr, counts, versions)
+                self.count(expr, counts, versions)
             _advance(stmt, versions)
         if not any(n > 1 for n in counts.values()):
             return stmts
@@ -91,9 +94,9 @@ class _Sharing:
         lets: list[ir.Let] = []
 
         def go(expr: ir.Expr) -> ir.Expr:
-            if not _worthy(expr):
+            if not self.worthy(expr):
                 return expr if isinstance(expr, (ir.Load, ir.AddressOf)) else _map_strict(expr, go)
-            key = _key(expr, versions)
+            key = self.key(expr, versions)
             if counts.get(key, 0) < 2:
                 return expr if isinstance(expr, ir.Load) else _map_strict(expr, go)
             if key not in names:
@@ -110,6 +113,38 @@ class _Sharing:
             case _:
                 stored = stmt
         return [*_by_address(lets), stored]
+
+    def worthy(self, expr: ir.Expr) -> bool:
+        """Worth a name: memory loads, calls, and arithmetic on top of either; never literals, variables, registers."""
+        match expr:
+            case ir.Load(buffer):
+                return buffer.scope != "register"
+            case ir.Call():
+                return True
+            case ir.Bin(_, a, b):
+                return self.computed(a) or self.computed(b)
+            case ir.Cast(_, a) | ir.Un(_, a):
+                return not isinstance(a, ir.Load) and self.computed(a)
+            case _:
+                return False
+
+    def computed(self, expr: ir.Expr) -> bool:
+        """Whether anything is read or called."""
+        facts = self.known.of(expr)
+        return bool(facts.buffers) or facts.calls
+
+    def key(self, expr: ir.Expr, versions: Versions) -> Key:
+        facts = self.known.of(expr)
+        return facts.number, tuple(sorted((b.name, versions.get(b, 0)) for b in facts.buffers))
+
+    def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
+        if self.worthy(expr):
+            key = self.key(expr, versions)
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > 1 or isinstance(expr, ir.Load):
+                return
+        for child in _strict_children(expr):
+            self.count(child, counts, versions)
 
 
 _HOLE = ir.Seq(())
@@ -167,40 +202,6 @@ def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
 
 def _loads(expr: ir.Expr) -> list[ir.Load | ir.AddressOf]:
     return [x for x in walk_expr(expr) if isinstance(x, (ir.Load, ir.AddressOf))]
-
-
-def _worthy(expr: ir.Expr) -> bool:
-    """Worth a name: memory loads, calls, and arithmetic on top of either; never literals, variables, registers."""
-    match expr:
-        case ir.Load(buffer):
-            return buffer.scope != "register"
-        case ir.Call():
-            return True
-        case ir.Bin(_, a, b):
-            return any(_loads(x) or _calls(x) for x in (a, b))
-        case ir.Cast(_, a) | ir.Un(_, a):
-            return not isinstance(a, ir.Load) and (bool(_loads(a)) or _calls(a))
-        case _:
-            return False
-
-
-def _calls(expr: ir.Expr) -> bool:
-    return any(isinstance(x, ir.Call) for x in walk_expr(expr))
-
-
-def _key(expr: ir.Expr, versions: Versions) -> Key:
-    touched = {x.buffer for x in _loads(expr)}
-    return expr, tuple(sorted((b.name, versions.get(b, 0)) for b in touched))
-
-
-def _count(expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
-    if _worthy(expr):
-        key = _key(expr, versions)
-        counts[key] = counts.get(key, 0) + 1
-        if counts[key] > 1 or isinstance(expr, ir.Load):
-            return
-    for child in _strict_children(expr):
-        _count(child, counts, versions)
 
 
 def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:

@@ -18,7 +18,7 @@ from microc.dtypes import Array
 from microc.graph.ir import Loc, Node, TensorType, fresh_name
 
 RING_COSTS = 100
-"""Bytes that are moved in the time that a ring's indices and its second kernel take: 170 instructions, 1.7 each, on a Cortex-M4."""
+"""Bytes that are moved in the time that a ring's indices and its second kernel take: one an instruction, on a Cortex-M4."""
 _APART = 4
 """How much longer an element takes that does not move beside its neighbours, by words."""
 _LONGEST_CYCLE = 1 << 30

@@ -1,0 +1,100 @@
+"""The arguments of ``microc profile``, ``size`` and ``verify``. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+from microc.cli import values
+from microc.cli.board_options import source_options
+
+Adder = Callable[..., ArgumentParser]
+
+
+def measuring_commands(add: Adder) -> None:
+    """``add(name, summary, *examples)`` gives the parser of a command."""
+    _profile(add)
+    _size(add)
+    _verify(add)
+
+
+def _profile(add: Adder) -> None:
+    command = add(
+        "profile",
+        "measure every layer on the board: time, products, flash, memory",
+        "firmware",
+        "firmware --html report.html --csv layers.csv",
+        "model.tflite --board mps2-an386 --trace trace.json",
+    )
+    source_options(command)
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
+    )
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
+    command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
+    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+
+
+def _size(add: Adder) -> None:
+    command = add(
+        "size",
+        "explain flash and RAM: by part, layer and symbol of the linked program",
+        "firmware",
+        "firmware --json > before.json",
+        "firmware --compare before.json",
+        "my_product.elf --project firmware",
+        "model.tflite --board mps2-an386 --csv symbols.csv",
+    )
+    source_options(command, "a project, an ELF file that holds its network, or a model to compile and build on the fly")
+    command.add_argument(
+        "--project", type=Path, metavar="DIR", help="whose network an ELF file holds (default: its folder)"
+    )
+    command.add_argument("--compare", type=Path, metavar="F.json", help="show what has changed since an earlier --json")
+    command.add_argument("--csv", type=Path, metavar="F.csv", help="write a table of all symbols")
+
+
+def _verify(add: Adder) -> None:
+    command = add(
+        "verify",
+        "compare board and host after every kernel, bit by bit",
+        "firmware",
+        "model.tflite --board mps2-an386 --samples 10",
+        "firmware --input x.npy --port /dev/ttyACM0",
+        "firmware --data test.npz --labels labels",
+        "firmware --data test.csv --labels class --expected outputs.npz",
+    )
+    source_options(command)
+    command.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="sets of inputs to compare kernel by kernel (default: 3)"
+    )
+    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
+    command.add_argument(
+        "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
+        help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
+    )  # fmt: skip
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
+        help="use this array instead of random ones; once for each input",
+    )  # fmt: skip
+    group = command.add_argument_group("data of your own, all of which the board is given")
+    group.add_argument(
+        "--data", type=Path, metavar="PATH",
+        help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
+        "a folder of .npy files, perhaps in folders by class",
+    )  # fmt: skip
+    group.add_argument(
+        "--labels", default="", metavar="NAME|FILE",
+        help="class numbers: an array or column of the data, or a file; gives accuracy and confusion matrix",
+    )  # fmt: skip
+    group.add_argument(
+        "--answer", default="", metavar="OUTPUT", help="the output that holds the class (default: the first)"
+    )
+    group.add_argument(
+        "--expected", type=Path, metavar="FILE",
+        help="what the outputs should be (.npz by the outputs' names, .npy, .csv); gives RMSE and cosine",
+    )  # fmt: skip

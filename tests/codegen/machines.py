@@ -1,0 +1,64 @@
+"""A set of functions on three machines: interpreted, compiled here, and as firmware that answers over its serial line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from microc.device.emulator import Emulator
+from microc.dtypes import Array, to_numpy
+from microc.schedule.meaning import meanings
+from microc.target import Board
+from microc.tir import ir
+from microc.tir.interp import execute
+from tests.device.smoke import Line
+from tests.device.smoke import build as build_firmware
+from tests.native import UNDEFINED, build, call, kernels_source
+
+_ANSWERING = """\
+int main(void)
+{
+    uint8_t byte;
+    microc_port_init();
+    for (;;) {
+        if (microc_port_read(&byte, 1) == 0) {
+            continue;
+        }
+        if (byte < 32u) {
+            (void)microc_port_write(&byte, 1);
+            continue;
+        }"""
+"""When a byte above 31 arrives, everything is computed."""
+
+
+def meant(func: ir.PrimFunc, operands: Sequence[Array]) -> Array:
+    """The last parameter by the meaning of intrinsics, zero to start with."""
+    out = np.zeros(func.params[-1].shape, to_numpy(func.params[-1].dtype))
+    return execute(func, [*operands, out], meanings())[-1]
+
+
+def compiled_here(
+    funcs: Mapping[str, ir.PrimFunc], operands: Mapping[str, Sequence[Array]], folder: Path, compiler: str
+) -> dict[str, Array]:
+    """The last parameter of every function, by the portable bodies of intrinsics; gcc's complain of undefined behaviour."""
+    library = build(list(funcs.values()), folder, *([UNDEFINED] if compiler == "gcc" else []), compiler=compiler)
+    zeros = {name: np.zeros(f.params[-1].shape, to_numpy(f.params[-1].dtype)) for name, f in funcs.items()}
+    return {name: call(library, func, [*operands[name], zeros[name]])[-1] for name, func in funcs.items()}
+
+
+def firmware(funcs: Sequence[ir.PrimFunc], data: Sequence[str], answers: Sequence[str]) -> str:
+    """A program that runs the statements ``answers``, over ``data`` in flash, and again."""
+    head = [kernels_source(funcs), '#include "microc_port.h"\n', *data, _ANSWERING]
+    return "\n".join([*head, *(f"        {line}" for line in answers), "    }", "}"]) + "\n"
+
+
+def on_board(board: Board, source: Path, folder: Path, flags: Sequence[str], wanted: Mapping[str, Array]) -> None:
+    """Build the program, and compare what it says with what is wanted."""
+    elf = build_firmware(board, folder, *flags, program=[source])
+    with Emulator(board, elf) as emulator, Line(emulator.url) as line:
+        line.send(b"R")
+        for name, want in wanted.items():
+            got = np.frombuffer(line.receive(want.nbytes), want.dtype)
+            np.testing.assert_array_equal(got, want.reshape(-1), err_msg=name)
