@@ -269,7 +269,7 @@ def test_weights_quantised_along_their_columns_are_not_mixed_up() -> None:
 
 
 def inherent(node: Node, graph: Graph) -> bool:
-    """Depth to space (the phases of a transposed convolution, too), and the heads of attention, move elements by what they mean."""
+    """Depth to space (phases of transposed convolutions, too) and the heads of attention move elements by what they mean."""
     source = graph.types[node.inputs[0]].shape
     return len(source) >= 6 or node.inputs[0] in graph.inputs or node.attr("axes") in ((0, 2, 1, 3), (0, 2, 3, 1))
 
