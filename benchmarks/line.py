@@ -18,7 +18,8 @@ from microc.device.transport import PipeTransport
 from microc.driver.api import compile
 from microc.driver.firmware import build, open_project
 
-BAUDS = (115_200, 921_600)
+LINES = ((115_200, 256), (921_600, 512))
+"""Baud rates, and the frames' payloads that boards with such lines get."""
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "digits_qdq.onnx"
 
 
@@ -44,8 +45,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = open_project(compile(arguments.model, board="host").write(Path(folder) / "project"))
         build(project)
-        for baud in BAUDS:
-            with Client(PacedTransport(PipeTransport([str(project.elf)]), baud)) as client:
+        for baud, payload in LINES:
+            with Client(PacedTransport(PipeTransport([str(project.elf)]), baud), max_payload=payload) as client:
                 sent, read = share(client, baud, arguments.size)
                 print(
                     f"{baud:>7} baud, payload {client.info.max_payload}: sent {sent:.1%}, read {read:.1%} of the rate"

@@ -62,10 +62,10 @@ RUNTIME_SOURCES = MappingProxyType(
 """C files of the runtime by protocol."""
 SMALL_RAM = 32 * 1024
 SMALLEST_RAM = 8 * 1024
-LARGE_RAM = 96 * 1024
+FAST_BAUD = 400_000
 PAYLOAD, SMALL_PAYLOAD, LARGE_PAYLOAD = 256, 64, 512
-"""Largest payload of a frame: the runtime's default, for boards with less RAM than SMALL_RAM, and from LARGE_RAM on: the host
-waits for an answer to every frame, and a fast line would stand still for a quarter of the time with short ones."""
+"""Largest payload of a frame: the runtime's default, for boards with less RAM than SMALL_RAM, and for lines from FAST_BAUD on,
+which would stand still for a quarter of the time with shorter ones, since the host waits for an answer to every frame."""
 RING, SMALL_RING = 512, 128
 """Bytes that the console keeps until they are read: the ports' default, and for boards with no more RAM than SMALLEST_RAM."""
 
@@ -241,7 +241,7 @@ def max_payload(board: Board) -> int:
     """Largest payload of a frame, in bytes."""
     if 0 < board.ram_bytes < SMALL_RAM:
         return SMALL_PAYLOAD
-    return PAYLOAD if 0 < board.ram_bytes < LARGE_RAM else LARGE_PAYLOAD
+    return LARGE_PAYLOAD if board.raw["console"].get("baud", FAST_BAUD) >= FAST_BAUD else PAYLOAD
 
 
 def ring_size(board: Board) -> int:

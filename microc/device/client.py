@@ -25,7 +25,8 @@ class Client:
     ``timeout``: seconds without an answer before a request is repeated; the wait grows with each of the ``retries``
     repetitions, up to four times as long (10 s in all with the defaults). Runs and profiles are given ``run_timeout``
     seconds at least, since a board that computes does not answer. ``reconnect``: seconds to wait for a line that was lost,
-    plugged out for example. ``model`` picks one of the models of the firmware.
+    plugged out for example. ``max_payload``: bytes of a frame's payload, if the board takes more. ``model`` picks one of the
+    models of the firmware.
 
     Every method has its effect exactly once, however bad the line is, or raises DeviceError.
     """
@@ -38,6 +39,7 @@ class Client:
         *,
         run_timeout: float = 120.0,
         reconnect: float = 0.0,
+        max_payload: int = 4096,
         model: int = 0,
         progress: Progress | None = None,
     ) -> None:
@@ -45,6 +47,7 @@ class Client:
         self._run_timeout = run_timeout
         self._model_index = model
         self._progress = progress
+        self._max_payload = max_payload
         self._info: DeviceInfo | None = None
 
     def __enter__(self) -> Client:
@@ -81,7 +84,7 @@ class Client:
         if max_payload < 32 or tick_hz == 0:
             raise self._link.nonsense(Operation.HELLO)
         models = tuple(self._ask_model(index) for index in range(count))
-        self._info = DeviceInfo(VERSION, max_payload, tick_hz, models)
+        self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, models)
         return self._info
 
     def expect(self, fingerprint: str) -> None:
