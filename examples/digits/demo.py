@@ -66,7 +66,7 @@ def demonstrate(board: str) -> int:
         with microc.Device(project) as device:
             answers, seconds = classify(device, images, labels)
             device.set_inputs(images[0])
-            ticks, stats = device.profile(), device.stats()
+            ticks, stats = device.kernel_ticks(), device.stats()
             show_layers(device, ticks)
     right = int(np.sum(answers == labels))
     needed = json.loads((HERE / "reference.json").read_text())[MODEL.name]

@@ -244,8 +244,6 @@ def test_refusals(tmp_path: Path) -> None:
         microc.load(path, bounds={"batch": 4})
     with pytest.raises(UsageError, match="is not streamed"):
         microc.compile(path, bounds={"batch": 4}, stream=1)
-    with pytest.raises(UsageError, match="sizes are fixed"):
-        microc.compile(path, board="host", bounds={"batch": 4}).export("c", tmp_path / "package")
 
 
 def test_unnamed_dimensions(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
 
@@ -53,7 +54,9 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
 
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
-    """What the rules make that suit an operator on a core."""
+    """What the rules make that suit an operator on a core. Loops without a turn have nothing to tile."""
+    if start.has("acc") and any(i.extent == 0 for i in find_block(start.func.body, "acc").iters):
+        return (schedule_generic(start, target).named("generic"),)
     if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):
