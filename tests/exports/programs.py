@@ -80,11 +80,12 @@ def export(folder: Path, name: str, which: str = "digits", target: str = "host",
 
 
 def run(folder: Path, *command: str | Path, **environment: str) -> str:
-    """What a command prints, which must succeed."""
+    """What a command prints, which must succeed; a make that is around us does not tell the one inside what to say."""
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**own, **environment},
         capture_output=True,
         text=True,
         check=False,
