@@ -12,6 +12,8 @@ from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 from microc.frontend.onnx_moving import moving_slice
 from microc.graph.ir import Attr
 
+_TILED_AXES = 3
+"""Axes that are copied at once: twice as many stand in the tensor between."""
 _PIECES = 64
 """An irregular choice of elements becomes so many slices at most."""
 
@@ -257,16 +259,24 @@ def tile(application: Application) -> None:
     counts = application.integers(1)
     if len(counts) != len(application.shape(0)) or any(count < 1 for count in counts):
         application.broken(f"repeats {counts} for shape {application.shape(0)}")
-    extents, parts, copies = application.shape(0), [1], [1]
-    for count, extent in zip(counts, extents, strict=True):
-        if count > 1:  # an axis of copies before the axis that they are copies of
-            parts, copies = [*parts, 1, extent], [*copies, count, extent]
-        else:  # what is there once keeps together, so that the rank stays low
+    value, extents = application.value(0), list(application.shape(0))
+    axes = [axis for axis, count in enumerate(counts) if count > 1]
+    for at in range(0, len(axes), _TILED_AXES):
+        value = _copied(application, value, extents, {axis: counts[axis] for axis in axes[at : at + _TILED_AXES]})
+        extents = [extent * (counts[k] if k in axes[at : at + _TILED_AXES] else 1) for k, extent in enumerate(extents)]
+    application.result_reshape(value, extents)
+
+
+def _copied(application: Application, value: str, extents: Sequence[int], counts: Mapping[int, int]) -> str:
+    """Whole copies along some axes, as a tensor of any shape: an axis of copies stands before the one that they are copies of,
+    and what is there once keeps together, so that the rank stays low."""
+    parts, copies = [1], [1]
+    for axis, extent in enumerate(extents):
+        if axis in counts:
+            parts, copies = [*parts, 1, extent], [*copies, counts[axis], extent]
+        else:
             parts[-1], copies[-1] = parts[-1] * extent, copies[-1] * extent
-    made = application.reshaped(application.value(0), parts)
-    if parts != copies:
-        made = application.emit("broadcast_to", (made,), {"shape": tuple(copies)})
-    application.result_reshape(made, [count * extent for count, extent in zip(counts, extents, strict=True)])
+    return application.emit("broadcast_to", (application.reshaped(value, parts),), {"shape": tuple(copies)})
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -178,6 +178,7 @@ MODELS = {
     "pad, edge": one("Pad", (2, 5), ints(1, 3, 0, 2), mode="edge"),
     "expand": one("Expand", (3, 1), ints(2, 1, 4)),
     "tile": one("Tile", (2, 3), ints(2, 3)),
+    "tile of all axes": one("Tile", (2, 3, 2, 1, 2), ints(2, 3, 2, 2, 2)),
     "tile of many axes": one("Tile", (1, 2, 1, 3, 2, 2), ints(1, 1, 2, 1, 3, 1)),
     "gather one": one("Gather", (4, 3), np.array(-1), axis=0),
     "gather some": one("Gather", (4, 5), np.array([[0, 1], [4, 2]]), axis=1),
