@@ -138,15 +138,7 @@ def load_inputs(paths: list[Path], project: Project) -> list[Array]:
     from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
-    if len(paths) != len(tensors):
-        wanted = "; ".join(f"{t['name']}: {t['dtype']} {show.shape(t['shape'])}" for t in tensors)
-        raise UsageError(
-            f"the network takes {len(tensors)} inputs, {len(paths)} were given",
-            hint=f"give --input for each of {wanted}",
-        )
-    arrays, shapes = [load_array(path) for path in paths], RunShapes(project.manifest)
-    shapes.learn(tensors, arrays)
-    return [shapes.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+    return RunShapes(project.manifest).fitting(tensors, [load_array(path) for path in paths])
 
 
 def load_array(path: Path) -> Array:

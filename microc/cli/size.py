@@ -78,7 +78,11 @@ def _read_report(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+        raise UsageError(
+            f"cannot read {path}: {error.strerror or error}",
+            where=str(path),
+            hint="write one: microc size DIR --json > FILE",
+        ) from error
     except ValueError as error:
         raise UsageError(f"{path} is no JSON", where=str(path), hint="microc size DIR --json > FILE") from error
 

@@ -48,7 +48,7 @@ def _check(arguments: Arguments) -> None:
             "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
         )
     if arguments.data is not None and arguments.inputs:
-        raise UsageError("--input is one set of inputs, --data many: give one of them")
+        raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
 
 
 def _samples(arguments: Arguments, project: Project) -> Samples | None:

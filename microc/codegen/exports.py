@@ -37,6 +37,7 @@ STATUS: Mapping[str, str] = MappingProxyType(
     }
 )
 """How far a format has been tried."""
+_OWN_FORMAT = "docs/export.md shows a format of one's own"
 DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
 """What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
@@ -111,9 +112,11 @@ def load_format(name: str) -> Format:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read the format: {error.strerror or error}", where=str(path)) from error
+        raise UsageError(
+            f"cannot read the format: {error.strerror or error}", where=str(path), hint=_OWN_FORMAT
+        ) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"the format is not TOML: {error}", where=str(path)) from error
+        raise UsageError(f"the format is not TOML: {error}", where=str(path), hint=_OWN_FORMAT) from error
     return _format(folder, path, data)
 
 
@@ -200,7 +203,7 @@ def _rendered(template: str, context: PackageContext) -> str:
         return render(template, context, context.format.folder)
     except jinja2.TemplateError as error:
         where = f"{context.format.folder / template}:{getattr(error, 'lineno', None) or 1}"
-        raise UsageError(f"a template of the format is wrong: {error}", where=where) from error
+        raise UsageError(f"a template of the format is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
 def _line(text: str, context: PackageContext) -> str:
@@ -209,14 +212,16 @@ def _line(text: str, context: PackageContext) -> str:
         return render_line(text, context)
     except jinja2.TemplateError as error:
         where = str(context.format.folder / DESCRIPTION)
-        raise UsageError(f"the format's {text!r} is wrong: {error}", where=where) from error
+        raise UsageError(f"the format's {text!r} is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
 def _inside(path: str, chosen: Format) -> str:
     """A path in the export; UsageError for one that leaves it."""
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise UsageError(
-            f"the format writes to {path!r}, outside of the export", where=str(chosen.folder / DESCRIPTION)
+            f"the format writes to {path!r}, outside of the export",
+            where=str(chosen.folder / DESCRIPTION),
+            hint="paths are relative to the export, without ..",
         )
     return path
 

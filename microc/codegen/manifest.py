@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from microc.codegen.memory import Memory
+from microc.codegen.memory import Memory, described
 from microc.errors import InternalError
-from microc.module import Module, Streaming, Value
+from microc.module import Module, Streaming
 from microc.tir import ir
 
 SCHEMA_VERSION = 2
@@ -83,19 +83,14 @@ def table(modules: Sequence[Module], version: str) -> dict[str, Any]:
 
 
 def _tensor(module: Module, name: str) -> dict[str, Any]:
-    value: Value = module.values[name]
+    value = module.values[name]
     base, offset = module.base_of(name)
     assert module.plan is not None
     outside = module.values[base].storage in ("input", "output")
     names = {size.scalar.name: size.name for size in module.sizes}
     return {
-        "name": name,
-        "label": value.label,
-        "kind": value.storage,
-        "dtype": value.dtype,
-        "shape": list(value.shape),
+        **described(value),
         **({"extents": [_plain(extent, names) for extent in value.extents]} if value.extents else {}),
-        "bytes": value.nbytes,
         "scale": value.scale,
         "zero_point": value.zero_point,
         "buffer": base if outside else "arena",

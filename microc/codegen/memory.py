@@ -6,10 +6,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from microc.module import Call, Module
+from microc.module import Call, Module, Value
 
 BEFORE = -1
 """The step at which inputs are written and state is already there; the step after the last one reads the outputs."""
+
+
+def described(value: Value) -> dict[str, Any]:
+    """What a manifest says of a value wherever it names one."""
+    return {
+        "name": value.name,
+        "label": value.label,
+        "kind": value.storage,
+        "dtype": value.dtype,
+        "shape": list(value.shape),
+        "bytes": value.nbytes,
+    }
 
 
 class Memory:
@@ -73,18 +85,7 @@ class Memory:
         return [{"symbol": f"{self.module.name}_{value.name}", "bytes": value.nbytes} for value in values]
 
     def _entry(self, name: str, offset: int, first: int, last: int) -> dict[str, Any]:
-        value = self.module.values[name]
-        return {
-            "name": name,
-            "label": value.label,
-            "kind": value.storage,
-            "dtype": value.dtype,
-            "shape": list(value.shape),
-            "bytes": value.nbytes,
-            "offset": offset,
-            "first": first,
-            "last": last,
-        }
+        return {**described(self.module.values[name]), "offset": offset, "first": first, "last": last}
 
     def _offset(self, name: str) -> int | None:
         """Where a value starts in the arena; None when it lies elsewhere."""

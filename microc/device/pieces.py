@@ -62,9 +62,15 @@ def pieces(elf: Path, objects: Iterable[Path] = ()) -> tuple[Piece, ...]:
         with elf.open("rb") as stream:
             return tuple(_cut(ELFFile(stream), sources))
     except OSError as error:
-        raise ToolError(f"cannot read the program: {error.strerror or error}", where=str(elf)) from error
+        raise ToolError(
+            f"cannot read the program: {error.strerror or error}",
+            where=str(elf),
+            hint="build the project: microc build DIR",
+        ) from error
     except ELFError as error:
-        raise ToolError(f"not an ELF file: {error}", where=str(elf)) from error
+        raise ToolError(
+            f"not an ELF file: {error}", where=str(elf), hint="name firmware.elf, or the project's folder"
+        ) from error
 
 
 def _table(elf: ELFFile) -> Iterator[Any]:

@@ -22,7 +22,6 @@ from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
 from microc.driver.shapes import RunShapes
-from microc.errors import UsageError
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
@@ -114,11 +113,7 @@ class Program:
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
         """
         given = [_tensor(self.module, name) for name in self.module.inputs]
-        arrays = None
-        if inputs is not None:
-            if len(inputs) != len(given):
-                raise UsageError(f"the network takes {len(given)} inputs, {len(inputs)} were given")
-            arrays = [RunShapes({}).checked(array, tensor) for array, tensor in zip(inputs, given, strict=True)]
+        arrays = None if inputs is None else RunShapes({}).fitting(given, inputs)
         with active(self.plugins):
             package = export_files(self.module, self.board, name, __version__, arrays)
         write_tree(Path(folder), package.files)

@@ -74,6 +74,7 @@ def read_samples(
 
 _CLASSES = "classes of folders"
 _ROWS = ""
+_DATA = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), or folders of .npy files"
 
 
 def _read(path: Path) -> dict[str, Array]:
@@ -89,10 +90,9 @@ def _read(path: Path) -> dict[str, Array]:
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_DATA) from error
     except (ValueError, EOFError) as error:
-        hint = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), or folders of .npy files"
-        raise UsageError(f"{path} holds no arrays that can be read", where=str(path), hint=hint) from error
+        raise UsageError(f"{path} holds no arrays that can be read", where=str(path), hint=_DATA) from error
 
 
 def _read_folder(folder: Path) -> dict[str, Array]:
@@ -123,10 +123,14 @@ def _read_table(path: Path) -> dict[str, Array]:
     mark = next((m for m in "\t;" if m in text), ",")
     rows = [row for row in csv.reader(text.splitlines(), delimiter=mark) if row]
     if not rows:
-        raise UsageError(f"{path} is empty", where=str(path))
+        raise UsageError(f"{path} is empty", where=str(path), hint="one sample a row, numbers between commas")
     header = [name.strip() for name in rows[0]] if not all(map(_is_number, rows[0])) else []
     if len(set(header)) < len(header):
-        raise UsageError(f"two columns of {path.name} have one name", where=str(path))
+        raise UsageError(
+            f"two columns of {path.name} have one name",
+            where=str(path),
+            hint="columns are found by their names: rename one",
+        )
     body = rows[1:] if header else rows
     for number, row in enumerate(body, 2 if header else 1):
         if len(row) != len(rows[0]) or not all(map(_is_number, row)):
@@ -164,7 +168,7 @@ def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
         )
     flat = found.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
-        raise UsageError("labels are class numbers: 0, 1, 2 ...", where=labels)
+        raise UsageError("labels are no class numbers", where=labels, hint="number the classes from 0 on: 0, 1, 2 ...")
     return flat.astype(np.int64)
 
 
@@ -210,7 +214,11 @@ def _fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, st
     if given == dtype:
         return shaped, ""
     if given.kind == "f" and dtype.kind in "iu" and not np.isfinite(shaped).all():
-        raise UsageError(f"the samples for {name} hold infinities or NaN, which have no integer", where=str(path))
+        raise UsageError(
+            f"the samples for {name} hold infinities or NaN, which have no integer",
+            where=str(path),
+            hint="leave these samples out",
+        )
     if dtype.kind == "f" and given.kind in "biuf":
         return shaped.astype(dtype), f"{name}: {given} taken as {dtype}"
     if given.kind == "f" and tensor["scale"] is not None:
@@ -246,4 +254,8 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
         lengths["labels"] = len(samples.labels)
     if len(set(lengths.values())) != 1 or not len(samples):
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UsageError(f"the numbers of samples differ, or there are none: {counts}", where=str(data))
+        raise UsageError(
+            f"the numbers of samples differ, or there are none: {counts}",
+            where=str(data),
+            hint="give as many of each, one at least",
+        )

@@ -115,7 +115,10 @@ def classify(
     else:
         answers, classes = flat.argmax(axis=1), flat.shape[1]
     if classes > _MOST_CLASSES:
-        raise UsageError(f"output {name!r} and labels hold {classes - 1}: these are no class numbers")
+        raise UsageError(
+            f"output {name!r} and labels hold {classes - 1}: these are no class numbers",
+            hint="--answer names the output that classifies; labels count from 0",
+        )
     if labels.max() >= classes or answers.min() < 0:
         raise UsageError(
             f"label {labels.max()} is beyond the {classes} classes of output {name!r}",

@@ -126,10 +126,7 @@ class Library:
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
         """Run on arrays in the graph's order; one output comes as an array, several as a tuple."""
-        if len(arrays) != len(self.inputs):
-            raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
-        self._shapes.learn(self.inputs, arrays)
-        for index, array in enumerate(arrays):
+        for index, array in enumerate(self._shapes.fitting(self.inputs, arrays)):
             self.set_input(index, array)
         self.run()
         results = tuple(self.get_output(i) for i in range(len(self.outputs)))

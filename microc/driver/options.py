@@ -174,6 +174,8 @@ def _bound(name: str, given: int | Bound) -> Bound:
     bound = given if isinstance(given, Bound) else Bound(given)
     if bound.minimum < 1 or bound.step < 1 or bound.maximum // bound.step * bound.step < bound.minimum:
         raise UsageError(
-            f"no sizes from {bound.minimum} to {bound.maximum} in steps of {bound.step}", where=f"bound of {name!r}"
+            f"no sizes from {bound.minimum} to {bound.maximum} in steps of {bound.step}",
+            where=f"bound of {name!r}",
+            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
         )
     return bound

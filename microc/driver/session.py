@@ -138,10 +138,7 @@ class Device:
     def set_inputs(self, *arrays: Any) -> None:
         """Send all inputs, and the sizes that their shapes tell where they vary. Shapes and dtypes must match; nothing is
         converted silently."""
-        if len(arrays) != len(self.inputs):
-            raise UsageError(f"the network takes {len(self.inputs)} inputs, {len(arrays)} were given")
-        self.shapes.learn(self.inputs, arrays)
-        fitting = [self.shapes.checked(a, t) for a, t in zip(arrays, self.inputs, strict=True)]
+        fitting = self.shapes.fitting(self.inputs, arrays)
         if self.shapes.sizes:
             self.client.write_tensor(len(self._tensors), self.shapes.vector.astype("<i4").tobytes())
         for tensor, array in zip(self.inputs, fitting, strict=True):
@@ -175,10 +172,6 @@ class Device:
     def time(self, repeat: int = 10) -> Timing:
         """Ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
         return self.client.run(repeat=repeat)
-
-    def instructions(self, ticks: int) -> int | None:
-        """Instructions that took ``ticks`` on a board whose emulator counts them; None on any other."""
-        return self.clock.amount(ticks) if self.clock.counts else None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""

@@ -65,6 +65,17 @@ class RunShapes:
         for name, value in told.items():
             self.set(name, value)
 
+    def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
+        """All inputs of a run as arrays, whose shapes tell its sizes; UsageError for a wrong number, shape or dtype."""
+        if len(arrays) != len(tensors):
+            wanted = "; ".join(f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t)))}" for t in tensors)
+            raise UsageError(
+                f"the network takes {len(tensors)} inputs, {len(arrays)} were given",
+                hint=f"give one for each of {wanted}",
+            )
+        self.learn(tensors, arrays)
+        return [self.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+
     def checked(self, value: Any, tensor: Tensor) -> Array:
         """``value`` as an array, if it has the shape and dtype of a tensor; UsageError otherwise."""
         array = np.asarray(value)

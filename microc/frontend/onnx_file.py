@@ -195,7 +195,9 @@ def decode(data: bytes, name: str) -> OnnxFile:
 def decode_body(graph: Any, outer: OnnxFile, where: str) -> OnnxFile:
     """A graph inside an operator. Its inputs' types are not looked at: they follow from what it is given."""
     if graph.sparse_initializer:
-        raise UnsupportedError("a graph with sparse initialisers", where=where)
+        raise UnsupportedError(
+            "a graph with sparse initialisers", where=where, hint="store them dense before exporting"
+        )
     inputs = tuple(Input(text(value.name, where), "", None) for value in graph.input)
     return _decoded(graph, outer.name, where, outer.opset, inputs)
 

@@ -1,13 +1,11 @@
-"""Graphs inside of graphs put in the place of an operator: function bodies, branches that are known, turns of loops."""
+"""The nodes of a function's body put in the place of an operator, under names of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import Attributes, Operator
-from microc.frontend.onnx_tensor import array
 
 Names = dict[str, str]
 
@@ -68,14 +66,3 @@ def _rename(graph: Any, outer: Names, given: Mapping[str, Any], fresh: Callable[
             words[:] = [names.get(name, name) for name in words]
     for value in graph.output:
         value.name = names.get(value.name, value.name)
-
-
-def inline(
-    builder: Builder, graph: Any, inputs: Names, index: int, opset: int, where: str
-) -> tuple[tuple[Operator, ...], tuple[str, ...]]:
-    """A graph's operators, its inputs being the values ``inputs``, and its outputs' names; initialisers become constants."""
-    names = dict(inputs)
-    for tensor in graph.initializer:
-        names[tensor.name] = builder.constant(builder.unique(tensor.name), array(tensor, where))
-    found = operators(graph.node, names, {}, builder.unique, index, opset)
-    return found, tuple(names.get(value.name, value.name) for value in graph.output)

@@ -70,7 +70,11 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") == "even" or not exact:
         return through_float(node, graph)
     if source.shape[-1] > _MOST_DEPTH:
-        raise UnsupportedError(f"rows of {source.shape[-1]} elements", where=str(node.loc))
+        raise UnsupportedError(
+            f"rows of {source.shape[-1]} elements",
+            where=str(node.loc),
+            hint=f"at most {_MOST_DEPTH}, or leave the layer in floats",
+        )
     rewrite = Rewrite(node, graph)
     zero = scalar_quant(node, graph, node.inputs[0])[1]
     rewrite.emit("ql2_normalize", node.inputs, node.outputs, {"zero_point": zero})

@@ -7,7 +7,7 @@
 #define COMMAND_SIZE 80u
 #define DEFAULT_WARMUP 10u
 #define DECIMALS 6
-#define LARGEST_FRACTION 1.0e9f
+#define LARGEST_REAL 1.0e12f /* what is beyond it does not fit 64 bits with its decimals */
 
 struct session {
     const struct microc_mlperf *benchmark;
@@ -49,8 +49,8 @@ static void say_real(float value)
         say("-");
         value = -value;
     }
-    if (value > LARGEST_FRACTION) {
-        say(value > 3.4e38f ? "inf" : "1e9");
+    if (value > LARGEST_REAL) {
+        say("inf");
         return;
     }
     for (k = 0; k < DECIMALS; k++) {

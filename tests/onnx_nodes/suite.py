@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,21 @@ def refused() -> Mapping[str, str]:
     """Tests that microc is known not to pass, with the reason."""
     groups = tomllib.loads(REFUSED.read_text())["refused"]
     return {name: group["reason"] for group in groups for name in group["tests"]}
+
+
+def judge(title: str, outcomes: Iterable[Outcome]) -> None:
+    """Print the count; exactly the tests that the list names may fail."""
+    passed, failed = set(), dict[str, Outcome]()
+    for outcome in outcomes:
+        if outcome.stage:
+            failed[outcome.name] = outcome
+        else:
+            passed.add(outcome.name)
+    sys.stdout.write(f"\n{title}: {len(passed)} of {len(passed) + len(failed)} pass\n")
+    news = [f"{o.name}: {o.stage}: {o.message}" for o in failed.values() if o.name not in refused()]
+    assert not news, "\n".join(news)
+    stale = sorted(passed & set(refused()))
+    assert not stale, f"{REFUSED.name} lists tests that pass: {', '.join(stale)}"
 
 
 @lru_cache(maxsize=1)

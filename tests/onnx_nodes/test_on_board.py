@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 
 from microc.device.boards import load_board
 from tests.device.smoke import skip_without
 from tests.onnx_nodes.on_board import run_on, spread
-from tests.onnx_nodes.suite import NodeTest, in_scope, needs_scope, refused
+from tests.onnx_nodes.suite import NodeTest, in_scope, judge, needs_scope
 
 BOARD = "mps2-an386"
 
@@ -21,12 +20,8 @@ BOARD = "mps2-an386"
 def test_an_emulated_board_passes_what_this_computer_passes(capsys: pytest.CaptureFixture[str]) -> None:
     skip_without(load_board(BOARD))
     tests = spread(in_scope(), 100 if os.environ.get("MICROC_ONNX_NODES") == "all" else 8)
-    outcomes = tuple(run_on(BOARD, tests, processes=2))
-    failed = [outcome for outcome in outcomes if outcome.stage]
     with capsys.disabled():
-        sys.stdout.write(f"\nONNX node tests on {BOARD}: {len(outcomes) - len(failed)} of {len(outcomes)} pass\n")
-    news = [f"{o.name}: {o.stage}: {o.message}" for o in failed if o.name not in refused()]
-    assert not news, "\n".join(news)
+        judge(f"ONNX node tests on {BOARD}", run_on(BOARD, tests, processes=2))
 
 
 def test_a_spread_takes_one_test_of_each_operator_and_reaches_all_of_them() -> None:
