@@ -68,7 +68,9 @@ class RunShapes:
     def fitting(self, tensors: Sequence[Tensor], arrays: Sequence[Any]) -> list[Array]:
         """All inputs of a run as arrays, whose shapes tell its sizes; UsageError for a wrong number, shape or dtype."""
         if len(arrays) != len(tensors):
-            wanted = "; ".join(f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors)
+            wanted = "; ".join(
+                f"{t['name']}: {t['dtype']} {'x'.join(map(str, self.of(t))) or 'scalar'}" for t in tensors
+            )
             raise UsageError(
                 f"the network takes {len(tensors)} inputs, {len(arrays)} were given",
                 hint=f"give one for each of {wanted}",
