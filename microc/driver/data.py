@@ -67,9 +67,9 @@ def read_samples(
     }
     if wanted and not answers:
         _pick(wanted, outputs[0], len(outputs), expected or data)
-    notes = (picture.note(),) if picture and holds_pictures(data) else ()
-    notes += tuple(note for _, note in found if note)
-    samples = Samples(tuple(array for array, _ in found), truth, answers, notes)
+    notes = [picture.note()] if picture and holds_pictures(data) else []
+    notes += [note for _, note in found if note]
+    samples = Samples(tuple(array for array, _ in found), truth, answers, tuple(notes))
     _check_lengths(samples, inputs, data)
     return samples
 

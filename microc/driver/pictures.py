@@ -74,8 +74,8 @@ class Reader:
             f"{name}: pictures in {place.width}x{place.height}, {_MODES[place.channels]}, pixels of 0 to 255 taken as"
         )
         if self._stored:
-            low, high = dtypes.int_range(self.tensor["dtype"])
-            return f"{what} {low} to {high}"
+            lowest, highest = dtypes.int_range(self.tensor["dtype"])
+            return f"{what} {lowest} to {highest}"
         low, high = self.span or (0.0, 1.0)
         return f"{what} {low:g} to {high:g}"
 

@@ -218,7 +218,7 @@ class _Translation:
         """A node whose operands are all known, by PyTorch."""
         made = node.meta.get("val")
         if hasattr(made, "numel") and made.numel() > _MOST_CONSTANT:
-            self.refuse(f"a constant of {made.numel()} elements")
+            self.refuse(f"a constant of {made.numel()} elements", "make it a buffer of the module")
         with self.torch.no_grad():
             return node.target(*args, **kwargs)
 
