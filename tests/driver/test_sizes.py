@@ -197,6 +197,17 @@ def test_equals_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
             assert got.shape == want.shape and got.tobytes() == want.tobytes(), sizes
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_values_overlap_as_in_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
+    make, bounds, _ = CASES[name]
+    path, options = saved(make(), tmp_path), make_options(bounds=bounds)
+    open_ = compile_model(path, target_for("cortex-m4"), options)
+    shapes = {v.label: v.shape for v in map(open_.values.__getitem__, open_.inputs)}
+    fixed = compile_model(path, target_for("cortex-m4"), make_options(input_shapes=shapes))
+    assert open_.plan is not None and fixed.plan is not None
+    assert open_.plan.size <= 1.1 * fixed.plan.size
+
+
 def test_sizes_are_checked(tmp_path: Path) -> None:
     library = microc.compile(saved(sequence(), tmp_path), bounds={"seq": 20})
     with pytest.raises(UsageError, match="size 'seq' is 21"):
