@@ -169,6 +169,7 @@ FAMILIES = (
     "inverse_root",
     "log_softmax",
     "lookup",
+    "mean_scale",
     "noise",
     "normalize",
     "places",
