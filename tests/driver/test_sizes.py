@@ -151,7 +151,11 @@ def open_means(dtype: str) -> bytes:
 
 def quantised_average() -> Any:
     """ONNX: a global average between scales, which float numbers make."""
-    numbers = {"s": np.array(0.05, np.float32), "t": np.array(0.02, np.float32), "z": np.array(3, np.int8)}
+    numbers: dict[str, Array] = {
+        "s": np.array(0.05, np.float32),
+        "t": np.array(0.02, np.float32),
+        "z": np.array(3, np.int8),
+    }
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         node("DequantizeLinear", ["q", "s", "z"], ["d"]),
