@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.codegen.project import shared_files
-from microc.driver import control
+from microc.driver import control_flow
 from microc.driver.control_check import Workspaces
 from microc.driver.export import build_library
 from microc.driver.library import Library
@@ -183,7 +183,7 @@ def test_workspaces_that_are_used_again_too_early_are_found(monkeypatch: pytest.
     graph, x = recurrence(), np.array([1, -2, 3, 0.5], np.float32)
     (got,) = results(graph, [x])
     np.testing.assert_allclose(got, run(graph, [x])[0], rtol=1e-5)
-    monkeypatch.setattr(control, "_last_uses", lambda graph, steps: {})
+    monkeypatch.setattr(control_flow, "_last_uses", lambda graph, steps: {})
     with pytest.raises(InternalError, match="holds another"):
         compiled(graph)
 
