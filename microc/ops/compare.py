@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
-from microc.ops.functions import NUMBERS, compute_dtype
+from microc.ops.numbers import NUMBERS, compute_dtype
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rescale import shifted_scaled
 from microc.ops.surface import dequantized

@@ -20,7 +20,7 @@ from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, 
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.concat import first_operand
-from microc.ops.functions import NUMBERS, compute_dtype, wrapping
+from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.scaling import Output, Scale, double_rounded
 from microc.ops.surface import through_float

@@ -13,7 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.functions import compute_dtype, wrapping
+from microc.ops.numbers import compute_dtype, wrapping
 from microc.ops.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir

@@ -16,8 +16,10 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.functions import BINARY, UNARY, Binary, Unary, apply, compute_dtype
+from microc.ops.functions import UNARY, Unary, apply
 from microc.ops.inverse_root import legalize_rsqrt16
+from microc.ops.numbers import compute_dtype
+from microc.ops.pair_functions import BINARY, Binary
 from microc.ops.quantization import legalize_add, legalize_mul, legalize_sub
 from microc.ops.quotient import legalize_div
 from microc.ops.registry import Case, Legalized, OpDef

@@ -1,6 +1,6 @@
-"""The mathematical functions of one or two real numbers that elementwise operators apply: each said once for numpy, once in TIR.
+"""The mathematical functions of one number that elementwise operators apply: each said once for numpy, once in TIR.
 
-NaN goes through ``relu``, ``clip``, ``maximum`` and ``minimum`` as ONNX wants; TFLite's relu and clip do the same.
+NaN goes through ``relu`` and ``clip`` as ONNX wants; TFLite's do the same.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Attr
+from microc.ops.numbers import FLOAT, INTEGERS, NUMBERS, SIGNED, bound, wrapping
 from microc.tir import ir
 from microc.tir.ir import Expr
-
-FLOAT = ("float32", "float64")
-INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-NUMBERS = (*FLOAT, *INTEGERS)
-SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,67 +35,6 @@ class Unary:
     defaults: Mapping[str, Attr] = field(default_factory=dict)
     domain: tuple[float, float] = (-6.0, 6.0)
     tolerance: float = 2e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits."""
-
-    name: str
-    array: Callable[[Array, Array], Array]
-    scalar: Callable[[Expr, Expr], Expr]
-    dtypes: tuple[str, ...] = NUMBERS
-    tolerance: float = 0.0
-
-
-def compute_dtype(dtype: str) -> str:
-    """The dtype that arithmetic on ``dtype`` happens in: narrow integers are widened to int32, narrow floats to float32."""
-    kind, bits, _ = dtypes.info(dtype)
-    return dtype if bits >= 32 else "float32" if kind == "float" else "int32"
-
-
-def wrapping(op: str, a: Expr, b: Expr) -> Expr:
-    """A binary operator; ``add``, ``sub`` and ``mul`` of integers of 32 and 64 bits are modulo 2**bits, as in numpy: C gives
-    overflow no meaning. What has been widened from 16 bits or less does not overflow."""
-    if a.dtype not in ("int32", "int64") or op not in ("add", "sub", "mul") or (_narrow(a) and _narrow(b)):
-        return ir.binary(op, a, b)
-    wide = f"u{a.dtype}"
-    return ir.cast(a.dtype, ir.binary(op, ir.cast(wide, a), ir.cast(wide, b)))
-
-
-def _narrow(x: Expr) -> bool:
-    """Whether a number certainly fits 16 bits, with or without a sign."""
-    match x:
-        case ir.Const(int() as value):
-            return -(1 << 15) <= value < 1 << 15
-        case ir.Cast(_, a):
-            return dtypes.info(a.dtype).kind != "float" and dtypes.info(a.dtype).bits <= 16 and a.dtype != "uint16"
-        case _:
-            return False
-
-
-def beats(op: str, a: Expr, b: Expr) -> Expr:
-    """Whether ``a`` compares so with the best so far, ``b``; any number beats NaN, and NaN beats nothing."""
-    wins = ir.binary(op, a, b)
-    return ir.Bin("or", wins, ir.Bin("and", b.ne(b), a.eq(a))) if dtypes.is_float(a.dtype) else wins
-
-
-def contestants(x: Array, largest: bool) -> Array:
-    """The numbers as :func:`beats` compares them: NaN behind all others, -inf (or inf) just before the largest that is finite."""
-    if x.dtype.kind != "f":
-        return x
-    wide, most = x.astype(np.float64), np.finfo(np.float64).max
-    return np.where(np.isnan(wide), -np.inf, np.maximum(wide, -most)) if largest else -contestants(-x, True)
-
-
-def bound(value: float, dtype: str) -> Expr:
-    """A clipping bound as a literal; beyond the range of an integer dtype it is that range's end."""
-    if dtypes.is_float(dtype):
-        return ir.const(value, dtype)
-    low, high = dtypes.int_range(dtype)
-    if math.isinf(value):
-        return ir.const(low if value < 0 else high, dtype)
-    return ir.const(min(max(math.ceil(value), low), high), dtype)
 
 
 def _zero(x: Expr) -> Expr:
@@ -213,125 +148,6 @@ UNARY: tuple[Unary, ...] = (
     Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
     Unary("erf", lambda _, x: np.asarray(_ERF(x)), _call("erf")),
     Unary("hard_swish", lambda _, x: x * np.clip(x + 3, 0, 6) / 6, _hard_swish),
-)
-
-
-def _quotient(op: str, a: Expr, b: Expr) -> Expr:
-    """An integer quotient: by zero it is zero, by -1 the negative, of which the lowest number has none but itself."""
-    found: Expr = ir.binary(op, a, b)
-    if dtypes.info(a.dtype).kind == "int":
-        found = ir.select(b.eq(-1), wrapping("sub", ir.const(0, a.dtype), a), found)
-    return ir.select(b.eq(0), ir.const(0, a.dtype), found)
-
-
-def _remainder(op: str, a: Expr, b: Expr) -> Expr:
-    """What an integer quotient leaves: nothing by zero and by -1."""
-    none: Expr = b.eq(0)
-    if dtypes.info(a.dtype).kind == "int":
-        none = ir.Bin("or", none, b.eq(-1))
-    return ir.select(none, ir.const(0, a.dtype), ir.binary(op, a, b))
-
-
-def _divide(a: Expr, b: Expr) -> Expr:
-    return a / b if dtypes.is_float(a.dtype) else _quotient("truncdiv", a, b)
-
-
-def _divide_array(a: Array, b: Array) -> Array:
-    """Quotients; of integers rounded to zero, exactly."""
-    if a.dtype.kind == "f":
-        return a / b
-    by = np.where(b == 0, 1, b)
-    down = a // by
-    return np.where(b == 0, 0, down + ((a % by != 0) & ((a < 0) != (by < 0))))
-
-
-def _larger(a: Expr, b: Expr) -> Expr:
-    if not dtypes.is_float(a.dtype):
-        return ir.maximum(a, b)
-    return ir.select(b > a, b, ir.select(b.ne(b), b, a))
-
-
-def _smaller(a: Expr, b: Expr) -> Expr:
-    if not dtypes.is_float(a.dtype):
-        return ir.minimum(a, b)
-    return ir.select(b < a, b, ir.select(b.ne(b), b, a))
-
-
-def _squared_difference(a: Expr, b: Expr) -> Expr:
-    difference = wrapping("sub", a, b)
-    return wrapping("mul", difference, difference)
-
-
-def _power(a: Expr, b: Expr) -> Expr:
-    """Squares and square roots, which networks ask for most, without ``pow``."""
-    match b:
-        case ir.Const(2.0):
-            return a * a
-        case ir.Const(0.5):
-            return ir.call("sqrt", a)
-        case _:
-            return ir.call("pow", a, b)
-
-
-def _floor_divide(a: Expr, b: Expr) -> Expr:
-    """The quotient rounded down. In double it is exact: no quotient of two floats is so close to an integer as to round to it."""
-    if not dtypes.is_float(a.dtype):
-        return _quotient("floordiv", a, b)
-    return ir.cast(a.dtype, ir.call("floor", ir.cast("float64", a) / ir.cast("float64", b)))
-
-
-def _floor_mod(a: Expr, b: Expr) -> Expr:
-    """What the quotient rounded down leaves: it has the divisor's sign, as a zero, too."""
-    if not dtypes.is_float(a.dtype):
-        return _remainder("floormod", a, b)
-    rest = ir.call("fmod", a, b)
-    apart = ir.Bin("and", rest.ne(0.0), ir.Bin("ne", b < 0.0, rest < 0.0))
-    zero = ir.select(b < 0.0, ir.const(-0.0, b.dtype), 0.0)
-    return ir.select(rest.eq(0.0), zero, ir.select(apart, rest + b, rest))
-
-
-def _shift(a: Expr, b: Expr, op: str) -> Expr:
-    """Shifts; by as many places as there are bits, or more, nothing is left but the sign of what goes to the right."""
-    bits = dtypes.info(a.dtype).bits
-    if op == "shr" and dtypes.info(a.dtype).kind == "int":
-        return a >> ir.select(ir.Bin("and", b >= 0, b < bits), b, bits - 1)
-    wide = "uint64" if bits == 64 else "uint32"
-    x, places = ir.cast(wide, a), ir.cast(wide, b)
-    moved = ir.select(places < bits, ir.binary(op, x, ir.minimum(places, bits - 1)), ir.const(0, wide))
-    return ir.cast(a.dtype, moved)
-
-
-def _shift_left_array(a: Array, b: Array) -> Array:
-    return np.asarray(np.where((b >= 0) & (b < 64), a << (b & 63), 0))
-
-
-def _shift_right_array(a: Array, b: Array) -> Array:
-    signs = a >> 63 if a.dtype.kind == "i" else 0
-    return np.asarray(np.where((b >= 0) & (b < 64), a >> (b & 63), signs))
-
-
-BINARY: tuple[Binary, ...] = (
-    Binary("add", np.add, lambda a, b: wrapping("add", a, b)),
-    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b)),
-    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b)),
-    Binary("div", _divide_array, _divide),
-    Binary("maximum", np.maximum, _larger),
-    Binary("minimum", np.minimum, _smaller),
-    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6),
-    Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
-    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
-    Binary(
-        "fmod",
-        np.fmod,
-        lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _remainder("truncmod", a, b),
-    ),
-    Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
-    Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
-    Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
-    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS),
-    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS),
-    Binary("pow", np.power, _power, FLOAT, 4e-6),
-    Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
 
 UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})

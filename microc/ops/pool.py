@@ -19,7 +19,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.functions import compute_dtype
+from microc.ops.numbers import compute_dtype
 from microc.ops.pool_quantised import legalize_avg, legalize_max
 from microc.ops.registry import Case, OpCall, OpDef, RowWindow
 from microc.tir import ir

@@ -22,8 +22,8 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.functions import compute_dtype
 from microc.ops.mean_scale import mean_multiplier, mean_scale
+from microc.ops.numbers import compute_dtype
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import through_float
 from microc.ops.tables import IDENTITY, emit_lookup

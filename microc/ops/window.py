@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.concat import first_operand
-from microc.ops.functions import NUMBERS, beats, compute_dtype, contestants
+from microc.ops.numbers import NUMBERS, beats, compute_dtype, contestants
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
