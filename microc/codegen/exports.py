@@ -17,10 +17,11 @@ import jinja2
 import numpy as np
 
 from microc import dtypes, paths
+from microc.codegen.compiler_options import optimisation
 from microc.codegen.data import definition
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import manifest, to_json
-from microc.codegen.project import optimisation, render_network
+from microc.codegen.network import render_network
 from microc.codegen.render import render, render_line
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound

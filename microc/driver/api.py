@@ -11,7 +11,8 @@ from microc import __version__
 from microc.codegen.exports import Package, export_files
 from microc.codegen.files import write_tree
 from microc.codegen.manifest import streaming_data
-from microc.codegen.project import project_files, shared_files
+from microc.codegen.network import shared_files
+from microc.codegen.project import project_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver.export import build_library

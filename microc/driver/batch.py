@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from microc import __version__
-from microc.codegen.project import network_files
+from microc.codegen.network import network_files
 from microc.device.toolchain import compile_shared
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, UsageError

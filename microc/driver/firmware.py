@@ -9,7 +9,7 @@ from typing import Any
 
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import SCHEMA_VERSION
-from microc.codegen.project import shared_source
+from microc.codegen.network import shared_source
 from microc.device.boards import load_copy
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
 from microc.driver.export import build_library

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from microc.codegen.project import max_payload, ring_size, shared_arena
+from microc.codegen.project import shared_arena
+from microc.codegen.rpc import max_payload, ring_size
 from microc.driver.budget import CERTAIN, Room, code_bytes
 from microc.errors import FitError, ToolError
 from microc.module import Module

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from microc import __version__, dtypes
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver.export import build_library
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model

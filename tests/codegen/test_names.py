@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc.codegen.names import RESERVED
-from microc.codegen.project import network_files, shared_files
+from microc.codegen.network import network_files, shared_files
 from microc.driver.export import build_library
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from microc.codegen.files import replacing, write_tree
-from microc.codegen.project import network_files, project_files, shared_files
+from microc.codegen.network import network_files, shared_files
+from microc.codegen.project import project_files
 from microc.device.boards import load_board
 from microc.driver.export import build_library
 from microc.driver.library import Library

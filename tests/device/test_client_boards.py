@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc import paths
-from microc.codegen.project import max_payload
+from microc.codegen.rpc import max_payload
 from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulator import Emulator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver.budget import goals
 from microc.driver.export import build_library
 from microc.driver.lower import build_module

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver import control_flow
 from microc.driver.control_check import Workspaces
 from microc.driver.export import build_library

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.project import network_files
+from microc.codegen.network import network_files
 from microc.driver import firmware
 from microc.driver.family import read_family
 from microc.driver.options import Bound, make_options

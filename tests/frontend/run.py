@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc import __version__
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver.export import build_library
 from microc.driver.library import Library
 from microc.driver.model import identifier

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver.export import build_library
 from microc.driver.library import Library
 from microc.driver.options import Options

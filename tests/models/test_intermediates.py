@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from microc import dtypes
-from microc.codegen.project import shared_files
+from microc.codegen.network import shared_files
 from microc.driver.export import build_library
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.project import OPTIMISATION
+from microc.codegen.compiler_options import OPTIMISATION
 from tests.corpus import models
 from tests.device.smoke import needs
 
