@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import microc
 from microc.codegen.project import network_files
@@ -138,6 +139,30 @@ def quantised_image() -> bytes:
     return tfl.model(tensors, ops, ["x"], ["y"])
 
 
+def controlled() -> Any:
+    """A loop of as many turns as the sequence has rows, then one side or the other of what its sum decides."""
+
+    def info(name: str, kind: int, shape: Sequence[int | str]) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    rows, real, flag = ["seq", 4], TensorProto.FLOAT, TensorProto.BOOL
+    turn = [node("Mul", ["s", "half"], ["h"]), node("Add", ["h", "x"], ["more"]), node("Identity", ["on"], ["go"])]
+    carried = [info("turn", TensorProto.INT64, []), info("on", flag, []), info("s", real, rows)]
+    body = helper.make_graph(turn, "turn", carried, [info("go", flag, []), info("more", real, rows)])
+    softmax, relu = node("Softmax", ["all"], ["soft"], axis=-1), node("Relu", ["all"], ["hard"])
+    then = helper.make_graph([softmax], "then", [], [info("soft", real, rows)])
+    otherwise = helper.make_graph([relu], "otherwise", [], [info("hard", real, rows)])
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["turns"], axis=0),
+        node("Loop", ["turns", "", "x"], ["all"], body=body),
+        node("ReduceSum", ["all"], ["total"], keepdims=0),
+        node("Greater", ["total", "half"], ["positive"]),
+        node("If", ["positive"], then_branch=then, else_branch=otherwise),
+    ]
+    return proto(nodes, {"x": rows}, {"zero": np.array(0), "half": np.array(0.5, np.float32)})
+
+
 def open_means(dtype: str) -> bytes:
     """TFLite: the mean of an image whose height and width are open."""
     zero = (-7,) if dtype == "INT8" else (0,)
@@ -206,6 +231,7 @@ CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[dict[str, int], ...]]] = {
         tuple({"height": h, "width": w} for h, w in ((40, 36), (3, 3), (4, 3), (17, 30), (18, 5))),
     ),
     "quantised": (quantised_image, {"batch": 3}, tuple({"batch": n} for n in (1, 2, 3))),
+    "control flow": (controlled, {"seq": 12}, tuple({"seq": n} for n in (1, 2, 7, 12))),
     "mean of int8": (
         lambda: open_means("INT8"),
         {"x:1": 20, "x:2": 9},
