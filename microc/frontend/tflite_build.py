@@ -68,7 +68,7 @@ class Builder:
         self.consts: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
-        self.variables = Variables(around.variables.initial if around else {})
+        self.variables: Variables = Variables(around.variables.initial if around else {})
         self._computed: set[str] = set()
         self._bind_inputs(input_shapes, handles)
 

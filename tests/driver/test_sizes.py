@@ -142,10 +142,11 @@ def quantised_image() -> bytes:
 def controlled() -> Any:
     """A loop of as many turns as the sequence has rows, then one side or the other of what its sum decides."""
 
-    def info(name: str, kind: int, shape: Sequence[int | str]) -> Any:
+    def info(name: str, kind: int, shape: Sequence[int | str | None]) -> Any:
         return helper.make_tensor_value_info(name, kind, shape)
 
-    rows, real, flag = ["seq", 4], TensorProto.FLOAT, TensorProto.BOOL
+    rows: list[int | str | None] = ["seq", 4]
+    real, flag = TensorProto.FLOAT, TensorProto.BOOL
     turn = [node("Mul", ["s", "half"], ["h"]), node("Add", ["h", "x"], ["more"]), node("Identity", ["on"], ["go"])]
     carried = [info("turn", TensorProto.INT64, []), info("on", flag, []), info("s", real, rows)]
     body = helper.make_graph(turn, "turn", carried, [info("go", flag, []), info("more", real, rows)])
@@ -176,7 +177,7 @@ def open_means(dtype: str) -> bytes:
 
 def quantised_average() -> Any:
     """ONNX: a global average between scales, which float numbers make."""
-    numbers = {"s": np.array(0.05, np.float32), "t": np.array(0.02, np.float32), "z": np.array(3, np.int8)}
+    scales: dict[str, Array] = {"s": np.array(0.05, np.float32), "t": np.array(0.02, np.float32)}
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         node("DequantizeLinear", ["q", "s", "z"], ["d"]),
@@ -184,7 +185,7 @@ def quantised_average() -> Any:
         node("QuantizeLinear", ["m", "t", "z"], ["n"]),
         node("DequantizeLinear", ["n", "t", "z"]),
     ]
-    return proto(nodes, {"x": [1, 3, "height", "width"]}, numbers)
+    return proto(nodes, {"x": [1, 3, "height", "width"]}, scales | {"z": np.array(3, np.int8)})
 
 
 def saved(model: Any, folder: Path) -> Path:
