@@ -16,14 +16,17 @@ from microc.driver.averages import with_open_averages
 from microc.driver.instance import instance
 from microc.driver.points import chosen_points
 from microc.driver.readings import PARITY, Read, Readings
-from microc.errors import UsageError
+from microc.errors import ModelError, UsageError
 from microc.graph.ir import Graph
 from microc.module import Size
 from microc.tir import ir
 from microc.tir.fit import Extent, Fitter, Point, strided, value_at
 
+_EXAMPLE = "sizes of the example that it was exported with stand in it as numbers: export it with these left open, or bind them"
 _DOMAIN = 512
 """Sizes of a run at which divisions are tried."""
+_MOST = 65
+"""Sizes below this are tried to find one that a model can have."""
 _QUESTIONS = 40
 """Graphs that may be asked for to tell rules apart."""
 
@@ -64,7 +67,7 @@ class _Reader:
 
     def family(self) -> Family:
         maxima = tuple(size.maximum for size in self.sizes)
-        largest = self.readings.graph(maxima)
+        largest = self.largest(maxima)
         points = chosen_points(self.readings, largest)
         graphs = [g for g in map(self.readings.asked, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
@@ -76,6 +79,24 @@ class _Reader:
         sizes, starts = self.smallest(shapes, largest, maxima)
         small = tuple((at, instance(graphs, largest, fitter, self.readings.scalars(at))) for at in starts)
         return Family(sizes, points, tuple(graphs), largest, small, shapes, fitter)
+
+    def largest(self, maxima: Point) -> Graph:
+        """The network at its largest sizes. Where it cannot have these, the error says which others it can have."""
+        try:
+            return self.readings.graph(maxima)
+        except ModelError as error:
+            small = (
+                tuple(n if j == k else 1 for j in range(len(maxima)))
+                for n in range(1, _MOST)
+                for k in range(len(maxima))
+            )
+            tried = (point for point in dict.fromkeys(small) if _within(point, self.sizes))
+            possible = [point for point in tried if self.readings.asked(point) is not None]
+            if not possible:
+                raise
+            several = " or ".join(self.readings.spelled(point) for point in possible[-3:])
+            what = f"the network cannot have sizes {self.readings.spelled(maxima)}, but {several}: {error.what}"
+            raise ModelError(what, where=error.where, hint=_EXAMPLE) from error
 
     def rules(
         self, points: tuple[Point, ...], graphs: Sequence[Graph]
@@ -185,3 +206,7 @@ class _Reader:
             self.check({name: r for name, r in extents.items() if name in ends}, graph, point)
             small.append(point)
         return tuple(sizes), tuple(small)
+
+
+def _within(point: Point, sizes: Sequence[Size]) -> bool:
+    return all(n <= s.maximum and n % s.step == 0 for n, s in zip(point, sizes, strict=True))

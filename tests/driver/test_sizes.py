@@ -21,7 +21,7 @@ from microc.driver.pipeline import compile_model, optimise
 from microc.driver.sizes import open_sizes
 from microc.driver.verify import samples, verify
 from microc.dtypes import Array
-from microc.errors import FitError, MicrocError, UnsupportedError, UsageError
+from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.target import target_for
 from microc.tir.fit import value_at
 from tests.device.smoke import needs
@@ -376,6 +376,15 @@ def test_graphs_that_differ_are_refused_by_node(tmp_path: Path) -> None:
         microc.compile(saved(model, tmp_path), bounds={"seq": 64})
     assert "seq" in str(refusal.value) or "axis 1 of" in str(refusal.value)
     assert isinstance(refusal.value, (UsageError, UnsupportedError))
+
+
+def test_sizes_of_an_example_are_named(tmp_path: Path) -> None:
+    """Exporters that trace an example leave its sizes in the file as numbers."""
+    made = node("Reshape", ["x", "shape"])
+    model = proto([made], {"x": ["seq", 4]}, {"shape": np.array([12, 2, 2])})
+    with pytest.raises(ModelError, match="cannot have sizes seq=24, but seq=12: .* cannot become") as refusal:
+        microc.compile(saved(model, tmp_path), bounds={"seq": 24})
+    assert "example that it was exported with" in str(refusal.value.hint)
 
 
 def test_rules_of_shapes(tmp_path: Path) -> None:
