@@ -127,7 +127,8 @@ class Forms:
         """The last turn of a loop whose extent is known."""
         extent = self.extents[var]
         assert extent is not None
-        return np.asarray(np.maximum(extent - 1, 0))
+        last: Array = np.maximum(extent - 1, 0)
+        return last
 
     def facts(self, condition: ir.Expr, holds: bool) -> Iterator[Form]:
         """Forms that are not negative where a condition comes out so; what data decide tells nothing."""

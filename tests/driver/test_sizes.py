@@ -382,7 +382,7 @@ def test_sizes_of_an_example_are_named(tmp_path: Path) -> None:
     """Exporters that trace an example leave its sizes in the file as numbers."""
     made = node("Reshape", ["x", "shape"])
     model = proto([made], {"x": ["seq", 4]}, {"shape": np.array([12, 2, 2])})
-    with pytest.raises(ModelError, match="cannot have sizes seq=24, but seq=12: .* cannot become") as refusal:
+    with pytest.raises(ModelError, match=r"cannot have sizes seq=24, but seq=12: .* cannot become") as refusal:
         microc.compile(saved(model, tmp_path), bounds={"seq": 24})
     assert "example that it was exported with" in str(refusal.value.hint)
 
