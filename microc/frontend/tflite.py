@@ -13,6 +13,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import STATE_INSIDE, Builder
 from microc.frontend.tflite_file import Operator, TfliteFile
+from microc.frontend.tflite_inside import Inside
 from microc.frontend.tflite_ops import SPELLINGS, hint
 from microc.frontend.tflite_periods import gated
 from microc.graph.ir import Graph, Loc
@@ -28,29 +29,40 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     Raises ModelError where the file is corrupt or contradicts itself, UnsupportedError with one line for every
     operator that has no spelling, UsageError where ``input_shapes`` does not fit the inputs.
     """
-    return _graph(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, ())
+    return _read(TfliteFile(data, file_name), PurePath(file_name).stem, input_shapes, (), None, {}).graph
 
 
-def _graph(file: TfliteFile, name: str, input_shapes: Mapping[str, tuple[int, ...]], around: tuple[int, ...]) -> Graph:
-    """The graph of a file's subgraph; ``around`` are the subgraphs that it is inside of."""
+def _read(
+    file: TfliteFile,
+    name: str,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    around: tuple[int, ...],
+    outer: Builder | None,
+    handles: Mapping[int, str],
+) -> Inside:
+    """A subgraph of a file; ``around`` are the subgraphs that it is inside of, ``outer`` is the last of them, and ``handles``
+    are its inputs that stand for variables."""
 
-    def subgraph(index: int) -> Graph:
+    def subgraph(index: int, given: Mapping[int, str]) -> Inside:
         if index in around:
             raise ModelError(f"subgraph {index} is inside itself", where=file.name)
-        return _graph(file.subgraph(index), f"{name}_{index}", {}, (*around, index))
+        return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, given)
 
     operators = [file.operator(index) for index in range(file.operator_count)]
     refusals = [line for line in (_unknown(file, operator) for operator in operators) if line]
     if not refusals:
-        builder = Builder(file, input_shapes, subgraph)
+        builder = Builder(file, input_shapes, subgraph, outer, handles)
         refusals = _spell_all(builder, operators)
     if refusals:
         count = f"{len(refusals)} operator{'s are' if len(refusals) > 1 else ' is'} not supported"
         raise UnsupportedError("\n".join((f"{count}:", *refusals)), where=file.name)
-    if around and (builder.state or builder.variables.current):
+    if around and builder.state:
         where = f"{file.name} subgraph {around[-1]}"
-        raise UnsupportedError("a variable or other state inside of control flow", where=where, hint=STATE_INSIDE)
-    return gated(builder.graph(name), builder.gates)
+        raise UnsupportedError("a layer with a state inside of control flow", where=where, hint=STATE_INSIDE)
+    variables = builder.variables
+    handed = {k: variables.handles[index] for k, index in enumerate(file.outputs) if index in variables.handles}
+    graph = gated(builder.graph(name), builder.gates)
+    return Inside(graph, tuple(variables.states), tuple(variables.assigned), handed)
 
 
 def tensor_names(data: bytes, file_name: str = "model.tflite") -> dict[int, str]:

@@ -167,7 +167,7 @@ class Application:
         """The operator's output ``position``: dtype and quantisation as the file declares, shape as inferred."""
         target = self.target(position)
         self.append(op, inputs, attrs, (target.name,), (target.type,))
-        self._compare(target)
+        self.compare(target)
         return target.name
 
     def results(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> None:
@@ -176,7 +176,7 @@ class Application:
         kinds = tuple(target.type for target in targets)
         self.append(op, inputs, attrs, tuple(target.name for target in targets), kinds)
         for target in targets:
-            self._compare(target)
+            self.compare(target)
 
     def reshaped(self, value: str, shape: Sequence[int]) -> str:
         """``value`` under another shape, or itself if it has that shape."""
@@ -194,13 +194,13 @@ class Application:
         """The first output, known when compiling."""
         target = self.target()
         self.builder.constant(target.name, data, target.type.quant)
-        self._compare(target)
+        self.compare(target)
 
     def result_with_state(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], state: str) -> None:
         """An operator with two outputs, the second of which is the next content of ``state``."""
         target, following = self.target(), self.builder.file.unique(f"{state}_next")
         self.append(op, inputs, attrs, (target.name, following), (target.type, self.type(state)))
-        self._compare(target)
+        self.compare(target)
         self.builder.updates[state] = following
 
     def inferred(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
@@ -232,7 +232,7 @@ class Application:
             self.builder.define(name, TensorType(kind.shape, like.dtype, like.quant), self.where)
         self.builder.append(Node(op, tuple(inputs), tuple(outputs), attrs, self.loc))
 
-    def _compare(self, target: Tensor) -> None:
+    def compare(self, target: Tensor) -> None:
         """The inferred shape of an output against the declared one, where that is known."""
         shape, declared = self.type(target.name).shape, target.type.shape
         agree = len(shape) == len(declared) and all(

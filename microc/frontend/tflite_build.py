@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.tflite_file import Tensor, TfliteFile
+from microc.frontend.tflite_inside import Inside
 from microc.frontend.tflite_options import check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 """What a value of the graph may be."""
 _MAX_STATE_BYTES = 64 << 20
-STATE_INSIDE = "carry what it holds through control flow as a value, and keep recurrent layers outside"
+STATE_INSIDE = "keep recurrent layers outside, or write them with variables"
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Resource variables by name: the handles (tensor index -> variable), initial and current contents, state values."""
+    """Resource variables by name: the handles (tensor index -> variable), initial and current contents, and what they hold at
+    first: values of the state, inside of control flow inputs of the graph. ``assigned``: those that are, in order."""
 
-    handles: dict[int, str] = field(default_factory=dict)
     initial: dict[str, Array] = field(default_factory=dict)
+    handles: dict[int, str] = field(default_factory=dict)
     current: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    assigned: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,21 @@ class Piece:
 class Builder:
     """Nodes, types, constants and state found so far.
 
-    ``subgraph`` reads another subgraph of the file, for control flow. ``pieces`` are slices whose extents nobody knows before
-    they are joined again. ``gates``: from which node on there is a condition for running, and which.
+    ``subgraph`` reads another subgraph of the file, for control flow: by its index and the inputs of it that stand for
+    variables. ``around`` is what this one is inside of, with such inputs (``handles``). ``pieces`` are slices whose extents
+    nobody knows before they are joined again. ``gates``: from which node on there is a condition for running, and which.
     ``complexes``: values of floats that stand for complex tensors.
     """
 
     def __init__(
-        self, file: TfliteFile, input_shapes: Mapping[str, tuple[int, ...]], subgraph: Callable[[int], Graph]
+        self,
+        file: TfliteFile,
+        input_shapes: Mapping[str, tuple[int, ...]],
+        subgraph: Callable[[int, Mapping[int, str]], Inside],
+        around: Builder | None = None,
+        handles: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self.file, self.subgraph = file, subgraph
+        self.file, self.subgraph, self.inside = file, subgraph, around is not None
         self.pieces: dict[str, Piece] = {}
         self.gates: list[tuple[int, str]] = []
         self.complexes: dict[str, str] = {}
@@ -58,21 +68,29 @@ class Builder:
         self.consts: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
-        self.variables = Variables()
+        self.variables: Variables = Variables(around.variables.initial if around else {})
         self._computed: set[str] = set()
-        self._bind_inputs(input_shapes)
+        self._bind_inputs(input_shapes, handles)
 
     def graph(self, name: str) -> Graph:
         """The finished graph; ModelError where an output was never written."""
-        inputs = tuple(self.file.names[index] for index in self.file.inputs)
-        outputs: list[str] = []
-        for index in self.file.outputs:
-            outputs.append(self._output(self.value(index, f"{self.file.name} outputs"), outputs))
+        variables, outputs = self.variables, list[str]()
+        inputs = [self.file.names[index] for index in self.file.inputs if index not in variables.handles]
+        results = [
+            self.value(index, f"{self.file.name} outputs")
+            for index in self.file.outputs
+            if index not in variables.handles
+        ]
+        if self.inside:
+            inputs += variables.states.values()
+            results += [variables.current[key] for key in variables.assigned]
+        for result in results:
+            outputs.append(self._output(result, outputs))
         if not outputs:
             raise ModelError("the model has no outputs", where=self.file.name)
         state = {name: data for name, data in self.state.items() if name in self.updates}
         consts = self.consts | {name: data for name, data in self.state.items() if name not in self.updates}
-        return Graph(name, inputs, tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
+        return Graph(name, tuple(inputs), tuple(outputs), tuple(self.nodes), self.types, consts, state, self.updates)
 
     def value(self, index: int, where: str) -> str:
         """The name of tensor ``index`` as an operand; constants enter the graph when first used."""
@@ -135,19 +153,22 @@ class Builder:
         for tensor in map(self.file.tensor, indices):
             self.types.setdefault(tensor.name, tensor.type)
 
-    def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _bind_inputs(self, shapes: Mapping[str, tuple[int, ...]], handles: Mapping[int, str]) -> None:
         names = [self.file.names[index] for index in self.file.inputs]
         for name in shapes:
             if name not in names:
                 raise UsageError(
                     f"the model has no input {name!r}", where=self.file.name, hint=f"its inputs are {', '.join(names)}"
                 )
-        for index in self.file.inputs:
+        for position, index in enumerate(self.file.inputs):
+            if position in handles:
+                self.variables.handles[index] = handles[position]
+                continue
             tensor = self.file.tensor(index)
             shape = self._bound_shape(tensor, shapes.get(tensor.name))
             where = self.file.where(tensor)
             if tensor.type.dtype == "resource":
-                raise UnsupportedError(f"{tensor.name!r} hands a variable over", where=where, hint=STATE_INSIDE)
+                raise ModelError(f"{tensor.name!r} is given no variable", where=where)
             if 0 in shape:
                 raise ModelError(f"the input has shape {shape}, without elements", where=where)
             self.define(tensor.name, TensorType(shape, tensor.type.dtype, tensor.type.quant), where)

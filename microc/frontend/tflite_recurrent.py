@@ -1,5 +1,6 @@
 """Spelling of TFLite's UNIDIRECTIONAL_SEQUENCE_LSTM: a loop over time whose state lives across calls, as in TFLite Micro.
 
+Cells with peepholes, a projection or coupled gates are in ``tflite_lstm``, of floats.
 Of integers, the sums of the gates are int16 with twelve fractional bits, what sigmoid and tanh give has fifteen; the cell has the
 scale of its state, a power of two. Source: TFLite Micro ``lstm_eval.h``, ``lstm_eval_common.cc``.
 """
@@ -13,6 +14,8 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
+from microc.frontend.tflite_lstm import float_lstm
+from microc.frontend.tflite_sequence import sequence
 from microc.frontend.tflite_spelling import Spelling
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, Quant, TensorType
@@ -20,8 +23,8 @@ from microc.graph.ir import Attr, Graph, Quant, TensorType
 _SUMS, _BENT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
 _INPUT_WEIGHTS, _RECURRENT_WEIGHTS, _BIASES = (1, 2, 3, 4), (5, 6, 7, 8), (12, 13, 14, 15)
 """Positions of the operands, in the order input, forget, cell, output."""
-_VARIANTS = (9, 10, 11, 16, 17, 20, 21, 22, 23)
-"""Operands of peepholes, projections and layer normalisation, which TFLite Micro has not."""
+_VARIANTS, _NORMALISED = (9, 10, 11, 16, 17), (20, 21, 22, 23)
+"""Operands of peepholes and projections, and of layer normalisation, which TFLite Micro has not."""
 _HIDDEN, _CELL = 18, 19
 _TANH = 4
 _PLAIN_CELL = "use a plain LSTM cell, which is what TFLite Micro has, or unroll the layer when converting"
@@ -43,8 +46,14 @@ class _Weights:
 def lstm(application: Application) -> None:
     """UNIDIRECTIONAL_SEQUENCE_LSTM of floats, or of int8 or int16 data with int8 weights."""
     fields = application.operator.options.fields("UnidirectionalSequenceLSTMOptions", required=True)
-    if any(application.has(position) for position in _VARIANTS):
-        application.refuse("peepholes, a projection or layer normalisation", _PLAIN_CELL)
+    if any(application.has(position) for position in _NORMALISED):
+        application.refuse("layer normalisation inside of the cell", _PLAIN_CELL)
+    if any(application.has(position) for position in _VARIANTS) or not application.has(_INPUT_WEIGHTS[0]):
+        if application.target().type.dtype != "float32":
+            application.refuse("integers with peepholes, a projection or coupled gates", _PLAIN_CELL)
+        rows = float_lstm(application, fields, sequence(application, fields), 1, (_HIDDEN, _CELL))
+        application.result_reshape(rows, application.type(rows).shape)
+        return
     if fields.integer("FusedActivationFunction") != _TANH:
         application.refuse(
             f"the activation number {fields.integer('FusedActivationFunction')}", "tanh is what TFLite Micro has"

@@ -1,6 +1,8 @@
-"""Spellings of TFLite's plain recurrent cells, RNN and UNIDIRECTIONAL_SEQUENCE_RNN: h = f(W x + R h + b), h lives across calls.
+"""Spellings of TFLite's plain recurrent cells: h = f(W x + R h + b), where h lives across calls.
 
-Weights are floats, or bytes that are widened (``--hybrid dynamic`` quantises rows instead). Source: LiteRT ``basic_rnn.cc``.
+RNN takes a step, UNIDIRECTIONAL_SEQUENCE_RNN a sequence, BIDIRECTIONAL_SEQUENCE_RNN one both ways. Weights are floats, or bytes
+that are widened (``--hybrid dynamic`` quantises rows instead). Sources: LiteRT ``basic_rnn.cc`` and
+``bidirectional_sequence_rnn.cc``.
 """
 
 from __future__ import annotations
@@ -11,12 +13,11 @@ import numpy as np
 
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
+from microc.frontend.tflite_sequence import Sequence, both, sequence
 from microc.frontend.tflite_spelling import FLOAT, Spelling, activation
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, TensorType
 from microc.ops.surface import ACTIVATIONS
-
-_HIDDEN = 4
 
 
 def rnn(application: Application) -> None:
@@ -24,53 +25,62 @@ def rnn(application: Application) -> None:
     fields = application.operator.options.fields("RNNOptions", required=True)
     data = application.operand(0)
     batch, depth = application.rank(data, 2)
-    _recur(application, fields, application.reshaped(data, (1, batch, depth)), 0)
+    rows = _recur(application, fields, Sequence(application.reshaped(data, (1, batch, depth)), 0, 1, batch, depth), 1)
+    application.result_reshape(rows, (batch, application.type(rows).shape[2]))
 
 
 def sequence_rnn(application: Application) -> None:
     """UNIDIRECTIONAL_SEQUENCE_RNN: data (batch, time, depth), or time first."""
     fields = application.operator.options.fields("SequenceRNNOptions", required=True)
-    data = application.operand(0)
-    application.rank(data, 3)
-    _recur(application, fields, data, 0 if fields.integer("TimeMajor") else 1)
+    rows = _recur(application, fields, sequence(application, fields), 1)
+    application.result_reshape(rows, application.type(rows).shape)
 
 
-def _recur(application: Application, fields: Fields, data: str, axis: int) -> None:
-    """A loop over ``axis`` whose turns stack their states."""
-    kind, memory = application.type(data), application.source(_HIDDEN)
-    batch, steps, units = kind.shape[1 - axis], kind.shape[axis], application.source(1).type.shape[0]
-    if not memory.variable or memory.type.dtype != "float32" or memory.type.size != batch * units:
-        wanted = f"a variable tensor of float32 {(batch, units)}"
+def bidirectional_rnn(application: Application) -> None:
+    """BIDIRECTIONAL_SEQUENCE_RNN: two layers, one of which begins with the last step."""
+    fields = application.operator.options.fields("BidirectionalSequenceRNNOptions", required=True)
+    if any(application.has(position) for position in _AUXILIARY):
+        application.refuse("a second input", "join it to the first one")
+    data = sequence(application, fields)
+    forwards = _recur(application, fields, data, 1)
+    both(application, fields, (forwards, _recur(application, fields, data.turned(application), 5)))
+
+
+_AUXILIARY = (9, 10, 11)
+
+
+def _recur(application: Application, fields: Fields, data: Sequence, first: int) -> str:
+    """A loop over time whose turns stack their states; weights, recurrent weights, bias, state are operands from ``first`` on."""
+    memory, units = application.source(first + 3), application.source(first).type.shape[0]
+    if not memory.variable or memory.type.dtype != "float32" or memory.type.size != data.batch * units:
+        wanted = f"a variable tensor of float32 {(data.batch, units)}"
         application.refuse(f"the state {memory.name!r}, {memory.type.dtype} {memory.type.shape}", wanted)
     state = application.builder.define_state(
-        memory.name, TensorType((batch, units), "float32"), None, application.where
+        memory.name, TensorType((data.batch, units), "float32"), None, application.where
     )
-    body = _step(application, fields, kind, axis, units)
-    attrs: Mapping[str, Attr] = {"body": body, "count": steps, "carried": 1, "guarded": False}
-    names = [application.builder.file.unique(f"{application.target().name}_{stem}") for stem in ("hidden", "rows")]
-    kinds = application.inferred("loop", (state, data), attrs)
-    application.append("loop", (state, data), attrs, names, kinds)
+    body = _step(application, fields, data, units, first)
+    attrs: Mapping[str, Attr] = {"body": body, "count": data.steps, "carried": 1, "guarded": False}
+    names = [application.builder.file.unique(f"{state}_{stem}") for stem in ("hidden", "rows")]
+    kinds = application.inferred("loop", (state, data.data), attrs)
+    application.append("loop", (state, data.data), attrs, names, kinds)
     application.builder.updates[state] = names[0]
-    rows = application.emit("transpose", (names[1],), {"axes": (1, 0, 2)}) if axis else names[1]
-    declared = application.target().type.shape
-    application.result_reshape(rows, declared if len(declared) == 2 else application.type(rows).shape)
+    return data.in_time(application, names[1])
 
 
-def _step(application: Application, fields: Fields, kind: TensorType, axis: int, units: int) -> Graph:
+def _step(application: Application, fields: Fields, data: Sequence, units: int, first: int) -> Graph:
     """One turn: the state and all data; the next state, and once more as the row."""
     body = GraphWriter(application.loc.file)
     body.at(application.loc.index, application.loc.name)
-    turn, hidden = body.input("turn", (), "int32"), body.input("hidden", (kind.shape[1 - axis], units))
-    data = body.input("data", kind.shape)
-    now = body.emit("gather", (data, turn), {"axis": axis})
-    bias = body.new_constant("bias", application.constant(3).reshape(-1))
+    turn, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, units))
+    now = body.emit("gather", (body.input("data", application.type(data.data).shape), turn), {"axis": data.axis})
+    bias = body.new_constant("bias", application.constant(first + 2).reshape(-1))
     sums = []
-    for position, operand, depth in ((1, now, kind.shape[-1]), (2, hidden, units)):
+    for position, operand, depth in ((first, now, data.depth), (first + 1, hidden, units)):
         weight, attrs = _weights(
             application, body, position, (units, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
-            body.emit("dense", (operand, weight, *((bias,) if position == 1 else ())), {"rounding": "", **attrs})
+            body.emit("dense", (operand, weight, *((bias,) if position == first else ())), {"rounding": "", **attrs})
         )
     total = body.emit("add", sums, {"rounding": ""})
     name = activation(application, fields.integer("FusedActivationFunction"))
@@ -99,6 +109,7 @@ def _weights(
 
 
 SPELLINGS: Mapping[str, Spelling] = {
+    "BIDIRECTIONAL_SEQUENCE_RNN": Spelling(bidirectional_rnn, FLOAT),
     "RNN": Spelling(rnn, FLOAT),
     "UNIDIRECTIONAL_SEQUENCE_RNN": Spelling(sequence_rnn, FLOAT),
 }

@@ -1,8 +1,9 @@
 """Spellings of TFLite's resource variables: they become state of the graph, read at the start of a call.
 
 The first READ_VARIABLE of a variable is its state value; ASSIGN_VARIABLE gives the next contents, which later reads of
-the same call see. CALL_ONCE runs a subgraph before the first call: only assignments of constants, which are the
-initial contents. A variable that nobody initialises starts at real zero, as in TFLM.
+the same call see. Inside of control flow they are values that come in and go out (:mod:`microc.frontend.tflite_inside`).
+CALL_ONCE runs a subgraph before the first call: only assignments of constants, which are the initial contents. A variable
+that nobody initialises starts at real zero, as in TFLM.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_file import Operator, TfliteFile
 from microc.frontend.tflite_spelling import MOVABLE, Spelling
+from microc.graph.ir import TensorType
 
 
 def _key(operator: Operator) -> str:
@@ -26,32 +28,47 @@ def var_handle(application: Application) -> None:
 
 def read_variable(application: Application) -> None:
     """READ_VARIABLE: what the variable holds at this point of the call."""
-    variables, target = application.builder.variables, application.target()
-    key = _variable(application)
-    if key in variables.current:
-        value = variables.current[key]
+    target, key = application.target(), _variable(application)
+    value = held(application, key, target.type, target.name)
+    if value != target.name:
         application.result_reshape(value, application.type(value).shape)
-        return
-    initial = variables.initial.get(key)
-    if initial is not None and (initial.shape, str(initial.dtype)) != (target.type.shape, target.type.dtype):
-        application.broken(f"the variable starts as {initial.dtype} {initial.shape}, but is read otherwise")
-    variables.current[key] = application.builder.define_state(target.name, target.type, initial, application.where)
-    variables.states[key] = target.name
 
 
 def assign_variable(application: Application) -> None:
     """ASSIGN_VARIABLE: what the variable holds from here on."""
-    builder, key = application.builder, _variable(application)
-    value = application.value(1)
-    state = builder.variables.states.get(key)
+    assign(application, _variable(application), application.value(1))
+
+
+def held(application: Application, key: str, kind: TensorType, name: str = "") -> str:
+    """What a variable of this type holds; ``name`` is what it is called if it is asked for the first time."""
+    builder, variables = application.builder, application.builder.variables
+    if key not in variables.current:
+        initial = variables.initial.get(key)
+        if initial is not None and (initial.shape, str(initial.dtype)) != (kind.shape, kind.dtype):
+            application.broken(f"the variable starts as {initial.dtype} {initial.shape}, but is read otherwise")
+        name = name or builder.file.unique(f"{application.loc.name}_variable")
+        if builder.inside:
+            builder.define(name, kind, application.where)
+        else:
+            builder.define_state(name, kind, initial, application.where)
+        variables.current[key] = variables.states[key] = name
+    return variables.current[key]
+
+
+def assign(application: Application, key: str, value: str) -> None:
+    """A variable holds a value from here on."""
+    builder, variables = application.builder, application.builder.variables
+    state = variables.states.get(key)
     if state is not None:
-        kind, held = application.type(value), application.type(state)
-        if (kind.shape, kind.dtype) != (held.shape, held.dtype):
-            application.broken(f"{kind.dtype} {kind.shape} assigned to a variable of {held.dtype} {held.shape}")
+        kind, before = application.type(value), application.type(state)
+        if (kind.shape, kind.dtype) != (before.shape, before.dtype):
+            application.broken(f"{kind.dtype} {kind.shape} assigned to a variable of {before.dtype} {before.shape}")
         if not builder.is_computed(value):
             value = application.emit("reshape", (value,), {"shape": kind.shape})
-        builder.updates[state] = value
-    builder.variables.current[key] = value
+        if not builder.inside:
+            builder.updates[state] = value
+    variables.current[key] = value
+    variables.assigned[key] = None
 
 
 def call_once(application: Application) -> None:

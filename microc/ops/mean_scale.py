@@ -38,19 +38,27 @@ def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
 
 
 def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:
+    """Division bit by bit behind the first 31 bits of the quotient: small cores have none of 64 bits."""
     mantissa, shift = int(call.attrs["multiplier"]), int(call.attrs["shift"])
-    count, k = ir.const(call.attrs["count"], "int32"), Var("k")
+    count, k, zero = ir.const(call.attrs["count"], "int32"), Var("k"), ir.const(0, "int32")
+    divisor = ir.cast("uint32", count)
 
     def build(_: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
-        multiplier, right = results
-        zero = ir.const(0, "int32")
-        wide, places = Buffer("wide", (1,), "int64", "register"), Buffer("places", (1,), "int32", "register")
-        further = ir.seq(ir.Store(wide, (zero,), wide[0] << 1), ir.Store(places, (zero,), places[0] + 1))
+        quotient, rest = (Buffer(name, (1,), "uint32", "register") for name in ("quotient", "rest"))
+        places = Buffer("places", (1,), "int32", "register")
+
+        def put(buffer: Buffer, value: ir.Expr) -> Stmt:
+            return ir.Store(buffer, (zero,), value)
+
+        start = [put(places, zero), put(rest, ir.const(mantissa, "uint32"))]
+        start += [put(quotient, ir.binary("truncdiv", rest[0], divisor)), put(rest, rest[0] - quotient[0] * divisor)]
+        one = ir.seq(put(quotient, quotient[0] + 1), put(rest, rest[0] - divisor))
+        doubled = [put(quotient, quotient[0] << 1), put(rest, rest[0] << 1), put(places, places[0] + 1)]
+        further = ir.seq(*doubled, ir.If(rest[0] >= divisor, one))
         search = ir.loops([(k, _places(shift))], ir.If((ir.const(2, "int32") << k) <= count, further))
-        start = (ir.Store(wide, (zero,), ir.const(mantissa, "int64")), ir.Store(places, (zero,), zero))
-        quotient = ir.cast("int32", ir.binary("truncdiv", wide[0], ir.cast("int64", count)))
-        end = (ir.Store(multiplier, (zero,), quotient), ir.Store(right, (zero,), ir.const(shift, "int32") - places[0]))
-        return ir.Alloc(wide, ir.Alloc(places, ir.seq(*start, search, *end)))
+        end = [put(results[0], ir.cast("int32", quotient[0])), put(results[1], ir.const(shift, "int32") - places[0])]
+        body = ir.seq(*start, search, *end)
+        return ir.Alloc(quotient, ir.Alloc(rest, ir.Alloc(places, body)))
 
     return te.extern("scale", (), (("multiplier", (1,), "int32"), ("shift", (1,), "int32")), build)
 

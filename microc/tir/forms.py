@@ -91,7 +91,7 @@ class Forms:
         """The most turns of a loop at every size; of an endless one, and of one that data end, unknown."""
         if isinstance(extent, ir.Bin) and extent.op == "min":
             known = [most for most in map(self.longest, (extent.a, extent.b)) if most is not None]
-            return np.minimum.reduce(known) if known else None
+            return np.asarray(np.minimum.reduce(np.broadcast_arrays(*known))) if known else None
         form = None if ir.int_value(extent) == ir.ENDLESS else self.of(extent)
         return None if form is None else self.range(form)[1]
 
@@ -180,7 +180,7 @@ class Forms:
         for form, factor in ((x, y.number), (y, x.number)):
             if factor is not None:
                 return form.times(factor)
-        ends = [a * b for a in self.range(x) for b in self.range(y)]
+        ends = np.broadcast_arrays(*(a * b for a in self.range(x) for b in self.range(y)))
         return Form({}, np.minimum.reduce(ends), np.maximum.reduce(ends))
 
     def _division(self, x: Form, divisor: Array) -> tuple[Form, Form]:

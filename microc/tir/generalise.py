@@ -16,6 +16,7 @@ from microc.tir import ir
 from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
 from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, substitute_stmt, walk_all_exprs
+from microc.tir.skeleton import head, is_sum, rebuilt, skeleton
 from microc.tir.text_print import expr_text
 
 _ON_STACK = ("register", "local")
@@ -225,20 +226,20 @@ class _Generaliser:
                 buffer, indices = self.access(together)  # type: ignore[arg-type]
                 return replace(first, buffer=buffer, indices=indices)
             case _:
-                if any(_head(x) != _head(first) for x in together):
+                if any(head(x) != head(first) for x in together):
                     return self.sum(together)
                 try:
                     parts = [self.expr(column) for column in zip(*map(children, together), strict=True)]
                 except Unlike:
                     return self.sum(together)
-                return _rebuilt(first, parts)
+                return rebuilt(first, parts)
 
     def sum(self, together: Sequence[ir.Expr]) -> ir.Expr:
         """Sums whose terms stand in another order: matched by what they are apart from numbers."""
-        if any(x.dtype != "int32" or not _is_sum(x) for x in together):
+        if any(x.dtype != "int32" or not is_sum(x) for x in together):
             raise _differ(together)
         forms = [linear(x) for x in together]
-        terms = [{_skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
+        terms = [{skeleton(atom): (atom, factor) for atom, factor in form[0].items()} for form in forms]
         alike = all(len(t) == len(f[0]) and t.keys() == terms[0].keys() for t, f in zip(terms, forms, strict=True))
         if not alike or any(x in free_vars(a) for a in forms[0][0] for x in _symbols(self.fitter)):
             raise _differ(together)
@@ -257,60 +258,12 @@ def _deeper(generaliser: _Generaliser, atoms: Sequence[ir.Expr]) -> ir.Expr:
 
 
 def _differ(together: Sequence[ir.Expr]) -> Unlike:
-    other = next(x for x in together if _skeleton(x) != _skeleton(together[0]) or x is together[-1])
+    other = next(x for x in together if skeleton(x) != skeleton(together[0]) or x is together[-1])
     return Unlike(f"its expressions differ from size to size: {expr_text(together[0])} and {expr_text(other)}")
 
 
 def _symbols(fitter: Fitter) -> tuple[ir.Var, ...]:
     return tuple(e.expr for e in fitter.extents if isinstance(e.expr, ir.Var))
-
-
-def _is_sum(expr: ir.Expr) -> bool:
-    return (
-        isinstance(expr, (ir.Const, ir.Var))
-        or (isinstance(expr, ir.Bin) and expr.op in ("add", "sub", "mul"))
-        or (isinstance(expr, ir.Un) and expr.op == "neg")
-    )
-
-
-def _head(expr: ir.Expr) -> tuple[object, ...]:
-    """What an expression is apart from its operands."""
-    match expr:
-        case ir.Bin(op) | ir.Un(op):
-            return (op,)
-        case ir.Call(name, args, dtype):
-            return name, len(args), dtype
-        case _:
-            return (expr.dtype,)
-
-
-def _rebuilt(expr: ir.Expr, parts: Sequence[ir.Expr]) -> ir.Expr:
-    match expr:
-        case ir.Bin(op):
-            return ir.Bin(op, parts[0], parts[1])
-        case ir.Un(op):
-            return ir.Un(op, parts[0])
-        case ir.Cast(dtype):
-            return ir.cast(dtype, parts[0])
-        case ir.Select():
-            return ir.Select(parts[0], parts[1], parts[2])
-        case ir.Call(name, _, dtype):
-            return ir.Call(name, tuple(parts), dtype)
-        case _:
-            raise InternalError(f"unknown expression {type(expr).__name__}")
-
-
-def _skeleton(expr: ir.Expr) -> str:
-    """An expression as text, numbers left out."""
-    match expr:
-        case ir.Const():
-            return "#"
-        case ir.Var(name):
-            return name
-        case ir.Load(buffer, indices):
-            return f"{buffer.name}[{', '.join(map(_skeleton, indices))}]"
-        case _:
-            return f"{_head(expr)}({', '.join(map(_skeleton, children(expr)))})"
 
 
 def _listed(values: Sequence[int | float]) -> str:

@@ -1,4 +1,4 @@
-"""The rules of TIR, checked: :func:`verify` raises :class:`InternalError` at the first thing that is wrong.
+"""The rules of TIR, checked: :func:`verify` raises :class:`~microc.errors.InternalError` at the first thing that is wrong.
 
 - Names are identifiers; no scope declares a name that a scope around it has declared (scopes side by side may share one).
 - Operands have equal dtypes. Arithmetic happens in int32, int64, uint32, uint64, float32 and float64; comparisons,
@@ -10,15 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
 from microc import dtypes
-from microc.errors import InternalError
 from microc.tir import fold, interval, ir, rewrite
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
+from microc.tir.declarations import Names, Place, check_name, declare, declare_buffer, fail
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
@@ -29,8 +29,6 @@ _INTEGER_ONLY = frozenset(
 )
 _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 
-Names = Mapping[str, ir.Var | ir.Buffer]
-
 
 def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
     """Check every rule of TIR on ``func``.
@@ -38,55 +36,13 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
     With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
     unproven; the interpreter checks it at every access.
     """
-    _name(func.name, func.name)
+    check_name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:
         if buffer.scope in ("register", "local"):
-            _fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
-        names = _declare_buffer(names, buffer, func.name)
-    _Verifier(func.name, trust_data).statement(func.body, _Place(names, Simplifier(), ()))
-
-
-def _fail(where: str, what: str) -> NoReturn:
-    raise InternalError(what, where=where)
-
-
-def _name(name: str, where: str) -> None:
-    if not name.isidentifier():
-        _fail(where, f"{name!r} is no identifier")
-
-
-def _declare(names: Names, x: ir.Var | ir.Buffer, where: str) -> Names:
-    _name(x.name, where)
-    if x.name in names:
-        _fail(where, f"{x.name} is declared twice")
-    if not dtypes.is_valid(x.dtype):
-        _fail(where, f"{x.name} has the unknown dtype {x.dtype!r}")
-    return {**names, x.name: x}
-
-
-def _declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
-    if buffer.scope not in ir.SCOPES:
-        _fail(where, f"buffer {buffer.name} has the unknown scope {buffer.scope!r}")
-    if any(n < 0 for n in buffer.shape):
-        _fail(where, f"buffer {buffer.name} has shape {list(buffer.shape)}")
-    return _declare(names, buffer, where)
-
-
-class _Place:
-    """Where the walk stands: declared names, what is known of values, loops and conditions around (None in a block)."""
-
-    def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...] | None) -> None:
-        self.names = names
-        self.known = known
-        self.around = around
-
-    def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> _Place:
-        """The place inside a loop or a condition."""
-        return _Place(names, known, None if self.around is None else (*self.around, outer))
-
-    def knowing(self, known: Simplifier) -> _Place:
-        return _Place(self.names, known, self.around)
+            fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
+        names = declare_buffer(names, buffer, func.name)
+    _Verifier(func.name, trust_data).statement(func.body, Place(names, Simplifier(), ()))
 
 
 class _Verifier:
@@ -97,11 +53,11 @@ class _Verifier:
         self.looked_up: set[ir.Var] = set()
 
     def fail(self, what: str) -> NoReturn:
-        _fail(self.where, what)
+        fail(self.where, what)
 
     # ------------------------------------------------------------ statements
 
-    def statement(self, stmt: ir.Stmt, place: _Place) -> None:
+    def statement(self, stmt: ir.Stmt, place: Place) -> None:
         match stmt:
             case ir.Store(buffer, indices, value):
                 self.element(buffer, indices, place)
@@ -124,14 +80,14 @@ class _Verifier:
                 self.expr(value, place)
                 if var.dtype != value.dtype:
                     self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
-                names = _declare(place.names, var, self.where)
+                names = declare(place.names, var, self.where)
                 self.looked_up |= {var} if self.made_of_data(value) else set()
-                self.statement(body, _Place(names, let_context(var, value, place.known), place.around))
+                self.statement(body, Place(names, let_context(var, value, place.known), place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "register", "local"):
                     self.fail(f"{buffer.name} of scope {buffer.scope} is allocated")
-                names = _declare_buffer(place.names, buffer, self.where)
-                self.statement(body, _Place(names, place.known, place.around))
+                names = declare_buffer(place.names, buffer, self.where)
+                self.statement(body, Place(names, place.known, place.around))
             case ir.Evaluate(value):
                 if not isinstance(value, ir.Call):
                     self.fail(f"{expr_text(value)} is evaluated for nothing: only a call has an effect")
@@ -141,20 +97,20 @@ class _Verifier:
             case _:
                 self.fail(f"unknown statement {type(stmt).__name__}")
 
-    def loop(self, loop: ir.For, place: _Place) -> None:
+    def loop(self, loop: ir.For, place: Place) -> None:
         self.expr(loop.extent, place)
         if loop.kind not in ir.FOR_KINDS:
             self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
         if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
             self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
-        names = _declare(place.names, loop.var, self.where)
+        names = declare(place.names, loop.var, self.where)
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
 
-    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: _Place) -> None:
+    def branch(self, condition: ir.Expr, holds: bool, body: ir.Stmt, place: Place) -> None:
         known = branch_context(condition, holds, body, place.known)
         self.statement(body, place.under(place.names, known, condition if holds else ir.Un("not", condition)))
 
-    def block(self, block: ir.Block, place: _Place) -> None:
+    def block(self, block: ir.Block, place: Place) -> None:
         outer, self.where = self.where, f"{self.func}, block {block.name}"
         inside = place
         if block.predicate is not None:
@@ -163,19 +119,19 @@ class _Verifier:
         names, known = place.names, inside.known
         for i in block.iters:
             reach = self.binding(i, inside)
-            names = _declare(names, i.var, self.where)
+            names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
         if place.around is not None and any(b.scope == "global" for b in rewrite.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
-        body = _Place(names, known, None)
+        body = Place(names, known, None)
         if block.init is not None:
             self.statement(block.init, body)
         self.statement(block.body, body)
         self.where = outer
 
-    def binding(self, i: ir.IterVar, place: _Place) -> interval.Interval:
+    def binding(self, i: ir.IterVar, place: Place) -> interval.Interval:
         """Check what an iterator is bound to; its range."""
         self.expr(i.binding, place)
         if i.kind not in ("space", "reduce"):
@@ -186,12 +142,12 @@ class _Verifier:
 
     # ------------------------------------------------------------ expressions
 
-    def condition(self, expr: ir.Expr, place: _Place) -> None:
+    def condition(self, expr: ir.Expr, place: Place) -> None:
         self.expr(expr, place)
         if expr.dtype != "bool":
             self.fail(f"the condition {expr_text(expr)} is {expr.dtype}")
 
-    def expr(self, expr: ir.Expr, place: _Place) -> None:
+    def expr(self, expr: ir.Expr, place: Place) -> None:
         match expr:
             case ir.Const():
                 self.literal(expr)
@@ -251,7 +207,7 @@ class _Verifier:
         if not allowed or misused:
             self.fail(f"{op} of {dtype}: {expr_text(expr)}")
 
-    def call(self, expr: ir.Call, place: _Place) -> None:
+    def call(self, expr: ir.Call, place: Place) -> None:
         if not dtypes.is_valid(expr.dtype):
             self.fail(f"{expr.name} gives the unknown dtype {expr.dtype!r}")
         for a in expr.args:
@@ -266,7 +222,7 @@ class _Verifier:
 
     # ------------------------------------------------------------ memory
 
-    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: _Place) -> None:
+    def element(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], place: Place) -> None:
         if place.names.get(buffer.name) != buffer:
             self.fail(f"buffer {buffer.name} is not declared here (or with another shape, dtype or scope)")
         if len(indices) != len(buffer.shape):
@@ -277,7 +233,7 @@ class _Verifier:
                 self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}")
             self.within(index, extent, place, partial(_axis, axis, buffer))
 
-    def address(self, a: ir.AddressOf, place: _Place) -> None:
+    def address(self, a: ir.AddressOf, place: Place) -> None:
         self.element(a.buffer, a.indices, place)
         if a.writes and a.buffer.scope == "const":
             self.fail(f"{a.buffer.name} is constant and written")
@@ -291,7 +247,7 @@ class _Verifier:
             flat = flat + index * stride
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
-    def within(self, index: ir.Expr, extent: int, place: _Place, what: Callable[[], str]) -> interval.Interval:
+    def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> interval.Interval:
         """``0 <= index < extent``, proven; the range of the index."""
         reach = place.known.reach(index)
         allowed = (0, extent - 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import microc
 from microc.codegen.network import network_files
@@ -20,7 +21,7 @@ from microc.driver.pipeline import compile_model, optimise
 from microc.driver.sizes import open_sizes
 from microc.driver.verify import samples, verify
 from microc.dtypes import Array
-from microc.errors import FitError, MicrocError, UnsupportedError, UsageError
+from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.target import target_for
 from microc.tir.fit import value_at
 from tests.device.smoke import needs
@@ -138,6 +139,31 @@ def quantised_image() -> bytes:
     return tfl.model(tensors, ops, ["x"], ["y"])
 
 
+def controlled() -> Any:
+    """A loop of as many turns as the sequence has rows, then one side or the other of what its sum decides."""
+
+    def info(name: str, kind: int, shape: Sequence[int | str | None]) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    rows: list[int | str | None] = ["seq", 4]
+    real, flag = TensorProto.FLOAT, TensorProto.BOOL
+    turn = [node("Mul", ["s", "half"], ["h"]), node("Add", ["h", "x"], ["more"]), node("Identity", ["on"], ["go"])]
+    carried = [info("turn", TensorProto.INT64, []), info("on", flag, []), info("s", real, rows)]
+    body = helper.make_graph(turn, "turn", carried, [info("go", flag, []), info("more", real, rows)])
+    softmax, relu = node("Softmax", ["all"], ["soft"], axis=-1), node("Relu", ["all"], ["hard"])
+    then = helper.make_graph([softmax], "then", [], [info("soft", real, rows)])
+    otherwise = helper.make_graph([relu], "otherwise", [], [info("hard", real, rows)])
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["turns"], axis=0),
+        node("Loop", ["turns", "", "x"], ["all"], body=body),
+        node("ReduceSum", ["all"], ["total"], keepdims=0),
+        node("Greater", ["total", "half"], ["positive"]),
+        node("If", ["positive"], then_branch=then, else_branch=otherwise),
+    ]
+    return proto(nodes, {"x": rows}, {"zero": np.array(0), "half": np.array(0.5, np.float32)})
+
+
 def open_means(dtype: str) -> bytes:
     """TFLite: the mean of an image whose height and width are open."""
     zero = (-7,) if dtype == "INT8" else (0,)
@@ -151,11 +177,7 @@ def open_means(dtype: str) -> bytes:
 
 def quantised_average() -> Any:
     """ONNX: a global average between scales, which float numbers make."""
-    numbers: dict[str, Array] = {
-        "s": np.array(0.05, np.float32),
-        "t": np.array(0.02, np.float32),
-        "z": np.array(3, np.int8),
-    }
+    scales: dict[str, Array] = {"s": np.array(0.05, np.float32), "t": np.array(0.02, np.float32)}
     nodes = [
         node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         node("DequantizeLinear", ["q", "s", "z"], ["d"]),
@@ -163,7 +185,7 @@ def quantised_average() -> Any:
         node("QuantizeLinear", ["m", "t", "z"], ["n"]),
         node("DequantizeLinear", ["n", "t", "z"]),
     ]
-    return proto(nodes, {"x": [1, 3, "height", "width"]}, numbers)
+    return proto(nodes, {"x": [1, 3, "height", "width"]}, scales | {"z": np.array(3, np.int8)})
 
 
 def saved(model: Any, folder: Path) -> Path:
@@ -210,6 +232,7 @@ CASES: Mapping[str, tuple[Any, dict[str, Any], tuple[dict[str, int], ...]]] = {
         tuple({"height": h, "width": w} for h, w in ((40, 36), (3, 3), (4, 3), (17, 30), (18, 5))),
     ),
     "quantised": (quantised_image, {"batch": 3}, tuple({"batch": n} for n in (1, 2, 3))),
+    "control flow": (controlled, {"seq": 12}, tuple({"seq": n} for n in (1, 2, 7, 12))),
     "mean of int8": (
         lambda: open_means("INT8"),
         {"x:1": 20, "x:2": 9},
@@ -353,6 +376,15 @@ def test_graphs_that_differ_are_refused_by_node(tmp_path: Path) -> None:
         microc.compile(saved(model, tmp_path), bounds={"seq": 64})
     assert "seq" in str(refusal.value) or "axis 1 of" in str(refusal.value)
     assert isinstance(refusal.value, (UsageError, UnsupportedError))
+
+
+def test_sizes_of_an_example_are_named(tmp_path: Path) -> None:
+    """Exporters that trace an example leave its sizes in the file as numbers."""
+    made = node("Reshape", ["x", "shape"])
+    model = proto([made], {"x": ["seq", 4]}, {"shape": np.array([12, 2, 2])})
+    with pytest.raises(ModelError, match=r"cannot have sizes seq=24, but seq=12: .* cannot become") as refusal:
+        microc.compile(saved(model, tmp_path), bounds={"seq": 24})
+    assert "example that it was exported with" in str(refusal.value.hint)
 
 
 def test_rules_of_shapes(tmp_path: Path) -> None:

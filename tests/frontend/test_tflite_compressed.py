@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import Builder
 from microc.frontend.tflite_compressed import decode
 from microc.frontend.tflite_file import TfliteFile
-from microc.graph.ir import Graph, Loc
+from microc.frontend.tflite_inside import Inside
+from microc.graph.ir import Loc
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.ops.oracle import run, tflm
@@ -79,7 +81,7 @@ def test_a_table_for_every_channel(axis: int) -> None:
 def decoded_constant(data: bytes) -> Array:
     """What ``w`` holds, which is decoded first."""
 
-    def none(index: int) -> Graph:
+    def none(index: int, _: Mapping[int, str]) -> Inside:
         raise AssertionError(index)
 
     file = TfliteFile(data, "m.tflite")
