@@ -172,6 +172,7 @@ FAMILIES = (
     "inverse_root",
     "log_softmax",
     "lookup",
+    "mean_scale",
     "noise",
     "normalize",
     "places",

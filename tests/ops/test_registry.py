@@ -41,7 +41,7 @@ def test_operators_that_write_an_operand_down_often_say_so(name: str) -> None:
 def _reads(definition: OpDef, case: Case) -> int:
     """How often the expression of one result element names its operands' elements."""
     assert definition.scalar is not None
-    args = [
+    args: list[Any] = [
         te.placeholder(t.shape, t.dtype, f"t{k}") if k in definition.whole else ir.Var(f"x{k}", t.dtype)
         for k, t in enumerate(case.types)
     ]
