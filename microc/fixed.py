@@ -142,7 +142,8 @@ def multiply_reduced(x: Any, reduced: Any, shift: Any, k: Arith[Any]) -> Any:
 def round_half_away(x: Array) -> Array:
     """Floats to the nearest integer, ties away from zero (C's ``round``, TFLite's ``TfLiteRound``)."""
     floor = np.floor(np.abs(x))
-    rounded: Array = np.copysign(floor + (np.abs(x) - floor >= 0.5), x)
+    with np.errstate(invalid="ignore"):  # an infinity less itself: it rounds to itself
+        rounded: Array = np.copysign(floor + (np.abs(x) - floor >= 0.5), x)
     return rounded
 
 

@@ -53,7 +53,7 @@ def fully_connected(application: Application) -> None:
     if fields.integer("WeightsFormat") != 0:
         application.refuse("shuffled weights", "convert the model with default weights")
     data = application.operand(0)
-    weight = layer_weights(application, 1, axis=0)
+    weight = layer_weights(application, 1, axis=0) if _constant(application, 1) else _computed_weights(application)
     units, depth = application.rank(weight, 2)
     kind = application.type(data)
     if not kind.size or kind.size % depth:
@@ -71,6 +71,23 @@ def fully_connected(application: Application) -> None:
         application.result("dense", operands, attrs)
     else:
         application.result_reshape(application.emit("dense", operands, attrs, like=declared.type), shape)
+
+
+def _constant(application: Application, position: int) -> bool:
+    return application.value(position) in application.builder.consts
+
+
+def _computed_weights(application: Application) -> str:
+    """Weights that the network computes, as converters make of a product of two matrices: of the dtype of the data."""
+    dtype = application.source(0).type.dtype
+    weights = application.source(1).type
+    if weights.dtype != dtype or dtype not in ("float32", "int8", "uint8"):
+        application.refuse(
+            f"{weights.dtype} weights that are computed, {dtype} data", "float32, int8 or uint8, both alike"
+        )
+    if weights.quant and weights.quant.axis is not None:
+        application.refuse("computed weights with a scale for each channel", "one scale")
+    return application.operand(1)
 
 
 def svdf(application: Application) -> None:

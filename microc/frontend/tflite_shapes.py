@@ -15,29 +15,54 @@ _ONE_ELEMENT = "microc knows slices of computed size only where together they re
 
 def reshape(application: Application) -> None:
     """RESHAPE: the shape is an operand, an option, or (where another operator computes it) the declared one."""
-    data, target = application.moved(0), application.target()
+    data, target = _moved(application), application.target()
     if application.has(1) and application.source(1).constant:
         shape = application.integers(1)
     elif not application.has(1) and application.operator.options.kind:
         shape = application.operator.options.fields("ReshapeOptions").integers("NewShape")
     else:
         shape = tuple(-1 if axis in target.unknown else extent for axis, extent in enumerate(target.type.shape))
-    application.result_reshape(data, _completed(application, shape, application.type(data).shape))
+    _result(application, data, _completed(application, shape, _shape(application, data)))
+
+
+def _moved(application: Application) -> str:
+    """The operand; of a complex one its parts, an axis more."""
+    source = application.source(0)
+    if source.type.dtype != "complex64":
+        return application.moved(0)
+    if source.name not in application.builder.complexes:
+        application.refuse(f"{source.name!r} of complex64", "only what RFFT2D makes may be complex")
+    return application.builder.complexes[source.name]
+
+
+def _shape(application: Application, data: str) -> tuple[int, ...]:
+    """The shape of the operand; a complex one's parts do not count."""
+    shape = application.type(data).shape
+    return shape[:-1] if application.source(0).name in application.builder.complexes else shape
+
+
+def _result(application: Application, data: str, shape: tuple[int, ...]) -> None:
+    """The operand in a new shape is the result; of a complex one its parts are."""
+    complexes = application.builder.complexes
+    if application.source(0).name in complexes:
+        complexes[application.target().name] = application.reshaped(data, (*shape, 2))
+    else:
+        application.result_reshape(data, shape)
 
 
 def same_elements(application: Application) -> None:
     """SQUEEZE and EXPAND_DIMS: the axes follow from the operator, the elements stay."""
-    data = application.moved(0)
-    shape = application.type(data).shape
+    data = _moved(application)
+    shape = _shape(application, data)
     if application.operator.code == "EXPAND_DIMS":
         (axis,) = application.integers(1) if application.has(1) else (0,)
         axis = application.axis(axis, len(shape) + 1)
-        application.result_reshape(data, (*shape[:axis], 1, *shape[axis:]))
+        _result(application, data, (*shape[:axis], 1, *shape[axis:]))
         return
     dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
     axes = {application.axis(axis, len(shape)) for axis in dims}
     axes = axes or {axis for axis, extent in enumerate(shape) if extent == 1}
-    application.result_reshape(data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
+    _result(application, data, tuple(extent for axis, extent in enumerate(shape) if axis not in axes))
 
 
 def concatenation(application: Application) -> None:
@@ -184,13 +209,13 @@ def _completed(application: Application, shape: tuple[int, ...], source: tuple[i
 SPELLINGS: Mapping[str, Spelling] = {
     "CONCATENATION": Spelling(concatenation, MOVABLE),
     "DEPTH_TO_SPACE": Spelling(depth_and_space, MOVABLE),
-    "EXPAND_DIMS": Spelling(same_elements, MOVABLE),
+    "EXPAND_DIMS": Spelling(same_elements, (*MOVABLE, "complex64")),
     "PACK": Spelling(pack, MOVABLE),
     "PAD": Spelling(pad, MOVABLE),
     "PADV2": Spelling(pad, MOVABLE),
-    "RESHAPE": Spelling(reshape, MOVABLE),
+    "RESHAPE": Spelling(reshape, (*MOVABLE, "complex64")),
     "SPACE_TO_DEPTH": Spelling(depth_and_space, MOVABLE),
-    "SQUEEZE": Spelling(same_elements, MOVABLE),
+    "SQUEEZE": Spelling(same_elements, (*MOVABLE, "complex64")),
     "TILE": Spelling(tile, MOVABLE),
     "TRANSPOSE": Spelling(transpose, MOVABLE),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -98,6 +99,9 @@ def strided_slice(application: Application) -> None:
     fields = application.operator.options.fields("StridedSliceOptions", required=True)
     masks = _Masks(*(fields.integer(f"{name}Mask") for name in ("Begin", "End", "Ellipsis", "NewAxis", "ShrinkAxis")))
     data = application.moved(0)
+    if any(application.value(position) not in application.builder.consts for position in (1, 2)):
+        _computed_places(application, data, masks)
+        return
     begin, end, strides = (application.integers(position) for position in (1, 2, 3))
     if not len(begin) == len(end) == len(strides):
         application.broken(f"begin {begin}, end {end} and strides {strides} differ in length")
@@ -121,6 +125,39 @@ def strided_slice(application: Application) -> None:
         application.result_reshape(application.emit("slice", (data,), attrs), shape)
     else:
         application.result("slice", (data,), attrs)
+
+
+def _computed_places(application: Application, data: str, masks: _Masks) -> None:
+    """``x[:, i]``, ``x[i : i + 3]``: from computed places on, in steps of one; the declared shape tells how many.
+
+    Negative places count from the end, as in a constant STRIDED_SLICE.
+    """
+    begin, shape, target = application.value(1), application.type(data).shape, application.target()
+    entries = prod(application.type(begin).shape)
+    if any(step != 1 for step in application.integers(3)) or masks.ellipsis or masks.new_axis:
+        application.refuse("a slice from computed places with steps, an ellipsis or new axes", "slice, then reshape")
+    kept = [axis for axis in range(len(shape)) if not masks.shrink_axis >> axis & 1]
+    if entries > len(shape) or target.unknown or len(target.type.shape) != len(kept):
+        application.refuse(f"a slice of {shape} of computed size", "a fixed size: x[:, i], x[i : i + 3]")
+    size = [1] * len(shape)
+    for axis, extent in zip(kept, target.type.shape, strict=True):
+        size[axis] = extent
+    if any(not 1 <= count <= extent for count, extent in zip(size, shape, strict=True)):
+        application.broken(f"{tuple(size)} elements of shape {shape}")
+    whole = [masks.begin >> axis & 1 and not masks.shrink_axis >> axis & 1 for axis in range(entries)]
+    kind = application.type(begin).dtype
+    extents, zeros, used = (
+        application.new_constant(stem, np.array(numbers, kind))
+        for stem, numbers in (("extents", shape[:entries]), ("zeros", [0] * entries), ("used", [not w for w in whole]))
+    )
+    from_end = application.emit("less", (begin, zeros), {})
+    places = application.emit("where", (from_end, application.emit("add", (begin, extents), {}), begin), {})
+    places = application.emit("mul", (places, used), {})
+    if entries < len(shape):
+        places = application.emit("pad", (places,), {"padding": ((0, len(shape) - entries),), "value": 0})
+    application.result_reshape(
+        application.emit("dynamic_slice", (data, places), {"size": tuple(size)}), target.type.shape
+    )
 
 
 def _slice_ranges(

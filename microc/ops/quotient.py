@@ -1,8 +1,9 @@
 """``qdiv``: quotients of bytes by tables of reciprocals, as TFLite computes them (``reference/div.h``, ``common.h``).
 
 The divisor's sign goes to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend is
-shifted to the left as far as it goes, multiplied, and shifted back with the output's multiplier. A divisor of zero gives zero. So
-do dividends so small that TFLite would shift by more than 31 bits, which C leaves undefined.
+shifted to the left as far as it goes, multiplied, and shifted back with the output's multiplier, the ratio of the scales: in
+doubles as TFLite Micro is built, in floats in LiteRT. A divisor of zero gives zero. So do dividends so small that TFLite would
+shift by more than 31 bits, which C leaves undefined.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in names)
     assert result.quant is not None
     low, high = activation_range(str(node.attrs.get("activation", "")), result.quant, "int8", where=str(node.loc))
-    real = np.float32(a) / np.float32(np.float32(b) * np.float32(out))
-    multiplier, shift = quantize_multiplier(float(real))
+    real = a / (b * out)
+    if node.attrs.get("rounding") == "litert":
+        real = float(np.float32(a) / np.float32(np.float32(b) * np.float32(out)))
+    multiplier, shift = quantize_multiplier(real)
     rewrite = Rewrite(node, graph)
     mantissas, bits = reciprocal_tables()
     tables = (rewrite.constant("reciprocals", mantissas), rewrite.constant("bits", bits))

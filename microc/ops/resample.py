@@ -100,7 +100,7 @@ def _compute(call: OpCall) -> te.Tensor:
         nearest = total + ir.select(total > 0, ir.const(half, wide), -half)
         return ir.cast(dtype, ir.binary("truncdiv", nearest, 1 << call.attrs["shift"]))
 
-    return te.compute(shape, rounded, "out")
+    return te.compute(shape, rounded, "rounded")
 
 
 def _cases() -> Iterable[Case]:

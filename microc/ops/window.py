@@ -93,7 +93,7 @@ def _compute(combine: str, call: OpCall) -> te.Tensor:
 
     shape = call.out_types[0].shape
     acc = te.compute(shape, element, "acc")
-    return acc if wide == kind.dtype else te.compute(shape, lambda *index: ir.cast(kind.dtype, acc[index]), "out")
+    return acc if wide == kind.dtype else te.compute(shape, lambda *index: ir.cast(kind.dtype, acc[index]), "narrowed")
 
 
 def _cases() -> Iterable[Case]:

@@ -1,7 +1,8 @@
 """How integers are rounded when they are scaled, where a file leaves that to the program that runs it (TFLite).
 
 ``tflm``: the high half of a product, then a shift, each rounded, as TFLite Micro and CMSIS-NN do; what the readers say.
-``litert``: dense layers round once, as LiteRT's own kernels do (but for negative ties, which these round down). ``single``: all
+``litert``: dense layers round once, as LiteRT's own kernels do (but for negative ties, which these round down), and quotients are
+scaled by a float. ``single``: all
 operators that scale by fixed-point multipliers round once, as builds with TFLITE_SINGLE_ROUNDING do, and as XNNPACK's layers do
 whose weights have a scale for each channel.
 """
@@ -13,6 +14,8 @@ from dataclasses import replace
 from microc.graph.ir import Graph, Node
 from microc.transform.context import Pass, PassContext
 
+_OF_LITERT = frozenset(("dense", "div"))
+
 
 def rounding(graph: Graph, context: PassContext) -> Graph:
     """The attribute ``rounding`` of nodes from TFLite files, as the option asks."""
@@ -21,7 +24,7 @@ def rounding(graph: Graph, context: PassContext) -> Graph:
         return graph
 
     def rounded(node: Node) -> Node:
-        once = node.attrs.get("rounding") == "double" and (wanted == "single" or node.op == "dense")
+        once = node.attrs.get("rounding") == "double" and (wanted == "single" or node.op in _OF_LITERT)
         return replace(node, attrs={**node.attrs, "rounding": wanted}) if once else node
 
     return graph.with_nodes([rounded(node) for node in graph.nodes])

@@ -291,6 +291,64 @@ def test_spectra_of_images(code: str, rows: int, columns: int) -> None:
     np.testing.assert_allclose(found, meaning(np.fft.rfft2(x, (rows, columns))), atol=2e-5)
 
 
+def test_spectra_keep_their_parts_in_other_shapes() -> None:
+    """As tf.signal.stft has them: frames become images of one row, spectra frames again."""
+    tensors = (
+        Tensor("x", (3, 1, 16)),
+        ints("n", 1, 16),
+        Tensor("z", (3, 1, 9), "COMPLEX64"),
+        ints("shape", 3, 9),
+        Tensor("r", (3, 9), "COMPLEX64"),
+        ints("axis", 0),
+        Tensor("e", (1, 3, 9), "COMPLEX64"),
+        Tensor("y", (1, 3, 9)),
+    )
+    nodes = [
+        Op("RFFT2D", ("x", "n"), ("z",), "Rfft2dOptions"),
+        Op("RESHAPE", ("z", "shape"), ("r",)),
+        Op("EXPAND_DIMS", ("r", "axis"), ("e",)),
+        Op("COMPLEX_ABS", ("e",), ("y",)),
+    ]
+    x = data("float32", 3, 1, 16)
+    (found,) = run(tflite.read(model(tensors, nodes, ("x",), ("y",)), "stft.tflite"), (x,))
+    np.testing.assert_allclose(found, np.abs(np.fft.rfft(x[:, 0]))[None], atol=2e-5)
+
+
+@pytest.mark.parametrize(("place", "wanted"), [((7, 2), 2), ((0, -1), 4)])
+def test_slices_from_computed_places(place: tuple[int, int], wanted: int) -> None:
+    """x[:, i] and x[i : i + 2], as loops over time have them."""
+    one = (Tensor("x", (3, 5, 4)), plain("b", "int32", 2), plain("e", "int32", 2), ints("s", 1, 1), Tensor("y", (3, 4)))
+    masks = {"BeginMask": 1, "EndMask": 1, "ShrinkAxisMask": 2}
+    op = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("y",), "StridedSliceOptions", masks)
+    begin, x = np.array(place, np.int32), data("float32", 3, 5, 4)
+    (found,) = run(tflite.read(model(one, (op,), ("x", "b", "e"), ("y",)), "place.tflite"), (x, begin, begin + 1))
+    assert (found == x[:, wanted]).all()
+    some = (Tensor("x", (5, 4)), plain("b", "int32", 1), plain("e", "int32", 1), ints("s", 1), Tensor("y", (2, 4)))
+    op = Op("STRIDED_SLICE", ("x", "b", "e", "s"), ("y",), "StridedSliceOptions")
+    (found,) = run(
+        tflite.read(model(some, (op,), ("x", "b", "e"), ("y",)), "places.tflite"), (x[0], begin[1:], begin[1:] + 2)
+    )
+    assert (found == x[0, min(wanted, 3) :][:2]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_dense_layers_by_computed_weights(dtype: str) -> None:
+    """A product of two matrices that both are data, as TFLite's converter spells it."""
+    x, w = data(dtype, 3, 6), data(dtype, 4, 6)
+    quants = (((0.1,), (3,)), ((0.2,), (-5,)), ((1.5,), (7,))) if dtype == "int8" else (((), ()),) * 3
+    tensors = [
+        Tensor(name, shape, dtype.upper(), scale=scale, zero_point=zero)
+        for name, shape, (scale, zero) in zip("xwy", ((3, 6), (4, 6), (3, 4)), quants, strict=True)
+    ]
+    op = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
+    (found,) = run(tflite.read(model(tensors, (op,), ("x", "w"), ("y",)), "product.tflite"), (x, w))
+    if dtype == "float32":
+        np.testing.assert_allclose(found, x @ w.T, rtol=1e-5)
+    else:
+        exact = (x.astype(int) - 3) @ (w.astype(int).T + 5) * (0.1 * 0.2 / 1.5) + 7
+        assert np.abs(found - np.clip(exact, -128, 127)).max() <= 0.51
+
+
 def test_parts_without_elements() -> None:
     """They may be joined, and padded."""
     places = (ints("b", 0, 2), ints("e", 2, 2), ints("s", 1, 1))

@@ -72,3 +72,25 @@ def test_all_operators_round_once_if_asked() -> None:
     assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"double"}
     context = PassContext(options={"rounding": "single"})
     assert {node.attr("rounding") for node in rounding_pass.rounding(graph, context).nodes} == {"single"}
+
+
+def test_quotients_are_scaled_as_the_runtime_is_built() -> None:
+    """Where the ratio of the scales is almost a whole number, ties tell doubles (TFLite Micro) from floats (LiteRT)."""
+    zero = -128
+    tensors = (
+        quantised("a", (256, 255), 0.2157369, zero),
+        quantised("b", (256, 255), 0.21965846, zero),
+        quantised("y", (256, 255), 0.0038515567, zero),
+    )
+    data = single(Op("DIV", ("a", "b"), ("y",), "DivOptions"), tensors)
+    graph = tflite.read(data, "div.tflite")
+    a, b = (array.astype(np.int8) for array in np.meshgrid(range(-128, 128), range(-127, 128), indexing="ij"))
+
+    def quotients(rounding: str) -> Array:
+        whole = run_passes(graph, (rounding_pass.PASS, legalize.PASS), PassContext(options={"rounding": rounding}))
+        values = run_graph(whole.nodes, whole.types, {**whole.consts, "a": a, "b": b})
+        return values[whole.outputs[0]]
+
+    found = quotients("tflm")
+    np.testing.assert_array_equal(found, tflm(data, a, b))
+    assert np.count_nonzero(found != quotients("litert"))
