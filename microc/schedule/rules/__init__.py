@@ -20,6 +20,7 @@ from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_floa
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
+from microc.schedule.rules.moves import copied, picked
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -85,7 +86,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_depthwise(start, target).named("depthwise"),)
     looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    plain = (looped, unrolled) if unrolled.func != looped.func else (looped,)
+    plain = (looped, unrolled) if unrolled.func != looped.func else (looped, *copied(looped, target))
+    plain = (*plain, *picked(start, target))
     if op != "matmul" or not is_batched_matrix(start):
         return plain
     if suits_float(start, target):
