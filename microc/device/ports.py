@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from microc.errors import UsageError
 from microc.target import Board
 
-ADAPTERS = ("0403:6001", "0403:6010", "0403:6014", "0403:6015", "067b:2303", "10c4:ea60", "1a86:7523", "1a86:55d4")
+ADAPTERS = (
+    "0403:6001",
+    "0403:6010",
+    "0403:6014",
+    "0403:6015",
+    "067b:2303",
+    "10c4:ea60",
+    "1a86:7523",
+    "1a86:55d3",
+    "1a86:55d4",
+)
 """USB ids of the usual serial adapters (FTDI, Prolific, Silicon Labs, WCH), for boards without a plug of their own."""
 
 

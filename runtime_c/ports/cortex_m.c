@@ -64,6 +64,36 @@ void microc_interrupt_disable(void)
     MICROC_REGISTER(NVIC_DISABLE) = IRQ_BIT;
 }
 
+#ifdef MICROC_CACHES
+#define INSTRUCTION_INVALIDATE 0xE000EF50u
+#define DATA_INVALIDATE 0xE000EF60u /* one line, by set and way */
+#define CACHE_SIZE 0xE000ED80u
+#define CACHE_SELECT 0xE000ED84u
+#define CACHES_ON (3u << 16)
+#define WAY 30u /* the highest two bits: there are four */
+
+/* The caches of a Cortex-M7. What they hold at reset is chance: it is invalidated first, line by line. */
+static void enable_caches(void)
+{
+    if ((MICROC_REGISTER(CONFIGURATION) & CACHES_ON) == CACHES_ON) { /* by a boot loader: what they hold counts */
+        return;
+    }
+    MICROC_REGISTER(CACHE_SELECT) = 0u; /* data */
+    __asm volatile("dsb" ::: "memory");
+    const uint32_t size = MICROC_REGISTER(CACHE_SIZE);
+    const uint32_t last_set = size >> 13 & 0x7FFFu;
+    const uint32_t line_bits = (size & 7u) + 4u;
+    for (uint32_t way = 0; way < 4u; way++) {
+        for (uint32_t set = 0; set <= last_set; set++) {
+            MICROC_REGISTER(DATA_INVALIDATE) = way << WAY | set << line_bits;
+        }
+    }
+    MICROC_REGISTER(INSTRUCTION_INVALIDATE) = 0u;
+    __asm volatile("dsb\n\tisb" ::: "memory");
+    MICROC_REGISTER(CONFIGURATION) |= CACHES_ON;
+}
+#endif
+
 void Reset_Handler(void)
 {
     /* A boot loader may have started us. The Cortex-M0 has no such register and ignores this. */
@@ -74,6 +104,9 @@ void Reset_Handler(void)
 #endif
 #if defined(__ARM_FEATURE_MVE)
     MICROC_REGISTER(CONFIGURATION) |= 1u << 19; /* low-overhead branches */
+#endif
+#ifdef MICROC_CACHES
+    enable_caches();
 #endif
     __asm volatile("dsb\n\tisb" ::: "memory");
     const uint32_t *from = __data_load;

@@ -44,7 +44,9 @@ int microc_uart_waiting(void)
 uint8_t microc_uart_take(void)
 {
     const uint8_t byte = (uint8_t)FIFO;
-    INT_CLR = INT_RXFIFO_FULL;
+    if (!microc_uart_waiting()) { /* until then it stays: bytes may be left for the next interrupt */
+        INT_CLR = INT_RXFIFO_FULL;
+    }
     return byte;
 }
 

@@ -31,8 +31,9 @@ int microc_uart_waiting(void)
 
 uint8_t microc_uart_take(void)
 {
-    STAT |= STAT_OVERRUN; /* otherwise nothing more would be received */
-    return (uint8_t)DATA;
+    const uint8_t byte = (uint8_t)DATA;
+    STAT |= STAT_OVERRUN; /* otherwise nothing more would be received; none comes as long as the buffer is empty */
+    return byte;
 }
 
 void microc_uart_send(uint8_t byte)

@@ -7,6 +7,7 @@
 #define USART_BRR USART(0x08u)
 #define USART_CR1 USART(0x0Cu)
 
+#define SR_ORE (1u << 3)
 #define SR_RXNE (1u << 5)
 #define SR_TXE (1u << 7)
 #define CR1_RE (1u << 2)
@@ -20,9 +21,10 @@ void microc_uart_init(void)
     USART_CR1 = CR1_UE | CR1_TE | CR1_RE | CR1_RXNEIE;
 }
 
+/* An overrun raises the interrupt even when its byte has been taken: it counts as one, which the frame's check finds out. */
 int microc_uart_waiting(void)
 {
-    return (USART_SR & SR_RXNE) != 0u;
+    return (USART_SR & (SR_RXNE | SR_ORE)) != 0u;
 }
 
 uint8_t microc_uart_take(void)

@@ -3,9 +3,9 @@
 
 #define USART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))
 #define USART_CR1 USART(0x00u)
+#define USART_CR3 USART(0x08u)
 #define USART_BRR USART(0x0Cu)
 #define USART_ISR USART(0x1Cu)
-#define USART_ICR USART(0x20u)
 #define USART_RDR USART(0x24u)
 #define USART_TDR USART(0x28u)
 
@@ -15,7 +15,7 @@
 #define CR1_RXNEIE (1u << 5)
 #define ISR_RXNE (1u << 5)
 #define ISR_TXE (1u << 7)
-#define ICR_ORECF (1u << 3)
+#define CR3_OVRDIS (1u << 12)
 
 /* LPUART counts in 256ths of a bit; [console] low_power = 1 says that it is one. */
 #ifdef MICROC_CONSOLE_LOW_POWER
@@ -28,6 +28,7 @@ void microc_uart_init(void)
 {
     USART_CR1 = 0u;
     USART_BRR = DIVISOR;
+    USART_CR3 = CR3_OVRDIS; /* an overrun loses a byte, and does not go on raising the interrupt */
     USART_CR1 = CR1_UE | CR1_TE | CR1_RE | CR1_RXNEIE;
 }
 
@@ -38,7 +39,6 @@ int microc_uart_waiting(void)
 
 uint8_t microc_uart_take(void)
 {
-    USART_ICR = ICR_ORECF; /* an overrun would go on raising the interrupt */
     return (uint8_t)USART_RDR;
 }
 

@@ -116,9 +116,12 @@ def test_cmsis(tmp_path: Path, which: str, package: str) -> None:
         project = described(path)["project"]
         files += listed(path, project)
         assert all(re.fullmatch(r"\w+::\w+:[\w ]+(&[\w ]+)?", c["component"]) for c in project["components"])
+        assert project["misc"] == [{"for-compiler": "GCC", "Link": ["--specs=rdimon.specs"]}]  # or nothing links printf
         for layer in project["layers"]:
             place = path.parent / layer["layer"]
             files += listed(place, described(place)["layer"])
+            libraries = [m["Library"] for m in described(place)["layer"].get("misc", ())]
+            assert libraries == ([["-lm"]] if which == "awkward" else [])
             includes += [place.parent / folder for folder in described(place)["layer"]["add-path"]]
     assert all(file.is_file() for file in files) and {file.name for file in files} >= {f"{package}.c", "main.c"}
     run(folder, "gcc", *(f"-I{p}" for p in includes), *(f for f in files if f.suffix == ".c"), "-lm", "-o", "sample")
