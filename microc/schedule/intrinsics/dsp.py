@@ -54,7 +54,7 @@ def _larger(name: str, lanes: int, *, signed: bool, smallest: bool = False) -> I
 
     total: Expr = i32(0)
     for k in range(lanes):
-        found = ir.binary("min" if smallest else "max", lane(_A, k), lane(_B, k))
+        found: Expr = ir.binary("min" if smallest else "max", lane(_A, k), lane(_B, k))
         found = found if k < lanes - 1 or signed else (found ^ sign) - sign
         total = total | ((found & mask) * (1 << (bits * k)) if k < lanes - 1 else found * (1 << (bits * k)))
     left, right = ("%2", "%1") if smallest else ("%1", "%2")

@@ -37,8 +37,8 @@ def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
             bound[place] = ir.Var(name, place.dtype)
         store = map_stmt(s.body, lambda x: x, lambda e: map_expr(e, lambda part: bound.get(part, part)))
         moved: ir.Stmt = ir.For(s.var, s.extent, store, s.kind, s.annotations)
-        for place, name in reversed(bound.items()):
-            moved = ir.Let(name, place, moved)
+        for place, known in reversed(bound.items()):
+            moved = ir.Let(known, place, moved)
         return moved
 
     return map_stmt(stmt, on_stmt)

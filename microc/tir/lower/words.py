@@ -37,8 +37,8 @@ class Words:
             case ir.Const(int() as number) if _within(number, self.dtype):
                 return repeated(number, self.dtype)
             case ir.Load() if value in self.own:
-                number = self.own[value]
-                return value if number is None else repeated(number, self.dtype)
+                held = self.own[value]
+                return value if held is None else repeated(held, self.dtype)
             case ir.Load(buffer, indices) if buffer.dtype == self.dtype and consecutive(indices, self.var):
                 lanes = 4 // dtypes.nbytes(self.dtype)
                 place = address(buffer, indices, {self.var: self.word}, lanes, writes=False)
