@@ -32,6 +32,9 @@ from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
+LONG_RUN = 8
+"""Neighbours that are gathered fast enough for a patch, even of a single channel."""
+
 
 def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """The output: batch x height x width x channels in the data's layout; ``out_dtype``, else the data's dtype."""
@@ -90,7 +93,7 @@ def compute(call: OpCall) -> te.Tensor:
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
-    if g.groups == 1:
+    if g.groups == 1 and attrs["algorithm"] != "single":
         depth = padded_depth(g.depth, data, weight, dtype, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
@@ -139,11 +142,15 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
     and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits; ``grouped``: a
-    matrix product for each of several groups."""
+    matrix product for each of several groups; ``single``: a single channel of data as a depthwise convolution has it."""
     data, weight = call.operands[:2]
     assert data is not None and weight is not None
+    found = _algorithms(call)
+    single = data.type.shape[-1] == 1 and weight.data is not None and not call.attrs.get("open")
+    if single and weight.type.shape[1:3] != (1, 1) and weight.type.shape[2] < LONG_RUN:
+        found = (*found, "single")
     small = call.attrs.get("groups", 1) == 1 and suits_nibbles(data, weight, str(call.attrs.get("out_dtype")))
-    return (*_algorithms(call), "nibbles") if small else _algorithms(call)
+    return (*found, "nibbles") if small else found
 
 
 def _algorithms(call: OpCall) -> tuple[str, ...]:
