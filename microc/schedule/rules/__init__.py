@@ -64,7 +64,7 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
     if is_quad(start):
         return (schedule_matrix_quads(start, target).named("matrix quads"),)
-    if op in ("conv2d", "dense") and is_matrix(start):
+    if op in ("conv2d", "convolution", "dense") and is_matrix(start):
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)
         if suits_dsp(start, target):

@@ -47,14 +47,15 @@ class Axes:
 def product_axes(schedule: Schedule) -> Axes:
     """The loops of ``acc``; whatever is around p in a product that is not grouped stays there."""
     *around, p, o, k = schedule.loops_of("acc")
-    return Axes(around[-1], (p,), o, k) if is_grouped(schedule) else Axes(p, (), o, k)
+    if is_noted(schedule, "grouped"):
+        return Axes(around[-1], (p,), o, k)
+    return Axes(o, (), p, k) if is_noted(schedule, "channels_first") else Axes(p, (), o, k)
 
 
-def is_grouped(schedule: Schedule) -> bool:
-    """Whether ``acc`` is a sum over k for pixels p, groups, and channels o of a group."""
-    if not schedule.has("acc"):
-        return False
-    return "grouped" in dict(find_block(schedule.func.body, "acc").annotations)
+def is_noted(schedule: Schedule, what: str) -> bool:
+    """Whether ``acc`` says of itself: ``grouped``, a sum over k for pixels p, groups, and channels o of a group;
+    ``channels_first``: for channels o, and pixels p."""
+    return schedule.has("acc") and what in dict(find_block(schedule.func.body, "acc").annotations)
 
 
 def is_matrix(schedule: Schedule) -> bool:
@@ -62,7 +63,7 @@ def is_matrix(schedule: Schedule) -> bool:
     if not schedule.has("acc"):
         return False
     kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
-    return kinds == ["space", "space", "reduce"] or is_grouped(schedule)
+    return kinds == ["space", "space", "reduce"] or is_noted(schedule, "grouped")
 
 
 def is_batched_matrix(schedule: Schedule) -> bool:
