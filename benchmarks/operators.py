@@ -2,9 +2,10 @@
 
     python benchmarks/operators.py [--cores m4,m0] [--dtypes int8,float32] [--only conv,pool] [--json FILE]
 
-The applications are in ``operator_cases.py``, at sizes that networks for microcontrollers have; instructions are counted on
-emulated boards (they are not cycles), on random data. Beside each figure stands its ratio to what a kernel written by hand would
-need, by a rough table; rows come with the largest ratio first. ``code`` is the size of the kernels in bytes.
+The applications are in ``operator_cases.py``, at sizes that networks for microcontrollers have. Instructions are counted on
+emulated boards (they are not cycles), on random data, and results compared with what the operators mean. Beside each figure
+stands its ratio to what a kernel written by hand would need, by a rough table; rows come with the largest ratio first. ``code``
+is the size of the kernels in bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_graph
+from microc.driver.pipeline import compile_graph, optimise
+from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.frontend.writer import GraphWriter
+from microc.graph.interp import run as run_graph
+from microc.graph.ir import Graph
 from microc.module import Module
+from microc.ops import registry
 from microc.target import Board
 
 ALL_CORES = {
@@ -67,6 +72,7 @@ class Figure:
     code: int
     kernels: int
     rules: tuple[str, ...]
+    exact: bool
 
 
 def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> Iterator[Figure]:
@@ -79,7 +85,11 @@ def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> It
     module = compile_graph(
         writer.graph("operators", outputs), "operators", board.target, make_options(optimize="speed")
     )
-    counts, sizes = run(module, board)
+    graph = writer.graph("operators", outputs)
+    module = compile_graph(graph, "operators", board.target, make_options(optimize="speed"))
+    data = inputs(graph)
+    counts, sizes, got = run(module, board, data)
+    right = agreeing(graph, data, got)
     found, code, rules = defaultdict(int), defaultdict(dict), defaultdict(dict)
     for call, count in zip(module.calls, counts, strict=True):
         place = int(re.split(r"#|out_", call.layer)[1].split()[0])
@@ -91,13 +101,37 @@ def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> It
         each = found[k] / work
         yield Figure(
             core, dtype, application.name, work, unit, found[k], each, each / application.wanted(core, dtype),
-            sum(code[k].values()), len(code[k]), tuple(rules[k]),
+            sum(code[k].values()), len(code[k]), tuple(rules[k]), right[k],
         )  # fmt: skip
 
 
-def run(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
-    """Instructions of every call on random inputs, and the size of every function."""
+def inputs(graph: Graph) -> dict[str, Array]:
+    """Random data; small numbers where they are indices."""
     rng = np.random.default_rng(1)
+    found: dict[str, Array] = {}
+    for name in graph.inputs:
+        kind = graph.types[name]
+        floats = dtypes.is_float(kind.dtype)
+        data = rng.normal(size=kind.shape) if floats else rng.integers(-100, 100, kind.shape)
+        found[name] = data.astype(dtypes.to_numpy(kind.dtype))
+    return found
+
+
+def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[bool]:
+    """Whether each output is what the operators' references give: equal integers, floats to within 1e-4 of the largest."""
+    plain = optimise(graph, make_options())
+    values = run_graph(plain, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
+    found = []
+    for name, raw in zip(plain.outputs, got, strict=True):
+        wanted = values[name]
+        array = np.frombuffer(raw, wanted.dtype).reshape(wanted.shape)
+        close = dtypes.is_float(wanted.dtype.name) and np.allclose(array, wanted, atol=1e-4 * np.abs(wanted).max())
+        found.append(bool(close or np.array_equal(array, wanted)))
+    return found
+
+
+def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], dict[str, int], list[bytes]]:
+    """Instructions of every call, the size of every function, and the outputs."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
@@ -107,13 +141,10 @@ def run(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
             client.hello()
             client.expect(module.fingerprint)
             names = Memory(module).names
-            for name in module.inputs:
-                value = module.values[name]
-                kind = dtypes.to_numpy(value.dtype)
-                floats = dtypes.is_float(value.dtype)
-                data = rng.normal(size=value.shape) if floats else rng.integers(-100, 100, value.shape)
-                client.write_tensor(names.index(name), data.astype(kind).tobytes())
-            return [instructions(board, ticks) for ticks in client.profile()], sizes
+            for name, array in zip(module.inputs, data.values(), strict=True):
+                client.write_tensor(names.index(name), array.tobytes())
+            counts = [instructions(board, ticks) for ticks in client.profile()]
+            return counts, sizes, [client.read_tensor(names.index(name)) for name in module.outputs]
 
 
 def table(figures: list[Figure]) -> str:
@@ -122,7 +153,7 @@ def table(figures: list[Figure]) -> str:
     for f in sorted(figures, key=lambda f: -f.ratio):
         lines.append(
             f"{f.core:6}{f.dtype:9}{f.application:34}{f.work:>9,} {f.unit:8}{f.each:>8.2f}{f.ratio:>7.1f}{f.code:>7,}  "
-            f"{', '.join(f.rules)}"
+            f"{', '.join(f.rules)}{'' if f.exact else ' WRONG'}"
         )
     return "\n".join(lines)
 
@@ -153,7 +184,7 @@ def main() -> int:
         options.json.write_text(
             json.dumps({"schema_version": 1, "figures": [asdict(f) for f in figures]}, indent=1) + "\n"
         )
-    return 0
+    return 0 if all(f.exact for f in figures) else 1
 
 
 if __name__ == "__main__":

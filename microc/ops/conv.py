@@ -32,6 +32,9 @@ from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
+LONG_RUN = 8
+"""Neighbours that are gathered fast enough for a patch, even of a single channel."""
+
 
 def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """The output: batch x height x width x channels in the data's layout; ``out_dtype``, else the data's dtype."""
@@ -90,18 +93,39 @@ def compute(call: OpCall) -> te.Tensor:
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
-    if g.groups == 1:
+    if g.groups == 1 and attrs["algorithm"] != "single":
         depth = padded_depth(g.depth, data, weight, dtype, call.target)
         direct = g.direct and depth == g.depth
         pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
         return matrix_product(
             pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
         )
+    if attrs["algorithm"] == "grouped":
+        return _group_product(g, attrs, data, weight, bias, padded_depth(g.depth, data, weight, dtype, call.target, 0))
     unsigned = attrs["algorithm"] == "unsigned"
     padded = padded_input(g, data, attrs["pad_value"], unsigned)
     if g.channels == g.groups:
         return _depthwise(g, padded, weight, bias, dtype, unsigned)
     return _grouped(g, padded, weight, bias, dtype)
+
+
+def _group_product(
+    g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, depth: int
+) -> te.Tensor:
+    """``acc`` (P, G, O / G): the matrix product of every group of channels."""
+    dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
+    direct = g.kernel == (1, 1) and g.direct and depth == each
+    a = data.tensor((g.pixels, g.groups, each)) if direct else patch(g, data, attrs["pad_value"], depth)
+    b = weight_rows(weight, g.out_channels, g.depth, depth)
+    k = te.reduce_axis(depth, "k")
+
+    def element(p: Var, group: Var, o: Var) -> Expr:
+        row = group * outs + o
+        product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
+        return te.sum_reduce(product, k, init=start(bias, row, dtype))
+
+    notes = (*product_notes(data, weight, bias), ("grouped", 1))
+    return te.compute((g.pixels, g.groups, outs), element, "acc", ("p", "g", "o"), notes)
 
 
 def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
@@ -117,11 +141,16 @@ def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operan
 
 def algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
-    and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits."""
+    and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits; ``grouped``: a
+    matrix product for each of several groups; ``single``: a single channel of data as a depthwise convolution has it."""
     data, weight = call.operands[:2]
     assert data is not None and weight is not None
+    found = _algorithms(call)
+    single = data.type.shape[-1] == 1 and weight.data is not None and not call.attrs.get("open")
+    if single and weight.type.shape[1:3] != (1, 1) and weight.type.shape[2] < LONG_RUN:
+        found = (*found, "single")
     small = call.attrs.get("groups", 1) == 1 and suits_nibbles(data, weight, str(call.attrs.get("out_dtype")))
-    return (*_algorithms(call), "nibbles") if small else _algorithms(call)
+    return (*found, "nibbles") if small else found
 
 
 def _algorithms(call: OpCall) -> tuple[str, ...]:
@@ -134,6 +163,8 @@ def _algorithms(call: OpCall) -> tuple[str, ...]:
     first = bias[0] if bias else None
     if call.target.multiplies_alone and g.groups == 1 and attrs["out_dtype"] == "int32":
         return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
+    if 1 < g.groups < g.channels and not g.open:
+        return ("direct", "grouped")
     if call.target.has("thumb1") and g.groups == g.channels and suits_unsigned(data, weight, first):
         return ("direct", "unsigned")
     return ("direct",)
@@ -148,11 +179,12 @@ def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool
     return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
 
 
-def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target) -> int:
-    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once."""
+def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target, least: int = WORD) -> int:
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
+    there are more than ``least``."""
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
     lanes = narrow and total == "int32" and target.has("dsp")
-    return -(-depth // WORD) * WORD if lanes and depth > WORD else depth
+    return -(-depth // WORD) * WORD if lanes and depth > least else depth
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

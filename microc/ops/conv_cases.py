@@ -87,6 +87,16 @@ def cases() -> Iterable[Case]:
     yield _case((2, 5, 7, 4), 8, (3, 3), groups=4, padding=odd, strides=(2, 2), pad_value=127, algorithm="unsigned")
     yield _case((1, 12, 1, 3), 3, (5, 1), groups=3, padding=(2, 0, 2, 0), pad_value=-128, algorithm="unsigned")
     yield _case((1, 6, 7, 3), 3, (3, 5), groups=3, bias=False, dilation=(2, 1), algorithm="unsigned")
+    for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
+        yield _case((1, 5, 6, 16), 16, (3, 3), kinds, groups=2, padding=same, pad_value=pad, algorithm="grouped")
+        yield _case((2, 4, 3, 6), 9, (1, 1), kinds, groups=3, algorithm="grouped")
+    yield _case((1, 7, 9, 8), 10, (2, 3), groups=2, padding=odd, strides=(2, 1), pad_value=9, algorithm="grouped")
+    yield _case((1, 1, 20, 12), 8, (1, 3), groups=4, dilation=(1, 2), bias=False, algorithm="grouped")
+    yield _case((1, 3, 3, 8), 8, (3, 3), groups=2, algorithm="grouped")
+    for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
+        yield _case((2, 6, 9, 1), 5, (3, 3), kinds, padding=same, pad_value=pad, algorithm="single")
+        yield _case((1, 1, 21, 1), 4, (1, 5), kinds, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single")
+    yield _case((1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single")
     for k, size in enumerate((5, 4)):
         for case in (
             _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm="nibbles"),

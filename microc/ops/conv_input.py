@@ -32,8 +32,8 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
 
 
 def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: bool = False) -> te.Tensor:
-    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``. Data is viewed as rows of W * C.
-    With ``even`` an odd number of pixels is followed by the last one again.
+    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``; (P, G, K) in several groups. Data is viewed
+    as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -42,19 +42,22 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
     rows = data.tensor((g.batch, g.height, row_size))
     (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
     above, before, below, behind = g.sides
-    highest_tap = (depth - 1) // (g.kernel[1] * g.channels)
+    each = g.channels // g.groups
+    highest_tap = (depth - 1) // (g.kernel[1] * each)
     highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
     highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
     if g.open:  # some extents let the last window reach all of the padding
         highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
     again = even and g.pixels % 2
-    by_tap = step_x > 1 or g.channels % WORD == 0
+    by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
 
-    def element(p: Var, k: Var) -> Expr:
+    def element(p: Var, *rest: Var) -> Expr:
+        *group, k = rest
         pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
         n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
         if by_tap:
-            tap, across, channel = _split(k, *g.kernel, g.channels)
+            tap, across, channel = _split(k, *g.kernel, each)
+            channel = group[0] * each + channel if group else channel
             column = x * stride_x + across * step_x
             column = column - left if before else column
             place = column * g.channels + channel
@@ -71,6 +74,8 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
         value = rows[n, row, place]
         return value if inside is None else ir.select(inside, value, pad_value)
 
+    if g.groups > 1:
+        return te.compute((g.pixels, g.groups, depth), element, "patch", ("p", "g", "k"))
     return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
 
 

@@ -1,8 +1,9 @@
 """``convolution`` and ``convolution_transpose`` over any number of spatial axes, with weights that may be data.
 
-Networks' usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``, which have schedules;
-here every output sums its taps as they come. Data is (N, C, spatial ...), weights are (O, C / groups, kernel ...), transposed
-(C, O / groups, kernel ...). ``padding`` is all amounts before, then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
+Networks' usual layers, of one or two axes and constant weights, are ``conv2d`` and ``conv2d_transpose``; here every output sums
+its taps as they come, or those of a place are gathered for all channels of the result (algorithm ``gathered``). Data is (N, C,
+spatial ...), weights are (O, C / groups, kernel ...), transposed (C, O / groups, kernel ...). ``padding`` is all amounts before,
+then all after. Source: ONNX Conv, ConvTranspose, ConvInteger.
 """
 
 from __future__ import annotations
@@ -88,7 +89,53 @@ def _start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
     return ir.const(0, dtype) if bias is None else bias.tensor()[channel]
 
 
+def _algorithms(call: OpCall) -> tuple[str, ...]:
+    """``gathered`` too for a single image in one group, where several channels share what is gathered."""
+    data, weight, _ = _operands(call)
+    several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
+    return ("", "gathered") if several and weight.data is not None else ("",)
+
+
+def _gathered(call: OpCall) -> te.Tensor:
+    """``acc`` (O, P): a matrix product of the weights (O, K) and the ``patch`` (P, K) of every place, channels outermost."""
+    data, weight, bias = _operands(call)
+    outputs, *window = weight.type.shape
+    assert weight.data is not None
+    x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
+    spatial, k = call.out_types[0].shape[2:], te.reduce_axis(prod(window), "k")
+
+    def gathered(p: Expr, term: Expr) -> Expr:
+        channel, *taps = _apart(term, window)
+        rows = zip(_apart(p, spatial), taps, _axes(call.attrs, data.type.shape[2:]), strict=True)
+        places, inside = [], []
+        for at, tap, (extent, stride, dilation, before, after) in rows:
+            place = at * stride + tap * dilation - before
+            places.append(place)
+            inside += [place >= 0] if before else []
+            inside += [place < extent] if after else []
+        met, value = ir.all_of(inside), x[(0, channel, *places)]
+        return value if met is None else ir.select(met, value, 0)
+
+    patch = te.compute((prod(spatial), prod(window)), gathered, "patch", ("p", "k"))
+
+    def element(o: Expr, p: Expr) -> Expr:
+        return te.sum_reduce(patch[p, k.var] * w[o, k.var], k, init=_start(bias, o, x.dtype))
+
+    return te.compute((outputs, prod(spatial)), element, "acc", ("o", "p"), (("channels_first", 1),))
+
+
+def _apart(index: Expr, extents: Sequence[int]) -> list[Expr]:
+    """A flat index by axis, the last one fastest."""
+    found: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        found.append(index % extent)
+        index = index // extent
+    return [index, *reversed(found)]
+
+
 def _compute(call: OpCall) -> te.Tensor:
+    if call.attrs.get("algorithm") == "gathered":
+        return _gathered(call)
     data, weight, bias = _operands(call)
     attrs, shape = call.attrs, weight.type.shape
     each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
@@ -215,6 +262,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=lambda: _cases(False),
         macs=_macs,
+        algorithms=_algorithms,
         operand_names=("data", "weight", "bias"),
     ),
     OpDef(

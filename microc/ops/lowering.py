@@ -127,7 +127,7 @@ def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: 
     """The group as :func:`lower_group` makes it, once for every algorithm that suits its anchor."""
     first, *rest = nodes
     suitable = registry.get(first.op).algorithms
-    if suitable is None or first.attr("algorithm"):
+    if suitable is None or first.attrs.get("algorithm"):
         return (lower_group(graph, nodes, target, name),)
     choices = [
         replace(first, attrs={**first.attrs, "algorithm": a})

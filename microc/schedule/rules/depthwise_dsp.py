@@ -96,7 +96,7 @@ def depthwise_form(schedule: Schedule) -> Depthwise | None:
 def choose_walk(form: Depthwise) -> Walk | None:
     """The walk with the fewest instructions for a channel, as far as they differ; None if none is possible."""
     found: list[tuple[int, Walk]] = []
-    for axis in (1, 0):
+    for axis in (1, 0) if form.channels > 1 else (1,):
         length, lines = form.outputs[axis], form.outputs[1 - axis]
         taps = form.taps[axis] if form.dilation[axis] == 1 else 1
         rows = form.taps[1 - axis] * (form.taps[axis] // taps)
@@ -122,6 +122,8 @@ def plane_pays(form: Depthwise) -> bool:
         for n, stride, taps, apart in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
     )
     products = prod(form.outputs) * prod(form.taps) * form.times
+    if form.channels == 1:  # a stripe for every row of outputs, which has many channels
+        return form.taps[0] * width <= form.outputs[1] * form.times
     return products >= LEAST_USE * height * width and 2 * height * width <= form.pixels * form.channels
 
 
@@ -150,7 +152,8 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     if form.times > 1:
         schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
     schedule = schedule.split(run, (None, walk.tile)).split(taps, (None, walk.taps))
-    schedule = schedule.reorder(n, *channel, across, f"{run}_0", rows, f"{taps}_0", f"{run}_1", f"{taps}_1")
+    outer = (n, across, *channel) if form.channels == 1 else (n, *channel, across)
+    schedule = schedule.reorder(*outer, f"{run}_0", rows, f"{taps}_0", f"{run}_1", f"{taps}_1")
     schedule = schedule.decompose_reduction("acc", rows)
     plane = "padded"
     if not schedule.has("padded"):
@@ -162,11 +165,11 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     if form.weight.dtype == "int8":
         schedule = double_sums(schedule, form.weight.name)
     place = f"{run}_1" if walk.tile > 1 else f"{taps}_1"
-    schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, channel[0])
+    schedule = schedule.tensorize(place, walk.intrin).compute_at(plane, outer[1])
     padded = isinstance(_body(schedule, plane).value, ir.Select)
     inner = schedule.loops_of(plane)[-3:]
     schedule = schedule.reorder(*((inner[1], inner[0]) if walk.run == 1 else inner[:2]))
-    if padded:
+    if padded and form.channels > 1:
         schedule = schedule.decompose_padding(plane)
     schedule = schedule.vectorize(inner[walk.run - 1]).unroll(rows).unroll(f"{taps}_0")
     outputs = schedule.loops_of("out")[walk.run - 4]

@@ -122,13 +122,15 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     return schedule
 
 
-def finish_tile(schedule: Schedule, loops: tuple[str, str, str], target: Target) -> Schedule:
-    """The end of a register tile of a matrix product, p by o, split and reordered: its patch copied, scalars for every sum."""
+def finish_tile(schedule: Schedule, loops: tuple[str, str, str], tile: str, target: Target) -> Schedule:
+    """The end of a register tile of a matrix product, p by o, split and reordered: its patch copied in the loop ``tile``, scalars
+    for every sum."""
     p, o, k = loops
     if schedule.has("patch"):
-        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
+        schedule = copy_words(schedule.compute_at("patch", tile), "patch", target)
     for block in ("acc_init", "out"):
-        for loop in schedule.loops_of(block)[-2:]:
+        around = schedule.loops_of(block)
+        for loop in around[around.index(f"{o}_0") + 1 :]:
             schedule = schedule.unroll(loop)
     for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
         schedule = schedule.unroll(loop)

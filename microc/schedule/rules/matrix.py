@@ -28,12 +28,42 @@ class Tile:
     intrin: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The loops of a product: rows p, columns o, terms k. ``inside``: loops that run within a tile of rows, of groups of columns
+    that have rows of their own."""
+
+    p: str
+    inside: tuple[str, ...]
+    o: str
+    k: str
+
+    @property
+    def tile(self) -> str:
+        """The loop in which the rows of a tile are read."""
+        return self.inside[-1] if self.inside else f"{self.p}_0"
+
+
+def product_axes(schedule: Schedule) -> Axes:
+    """The loops of ``acc``; whatever is around p in a product that is not grouped stays there."""
+    *around, p, o, k = schedule.loops_of("acc")
+    if is_noted(schedule, "grouped"):
+        return Axes(around[-1], (p,), o, k)
+    return Axes(o, (), p, k) if is_noted(schedule, "channels_first") else Axes(p, (), o, k)
+
+
+def is_noted(schedule: Schedule, what: str) -> bool:
+    """Whether ``acc`` says of itself: ``grouped``, a sum over k for pixels p, groups, and channels o of a group;
+    ``channels_first``: for channels o, and pixels p."""
+    return schedule.has("acc") and what in dict(find_block(schedule.func.body, "acc").annotations)
+
+
 def is_matrix(schedule: Schedule) -> bool:
-    """Whether ``acc`` is a sum over k for pixels p and channels o."""
+    """Whether ``acc`` is a sum over k for pixels p and channels o, of one group or of several."""
     if not schedule.has("acc"):
         return False
     kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
-    return kinds == ["space", "space", "reduce"]
+    return kinds == ["space", "space", "reduce"] or is_noted(schedule, "grouped")
 
 
 def is_batched_matrix(schedule: Schedule) -> bool:
@@ -82,16 +112,17 @@ def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -
     """
     schedule = inline_elementwise(schedule)
     acc = find_block(schedule.func.body, "acc")
-    p, o, k = schedule.loops_of("acc")[-3:]
+    axes = product_axes(schedule)
+    p, o, k = axes.p, axes.o, axes.k
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
     dtypes = operand_dtypes(schedule) if words else ()
     tile = choose_tile(rows, columns, depth, dtypes, store.buffer.dtype, target)
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
+    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     if tile.intrin:
         schedule = schedule.tensorize(f"{k}_2", tile.intrin)
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(store.buffer.name, "register")
-    return finish_tile(schedule, (p, o, k), target)
+    return finish_tile(schedule, (p, o, k), axes.tile, target)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from microc.schedule.pairing import can_pair
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
+from microc.schedule.rules.matrix import Axes, product_axes
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -71,7 +72,8 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
-    p, o, k = schedule.loops_of("acc")
+    axes = product_axes(schedule)
+    p, o, k = axes.p, axes.o, axes.k
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     if rows == 1 and found.data.dtype != "int16" and not schedule.has("patch"):
         return _one_row(schedule, found, columns, depth)
@@ -81,7 +83,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
         patch = f"{found.data.name}_workspace"
     pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
     schedule = _tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
-    schedule = schedule.compute_at(patch, f"{p}_0")
+    schedule = schedule.compute_at(patch, axes.tile)
     if found.data.dtype != "int16":
         schedule = schedule.set_dtype(patch, "int16")
     schedule = copy_words(schedule, patch, target)
@@ -92,7 +94,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_1", f"{k}_0", "int16")
     else:
         schedule = _crossed(schedule, found.weight.name).tensorize(f"{k}_2", "dot4_int16_crossed_int8")
-    return _unrolled(schedule, p, o, k)
+    return _unrolled(schedule, axes)
 
 
 def _crossed(schedule: Schedule, weight: str) -> Schedule:
@@ -102,7 +104,8 @@ def _crossed(schedule: Schedule, weight: str) -> Schedule:
 
 def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> Schedule:
     """A vector times a matrix: several outputs share the widened activations."""
-    p, o, k = schedule.loops_of("acc")
+    axes = product_axes(schedule)
+    o, k = axes.o, axes.k
     wide = next(n for n in (*ROW_WIDTHS, 1) if columns % n == 0 or n == 1)
     if can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH:
         schedule = _tiled(schedule, found, (1, (wide // 2, 2)), depth)
@@ -110,24 +113,26 @@ def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> S
     else:
         schedule = _tiled(schedule, found, (1, (wide,)), depth)
         schedule = schedule.tensorize(f"{k}_2", f"dot4_{found.data.dtype}_int8")
-    return _unrolled(schedule, p, o, k)
+    return _unrolled(schedule, axes)
 
 
 def _tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]], depth: int) -> Schedule:
     """The loops p, o, k around a tile, and the elementwise end after it."""
-    p, o, k = schedule.loops_of("acc")
+    axes = product_axes(schedule)
+    p, o, k = axes.p, axes.o, axes.k
     unroll = next(n for n in (4, 3, 2, 1) if (depth // STEP) % n == 0)
     schedule = schedule.split(p, (None, tile[0])).split(o, (None, *tile[1])).split(k, (None, unroll, STEP))
     inner = [f"{o}_{n + 1}" for n in range(len(tile[1]))]
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
+    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     return schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
 
 
-def _unrolled(schedule: Schedule, p: str, o: str, k: str) -> Schedule:
+def _unrolled(schedule: Schedule, axes: Axes) -> Schedule:
     """Scalars for every sum."""
+    kept = (f"{axes.p}_0", *axes.inside, f"{axes.o}_0", f"{axes.k}_0")
     for block in ("acc_init", "acc", "out"):
         for loop in schedule.loops_of(block):
-            if loop not in (f"{p}_0", f"{o}_0", f"{k}_0"):
+            if loop not in kept:
                 schedule = schedule.unroll(loop)
     return schedule

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import finish_tile, inline_elementwise
+from microc.schedule.rules.matrix import product_axes
 from microc.schedule.rules.matrix_dsp import operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -43,14 +44,15 @@ def schedule_matrix_float(schedule: Schedule, target: Target) -> Schedule:
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
-    p, o, k = schedule.loops_of("acc")[-3:]
+    axes = product_axes(schedule)
+    p, o, k = axes.p, axes.o, axes.k
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     tall, wide = choose_tile(rows, columns)
     unroll = next(n for n in UNROLL if depth % n == 0)
     if found.weight.scope == "const" and len(found.weight.shape) == 2 and columns % wide == 0:
         schedule = schedule.transform_layout(found.weight.name, ((None, wide), (None,)), (0, 2, 1))
     schedule = schedule.split(p, (None, tall)).split(o, (None, wide)).split(k, (None, unroll))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1")
+    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
-    return finish_tile(schedule, (p, o, k), target)
+    return finish_tile(schedule, (p, o, k), axes.tile, target)

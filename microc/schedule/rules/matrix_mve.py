@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, split_runs
+from microc.schedule.rules.matrix import product_axes
 from microc.schedule.rules.matrix_dsp import Operands, operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -37,14 +38,15 @@ def schedule_matrix_mve(schedule: Schedule) -> Schedule:
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
-    p, o, k = schedule.loops_of("acc")
+    axes = product_axes(schedule)
+    p, o, k = axes.p, axes.o, axes.k
     rows, columns = loop_extent(schedule.func, p), loop_extent(schedule.func, o)
     tall = min(rows, TALL if found.data.dtype == found.weight.dtype == "int8" else WIDE)
     wide = min(columns, WIDE if tall > 1 else ROW)
     schedule, patch = _patch(schedule, found, rows)
     stretch, wide = _stretch(columns, wide, STRETCH if tall > 1 else LONG)
     schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1", k)
+    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{p}_1", f"{o}_1", k)
     apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
     if apart:
         schedule = schedule.decompose_reduction("acc", f"{p}_1")
@@ -55,7 +57,7 @@ def schedule_matrix_mve(schedule: Schedule) -> Schedule:
     for loop in (f"{p}_1", f"{o}_1_1", k):
         schedule = schedule.annotate(loop, "product", 1)
     if patch:
-        schedule = copy_lanes(schedule.compute_at(patch, f"{p}_0"), patch)
+        schedule = copy_lanes(schedule.compute_at(patch, axes.tile), patch)
     for row, column in (schedule.loops_of(block)[-2:] for block in (("acc_init", "out") if apart else ("out",))):
         schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
     return schedule if apart else schedule.annotate(schedule.loops_of("acc_init")[-1], "product", 1)

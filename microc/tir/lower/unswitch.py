@@ -1,7 +1,7 @@
 """Conditions leave the loops that they do not depend on.
 
 ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column, and inner
-loops that copy or fill. A choice that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes two loops.
+loops that copy or fill. A choice that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from microc.tir import ir
 from microc.tir.affine import linear, simplify, simplify_stmt
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt
 
+FAR = 1 << 31
 LONG = 4
 """Runs of at least this many elements are worth a version of their own without guards."""
 
@@ -43,19 +44,41 @@ def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
 
 
 def _divided(loop: ir.For) -> ir.Stmt | None:
-    """The loop in two where its counter alone chooses between two things to copy, or to copy and to fill with."""
+    """The loop in parts where its counter alone says from where to where there is something to copy, and what else is stored."""
     match loop.body:
-        case ir.Store(buffer, indices, ir.Select(ir.Bin("lt", ir.Var() as var, ir.Const(int() as limit)), a, b)):
-            extent = ir.int_value(loop.extent)
-            if var != loop.var or extent is None or not 0 < limit < extent or not (_moves(a) and _moves(b)):
-                return None
+        case ir.Store(buffer, indices, ir.Select(condition, a, b)) if _moves(a) and _moves(b):
+            pass
         case _:
             return None
-    second = ir.Var(f"{var.name}_from_{limit}", var.dtype)
-    rest = substitute_stmt(ir.Store(buffer, indices, b), {var: second + limit})
-    tail = replace(loop, var=second, extent=ir.const(extent - limit, "int32"), body=simplify_stmt(rest))
-    head = replace(loop, extent=ir.const(limit, "int32"), body=ir.Store(buffer, indices, a))
-    return ir.seq(head, unswitch_loops(tail))
+    extent, terms = ir.int_value(loop.extent), _conjuncts(condition)
+    ranges = {term: found for term in terms if (found := _range(term, loop.var)) is not None}
+    if extent is None or not ranges:
+        return None
+    start = min(max(0, *(low for low, _ in ranges.values())), extent)
+    stop = max(start, min(extent, *(high for _, high in ranges.values())))
+    rest = ir.all_of(t for t in terms if t not in ranges)
+    inside = a if rest is None else ir.select(rest, a, b)
+    parts = []
+    for first, last, value in ((0, start, b), (start, stop, inside), (stop, extent, b)):
+        if first < last:
+            var = ir.Var(f"{loop.var.name}_from_{first}", loop.var.dtype) if first else loop.var
+            store = substitute_stmt(ir.Store(buffer, indices, value), {loop.var: var + first} if first else {})
+            part = replace(loop, var=var, extent=ir.const(last - first, "int32"), body=simplify_stmt(store))
+            parts.append(_unswitch(part))
+    return ir.seq(*parts)
+
+
+def _range(condition: ir.Expr, var: ir.Var) -> tuple[int, int] | None:
+    """From where to where a condition on nothing but ``var`` holds."""
+    if not _monotone(condition, var):
+        return None
+    assert isinstance(condition, ir.Bin)
+    small, large = (condition.a, condition.b) if condition.op in ("lt", "le") else (condition.b, condition.a)
+    terms, offset = linear(small - large)
+    slack = offset - (condition.op in ("le", "ge"))  # factor * var + slack < 0
+    if set(terms) != {var} or abs(terms[var]) != 1:
+        return None
+    return (-FAR, -slack) if terms[var] == 1 else (slack + 1, FAR)
 
 
 def _moves(value: ir.Expr) -> bool:
@@ -63,6 +86,8 @@ def _moves(value: ir.Expr) -> bool:
     match value:
         case ir.Select(_, a, b):
             return _moves(a) and _moves(b)
+        case ir.Cast(_, inner):
+            return _moves(inner)
         case _:
             return isinstance(value, (ir.Load, ir.Const))
 
