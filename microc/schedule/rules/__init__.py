@@ -50,6 +50,8 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
+    if target.has("vcvtr"):
+        schedule = schedule.select_conversion()
     return schedule.select_saturation() if target.has("sat") else schedule
 
 
