@@ -169,6 +169,7 @@ FAMILIES = (
     "inverse_root",
     "log_softmax",
     "lookup",
+    "matmul",
     "noise",
     "normalize",
     "places",

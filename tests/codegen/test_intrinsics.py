@@ -80,6 +80,8 @@ def operands(name: str) -> tuple[Array, ...]:
         found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
     if name == "product_2_30":  # a sum within 20 bits
         found = [found[0] >> 11, np.abs(found[1] // 2 * 2 + 1)]
+    if name.startswith("widen_less"):  # differences within 16 bits
+        found[-1] = (((found[-1] % 511 - 255) & 0xFFFF).astype(np.uint32) * np.uint32(0x10001)).view(np.int32)
     if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)

@@ -20,6 +20,7 @@ from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_floa
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
+from microc.schedule.rules.matrix_rows import is_rows, schedule_matrix_rows
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -59,6 +60,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
     """What the rules make that suit an operator on a core. Loops without a turn have nothing to tile."""
     if start.has("acc") and any(i.extent == 0 for i in find_block(start.func.body, "acc").iters):
         return (schedule_generic(start, target).named("generic"),)
+    if is_rows(start):
+        return (schedule_matrix_rows(start, target).named("matrix rows"),)
     if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):

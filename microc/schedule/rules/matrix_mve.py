@@ -33,11 +33,11 @@ def suits_mve(schedule: Schedule, target: Target) -> bool:
 
 
 def schedule_matrix_mve(schedule: Schedule) -> Schedule:
-    """Loops p, o over tiles, then stretches of channels; inside products over all of k."""
+    """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
-    p, o, k = schedule.loops_of("acc")
+    p, o, k = schedule.loops_of("acc")[-3:]
     rows, columns = loop_extent(schedule.func, p), loop_extent(schedule.func, o)
     tall = min(rows, TALL if found.data.dtype == found.weight.dtype == "int8" else WIDE)
     wide = min(columns, WIDE if tall > 1 else ROW)

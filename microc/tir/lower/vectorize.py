@@ -1,9 +1,9 @@
 """``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
 
 Bytes are moved by the intrinsics ``load_<t>x4`` and ``store_<t>x4`` (``t`` is ``i8`` or ``u8``); a schedule marks loops
-``vectorized`` where the core loads and stores unaligned words. Copies of bytes to 16-bit numbers (``widen_<t>x4``) are for
-cores with DSP instructions; their destination must lie at whole words. Elements that are words already are moved four at a time,
-wherever they lie.
+``vectorized`` where the core loads and stores unaligned words. Copies of bytes to 16-bit numbers (``widen_<t>x4``, less a number
+``widen_less_<t>x4``) are for cores with DSP instructions; their destination must lie at whole words. Elements that are words
+already are moved four at a time, wherever they lie.
 """
 
 from __future__ import annotations
@@ -89,14 +89,38 @@ def _moved(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
             return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, source), "int32"))
         case ir.Const(int() as value) if store.buffer.dtype == "int16" and -128 <= value <= 127 and _aligned(target):
             return ir.Evaluate(ir.Call("widen_i8x4", (target, _repeated(value)), "int32"))
-        case ir.Cast("int16", ir.Load(buffer, indices)) if (
-            buffer.dtype in _TYPES and consecutive(indices, var) and _aligned(target)
-        ):
+        case ir.Cast("int16", value) if (found := _difference(value)) is not None and _aligned(target):
+            (buffer, indices), less = (found[0].buffer, found[0].indices), found[1]
+            if buffer.dtype not in _TYPES or not consecutive(indices, var):
+                return None
             kind = _TYPES[buffer.dtype]
             source = ir.Call(f"load_{kind}x4", (address(buffer, indices, at, LANES, writes=False),), "int32")
-            return ir.Evaluate(ir.Call(f"widen_{kind}x4", (target, source), "int32"))
+            if less == 0:
+                return ir.Evaluate(ir.Call(f"widen_{kind}x4", (target, source), "int32"))
+            return ir.Evaluate(ir.Call(f"widen_less_{kind}x4", (target, source, _twice(less)), "int32"))
         case _:
             return None
+
+
+def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
+    """The element of which a number within 9 bits is taken, and that number."""
+    match value:
+        case ir.Load():
+            return value, 0
+        case ir.Cast("int32", ir.Load() as load):
+            return load, 0
+        case ir.Bin("sub", ir.Cast("int32", ir.Load() as load), ir.Const(int() as less)) if abs(less) < 256:
+            return load, less
+        case ir.Bin("add", ir.Cast("int32", ir.Load() as load), ir.Const(int() as more)) if abs(more) < 256:
+            return load, -more
+        case _:
+            return None
+
+
+def _twice(value: int) -> ir.Expr:
+    """A word of two equal 16-bit numbers."""
+    packed = (value & 0xFFFF) * 0x10001
+    return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
 
 
 def _repeated(value: int) -> ir.Expr:
