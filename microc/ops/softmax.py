@@ -15,6 +15,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
+from microc.ops.softmax_scaled import QSOFTMAX_SCALED, fits, scaled_attrs, scaled_exponentials
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -96,7 +97,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     wanted = _RESULTS.get((source.dtype, result.dtype))
     last = _axis(node.attrs, source.shape) == len(source.shape) - 1
-    if node.attr("rounding") == "even" or not last or wanted is None:
+    if node.attr("rounding") == "even":
+        return _looked_up(node, graph) if last else through_float(node, graph)
+    if not last or wanted is None:
         return through_float(node, graph)
     if abs(scale_out - wanted[0]) > 0.001 * wanted[0] or zero_out != wanted[1]:
         return through_float(node, graph)
@@ -118,6 +121,21 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     return rewrite.legalized()
 
 
+def _looked_up(node: Node, graph: Graph) -> Legalized:
+    """Bytes to bytes by a table of exponentials; else through floats."""
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scale, _ = scalar_quant(node, graph, node.inputs[0])
+    out_scale, zero = scalar_quant(node, graph, node.outputs[0])
+    narrow = all(dtypes.is_integer(kind.dtype) and dtypes.nbytes(kind.dtype) == 1 for kind in (source, result))
+    if not narrow or not fits(out_scale, source.shape[-1]):
+        return through_float(node, graph)
+    rewrite = Rewrite(node, graph)
+    table = rewrite.constant("exp", scaled_exponentials(scale * float(node.attr("beta")), source.shape[-1]))
+    attrs = scaled_attrs(out_scale, zero, result.dtype)
+    rewrite.emit("qsoftmax_scaled", (node.inputs[0], table), node.outputs[0], attrs)
+    return rewrite.legalized()
+
+
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "softmax",
@@ -131,4 +149,5 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     QSOFTMAX,
     QSOFTMAX16,
+    QSOFTMAX_SCALED,
 )
