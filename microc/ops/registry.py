@@ -167,6 +167,7 @@ FAMILIES = (
     "grid_sample",
     "indexing",
     "inverse_root",
+    "layer_norm",
     "log_softmax",
     "lookup",
     "matmul",
