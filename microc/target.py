@@ -25,6 +25,7 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "mve", "unaligned", "mul64"})),
         "avr": ("avr", frozenset()),
+        "xtensa-lx7": ("xtensa", frozenset({"fpu", "mul64"})),
         "rv32imc": ("riscv", frozenset({"mul64"})),
         "rv32imac": ("riscv", frozenset({"mul64"})),
         "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64"})),

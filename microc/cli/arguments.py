@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from microc import __version__
-from microc.cli.board_options import device_options, source_options
+from microc.cli.board_options import device_options, input_options, source_options
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.errors import UsageError
@@ -36,6 +36,7 @@ class Arguments(argparse.Namespace):
     output: Path | None
     outputs: list[Path]
     inputs: list[Path]
+    pixels: list[float] | None
     board: str
     name: str
     input_shape: list[tuple[str, tuple[int, ...]]]
@@ -221,12 +222,10 @@ def _project_commands(add: Adder) -> None:
         "firmware --input x.npy --output y.npy",
         "model.tflite --board mps2-an386 --input x.npy",
         "firmware --input x.npy --port /dev/ttyACM0",
+        "firmware --input cat.png",
     )
     source_options(command)
-    command.add_argument(
-        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="an input array; once for each input, in the graph's order",
-    )  # fmt: skip
+    input_options(command, "an array or a picture; once for each input, in the graph's order")
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
         help="where to save an output; once for each output",

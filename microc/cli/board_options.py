@@ -21,6 +21,18 @@ def source_options(
     compile_options(command)
 
 
+def input_options(command: ArgumentParser, meaning: str) -> None:
+    """One set of inputs, as arrays or pictures."""
+    command.add_argument(
+        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy|PICTURE", help=meaning
+    )
+    command.add_argument(
+        "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"),
+        help="the reals that pixels of 0 and 255 of a picture stand for (default: inputs of 8 bits take pixels in order, "
+        "others take 0 to 1)",
+    )  # fmt: skip
+
+
 def device_options(command: ArgumentParser) -> None:
     """Port, rates, patience."""
     group = command.add_argument_group("the board's line")

@@ -50,6 +50,7 @@ def boards(arguments: Arguments) -> show.Answer:
             (r.kind.replace("ram", "RAM"), f"{r.name}: {show.count(r.size)} bytes at {r.origin:#010x}")
             for r in board.regions
         ),
+        *((("project of", board.raw["framework"]["name"]),) if "framework" in board.raw else ()),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
         ("tried", _TRIED[data["tried"]]),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
@@ -63,6 +64,7 @@ _TRIED: Mapping[str, str] = MappingProxyType(
         "runs": "runs as a process in the tests",
         "booted": "boots under emulation in the tests, and agrees with the host bit by bit",
         "built": "builds in the tests; we have not run it on hardware",
+        "unbuilt": "its framework has not built it here; its code is compiled and run against stand-ins in the tests",
         "yours": "a file of your own",
     }
 )
@@ -76,6 +78,8 @@ def _tried(board: Board) -> str:
         return "yours"
     if board.target.isa == "host":
         return "runs"
+    if "framework" in board.raw:
+        return "unbuilt"
     return "booted" if "emulator" in board.raw else "built"
 
 

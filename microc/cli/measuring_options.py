@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from microc.cli import values
-from microc.cli.board_options import source_options
+from microc.cli.board_options import input_options, source_options
 
 Adder = Callable[..., ArgumentParser]
 
@@ -28,10 +28,7 @@ def _profile(add: Adder) -> None:
         "model.tflite --board mps2-an386 --trace trace.json",
     )
     source_options(command)
-    command.add_argument(
-        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="use this array instead of random ones; once for each input",
-    )  # fmt: skip
+    input_options(command, "use this array or picture instead of random numbers; once for each input")
     command.add_argument(
         "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
     )
@@ -67,6 +64,7 @@ def _verify(add: Adder) -> None:
         "firmware --input x.npy --port /dev/ttyACM0",
         "firmware --data test.npz --labels labels",
         "firmware --data test.csv --labels class --expected outputs.npz",
+        "firmware --data photos --pixels -1 1",
     )
     source_options(command)
     command.add_argument(
@@ -77,15 +75,12 @@ def _verify(add: Adder) -> None:
         "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
         help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
     )  # fmt: skip
-    command.add_argument(
-        "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="use this array instead of random ones; once for each input",
-    )  # fmt: skip
+    input_options(command, "use this array or picture instead of random numbers; once for each input")
     group = command.add_argument_group("data of your own, all of which the board is given")
     group.add_argument(
         "--data", type=Path, metavar="PATH",
         help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
-        "a folder of .npy files, perhaps in folders by class",
+        "a folder of .npy files or pictures, perhaps in folders by class",
     )  # fmt: skip
     group.add_argument(
         "--labels", default="", metavar="NAME|FILE",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.session import Device
 
     with opened_project(arguments) as project:
-        arrays = load_inputs(arguments.inputs, project)
+        arrays = load_inputs(arguments, project)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
@@ -133,12 +134,22 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         yield project
 
 
-def load_inputs(paths: list[Path], project: Project) -> list[Array]:
-    """The arrays of .npy files, checked against the network's inputs before anything runs."""
+def load_inputs(arguments: Arguments, project: Project) -> list[Array]:
+    """The arrays of .npy files and pictures, checked against the network's inputs before anything runs."""
+    from microc.driver.pictures import Reader, is_picture
     from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
-    return RunShapes(project.manifest).fitting(tensors, [load_array(path) for path in paths])
+    arrays = []
+    for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
+        picture = tensor is not None and is_picture(path)
+        arrays.append(Reader(tensor, pixels(arguments)).read(path) if picture else load_array(path))
+    return RunShapes(project.manifest).fitting(tensors, arrays)
+
+
+def pixels(arguments: Arguments) -> tuple[float, float] | None:
+    """The reals that pixels of 0 and of 255 stand for, where ``--pixels`` says so."""
+    return None if arguments.pixels is None else (arguments.pixels[0], arguments.pixels[1])
 
 
 def load_array(path: Path) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import line, load_inputs, opened_project, progress
+from microc.cli.session import line, load_inputs, opened_project, pixels, progress
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def verify(arguments: Arguments) -> show.Answer:
     _check(arguments)
     with opened_project(arguments) as project:
         samples = _samples(arguments, project)
-        given = [load_inputs(arguments.inputs, project)] if arguments.inputs else []
+        given = [load_inputs(arguments, project)] if arguments.inputs else []
         library = host_library(project)
         with Device(project, **line(arguments)) as device:
             data, text = _compared(arguments, device, library, given, samples)
@@ -57,7 +57,7 @@ def _samples(arguments: Arguments, project: Project) -> Samples | None:
     if arguments.data is None:
         return None
     inputs, outputs = ([project.tensors[name] for name in project.manifest[kind]] for kind in ("inputs", "outputs"))
-    return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected)
+    return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected, pixels(arguments))
 
 
 def _compared(

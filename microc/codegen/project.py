@@ -35,6 +35,9 @@ OPTIMISATION = {
     ("riscv", "speed"): "-O2",
     ("riscv", "balanced"): "-O2",
     ("riscv", "size"): "-Os",
+    ("xtensa", "speed"): "-O2",
+    ("xtensa", "balanced"): "-O2",
+    ("xtensa", "size"): "-Os",
 }
 """Compiler options for the network by instruction set and goal. gcc's first scheduling pass moves all loads of a register tile
 to its front, and its last pass over loops moves addresses out of them, where both spill: without the former kernels take up to
@@ -47,7 +50,7 @@ THUMB1 = " -fira-algorithm=priority -fno-tree-ter"
 RUNTIME_OPTIMISATION = "-Os"
 """Compiler options for all that is not the network."""
 
-RESERVED = frozenset({"board", "runtime", "build", "firmware", "m"})
+RESERVED = frozenset({"board", "runtime", "build", "firmware", "main", "m"})
 """Folders and targets of a project, which no network of several may be called after."""
 RUNTIME = (
     "SPEC.md",
@@ -82,10 +85,20 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
+class Framework:
+    """A vendor's framework that builds a project: its chip, the stack of the task that serves, and lines of its configuration."""
+
+    name: str
+    target: str
+    stack_bytes: int
+    settings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ProjectContext:
     """What the Makefile, CMakeLists.txt, README and main.c of a project show: the networks, and how their board is built for.
 
-    ``shared_arena``: bytes of the arena that several networks share, 0 if none do.
+    ``shared_arena``: bytes of the arena that several networks share, 0 if none do. ``framework``: absent where make builds.
     """
 
     title: str
@@ -102,6 +115,7 @@ class ProjectContext:
     optimisation: str
     runtime_optimisation: str
     has_linker_script: bool
+    framework: Framework | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +226,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         files.update({network.folder + name: text for name, text in own.items()})
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
+    files.update(_framework_files(context))
     protocol = modules[0].options["protocol"]
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
     files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + _buffers(board)
@@ -225,6 +240,15 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
     return files
+
+
+def _framework_files(context: ProjectContext) -> dict[str, str]:
+    """What the framework's tool reads; a Makefile among it calls that."""
+    if context.framework is None:
+        return {}
+    root = paths.templates() / "framework" / context.framework.name
+    found = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.j2"))
+    return {name.removesuffix(".j2"): render(f"framework/{context.framework.name}/{name}", context) for name in found}
 
 
 def shared_arena(modules: Sequence[Module]) -> int:
@@ -263,6 +287,10 @@ def _project_context(
     networks: tuple[Network, ...], shared: int, board: Board, options: Mapping[str, str]
 ) -> ProjectContext:
     build = board.raw["build"]
+    own = board.raw.get("framework")
+    framework = own and Framework(
+        own["name"], own["target"], board.raw["link"]["stack_bytes"], tuple(own.get("settings", ()))
+    )
     names = [n.model.name for n in networks]
     return ProjectContext(
         title=" and ".join(names),
@@ -278,7 +306,8 @@ def _project_context(
         sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
         optimisation=optimisation(board.target, options["optimize"]),
         runtime_optimisation=RUNTIME_OPTIMISATION,
-        has_linker_script=bool(board.regions) and board.target.isa != "avr",  # avr-gcc brings its own
+        has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own
+        framework=framework,
     )
 
 

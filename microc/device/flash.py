@@ -72,7 +72,7 @@ def _flash_hardware(
 
 def _files(chosen: Runner, board: Board, elf: Path, port: str) -> dict[str, str]:
     """What the placeholders stand for; those that only a run can know stay as they are."""
-    values = {"elf": str(elf), "commands": str(elf.with_suffix(".jlink"))}
+    values = {"elf": str(elf), "folder": str(elf.parent), "commands": str(elf.with_suffix(".jlink"))}
     values |= {suffix: str(elf.with_suffix(f".{suffix}")) for suffix in FORMATS}
     start = next((region.origin for region in board.regions if region.kind == "flash"), 0)
     values["base"] = f"{start:#x}"

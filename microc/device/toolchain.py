@@ -70,8 +70,8 @@ class Sizes:
     symbols: tuple[Symbol, ...]
 
 
-def require(program: str) -> str:
-    """The path of a program. :class:`ToolError` with the way to install it when it is missing."""
+def require(program: str, install: str = "") -> str:
+    """The path of a program. :class:`ToolError` with the way to install it (``install`` if given) when it is missing."""
     found = shutil.which(program)
     if found is None:
         package = PACKAGES.get(program)
@@ -80,7 +80,7 @@ def require(program: str) -> str:
             if package
             else f"install {program} and put it on PATH"
         )
-        raise ToolError(f"{program} is not on PATH", hint=hint)
+        raise ToolError(f"{program} is not on PATH", hint=install or hint)
     return found
 
 

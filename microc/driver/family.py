@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from microc.driver.averages import with_open_averages
 from microc.driver.instance import instance
 from microc.errors import MicrocError, UsageError
 from microc.graph.ir import Graph, Node
@@ -94,15 +95,16 @@ class _Reader:
         largest = self.graph(maxima)
         self.known[maxima] = largest
         points = self.points(largest)
-        graphs = tuple(g for g in map(self.asked, points) if g is not None)
+        graphs = [g for g in map(self.asked, points) if g is not None]
         for point, graph in zip(points, graphs, strict=True):
             self.agree(largest, maxima, graph, point)
+        largest, *graphs = with_open_averages((largest, *graphs))
         extents, fitter = self.rules(points, graphs)
         shapes = {name: rules for name, rules in extents.items() if any(not isinstance(e, ir.Const) for e in rules)}
         self.check(shapes, largest, maxima)
         sizes, starts = self.smallest(shapes, largest, maxima)
         small = tuple((at, instance(graphs, largest, fitter, self.scalars(at))) for at in starts)
-        return Family(sizes, points, graphs, largest, small, shapes, fitter)
+        return Family(sizes, points, tuple(graphs), largest, small, shapes, fitter)
 
     def scalars(self, point: Point) -> dict[str, int]:
         """Sizes by scalar."""
@@ -187,7 +189,7 @@ class _Reader:
     # ------------------------------------------------------------ rules
 
     def rules(
-        self, points: tuple[Point, ...], graphs: tuple[Graph, ...]
+        self, points: tuple[Point, ...], graphs: Sequence[Graph]
     ) -> tuple[dict[str, tuple[ir.Expr, ...]], Fitter]:
         """The shape of every value as expressions, and a fitter over the extents that they are made of."""
         extents = [Extent(size.scalar, tuple(p[k] for p in points)) for k, size in enumerate(self.sizes)]

@@ -100,8 +100,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def build(project: Project) -> BuildResult:
     """Run make. FitError with the numbers when the linker runs out of memory, ToolError when anything else fails."""
-    compiler = project.board.raw["build"]["prefix"]
-    if compiler:
+    framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
+    if framework:
+        require(framework["tool"], framework["install"])
+    elif compiler:
         require(f"{compiler}gcc")
     try:
         run_make(project.folder)

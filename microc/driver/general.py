@@ -70,7 +70,7 @@ class GeneralMaker(Maker):
 
     def __init__(self, family: Family, target: Target, goal: Goal) -> None:
         super().__init__(family.largest, target, goal)
-        self.family = family
+        self.family, self.sizes = family, family.sizes
         every = (*family.graphs, family.largest, *(graph for _, graph in family.small))
         self.every = every
         self.groups = {id(g): {nodes[-1].outputs: nodes for nodes in groups_of(g)} for g in every}

@@ -71,6 +71,7 @@ def build_module(
         state=tuple(builder.name_of(n) for n in graph.state),
         views=tuple(builder.views),
         source=source,
+        sizes=builder.make.sizes,
         options={"optimize": goal.name, "isa": target.isa},
     )
     _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})

@@ -8,6 +8,7 @@ from microc import te
 from microc.driver.control import LoweredControl, lower_control
 from microc.driver.kernel import alias_of, schedule_group
 from microc.graph.ir import Graph, Node
+from microc.module import Size
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice
@@ -18,6 +19,9 @@ from microc.tir.lower import lower
 
 class Maker:
     """Makes the functions of a graph."""
+
+    sizes: tuple[Size, ...] = ()
+    """Sizes that are told when the network runs."""
 
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal

@@ -67,7 +67,8 @@ def _layers() -> Iterator[Row]:
 def _own() -> Iterator[Row]:
     for name, operator in registry().items():
         cases = tuple(operator.cases())
-        dtypes = _ordered(case.types[0].dtype for case in cases if case.types)
+        types = (case.types or operator.infer(case.attrs, ()) for case in cases)
+        dtypes = _ordered(kinds[0].dtype for kinds in types if kinds)
         yield Row("microc", name, dtypes, f"{_form(operator)}, {len(cases)} cases")
 
 

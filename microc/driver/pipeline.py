@@ -192,7 +192,7 @@ def _built(
     """The graph as kernels and calls, with what they cost."""
     if family is not None:
         module = build_module(graph, target, source, goal, progress, make=GeneralMaker(family, target, goal))
-        return estimated(replace(module, sizes=family.sizes), target)
+        return estimated(module, target)
     module = build_module(graph, target, source, goal, progress, streams)
     return estimated(merge_kernels(module) if goal.price else module, target)
 

@@ -43,7 +43,7 @@ class Layer:
     kwargs: Mapping[str, Any]
     spellings: Mapping[str, Spelling]
 
-    def refuse(self, what: str, hint: str = "") -> NoReturn:
+    def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
 
     @property
@@ -97,7 +97,7 @@ class Layer:
             return self.emit(op, (value,), attrs)
         composed = _COMPOSED.get(str(found))
         if composed is None:
-            self.refuse(f"the activation {found!r}")
+            self.refuse(f"the activation {found!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
         return composed(self, value)
 
 

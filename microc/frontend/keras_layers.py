@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -41,7 +42,7 @@ def _padding(
             pairs = [_same(*numbers) for numbers in zip(extents, kernel, strides, dilation, strict=True)]
             return (*(before for before, _ in pairs), *(after for _, after in pairs))
         case other:
-            layer.refuse(f"padding {other!r}")
+            layer.refuse(f"padding {other!r}", "use valid or same")
 
 
 def _as_image(layer: Layer, value: str) -> str:
@@ -204,16 +205,18 @@ def embedding(layer: Layer) -> str:
 
 
 def relu(layer: Layer) -> str:
+    """x above the threshold (>= 0), at most the maximum; below, its distance from the threshold times the slope."""
     slope, most = float(layer.config.get("negative_slope") or 0), layer.config.get("max_value")
-    if float(layer.config.get("threshold") or 0):
-        layer.refuse("a threshold")
-    if slope and most is not None:
-        layer.refuse("a slope and a maximum at once")
-    if slope:
-        return layer.emit("leaky_relu", (layer.x,), {"alpha": slope})
-    if most is None:
-        return layer.emit("relu", (layer.x,))
-    return layer.emit("clip", (layer.x,), {"minimum": 0.0, "maximum": float(most)})
+    threshold = float(layer.config.get("threshold") or 0)
+    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": math.inf if most is None else float(most)}
+    if not threshold and most is None:
+        return layer.emit("leaky_relu", (layer.x,), {"alpha": slope}) if slope else layer.emit("relu", (layer.x,))
+    if not threshold and not slope:
+        return layer.emit("clip", (layer.x,), bounds)
+    edge = layer.scalar(threshold)
+    below = layer.emit("mul", (layer.emit("sub", (layer.x, edge)), layer.scalar(slope)))
+    above = layer.x if most is None else layer.emit("clip", (layer.x,), bounds)
+    return layer.emit("where", (layer.emit("greater", (layer.x, edge)), above, below))
 
 
 def prelu(layer: Layer) -> str:
@@ -235,13 +238,13 @@ def time_distributed(layer: Layer) -> str:
     inner = layer.config["layer"]
     spelling = layer.spellings.get(inner["class_name"])
     if spelling is None:
-        layer.refuse(f"of {inner['class_name']}")
+        layer.refuse(f"of {inner['class_name']}", "`microc operators` lists the layers that are known")
     shape = layer.shape()
     rows = layer.reshape(layer.x, (shape[0] * shape[1], *shape[2:]))
     weights = layer.weights.inside("layer")
     made = spelling(replace(layer, code=inner["class_name"], config=inner["config"], operands=(rows,), weights=weights))
     if not isinstance(made, str):
-        layer.refuse("of a layer with several results")
+        layer.refuse("of a layer with several results", "give it one result")
     return layer.reshape(made, (*shape[:2], *layer.shape(made)[1:]))
 
 

@@ -90,7 +90,7 @@ def upsampling(layer: Layer) -> str:
     factors = layer.pair("size", count)
     how = layer.config.get("interpolation", "nearest")
     if how not in ("nearest", "bilinear"):
-        layer.refuse(f"interpolation {how!r}")
+        layer.refuse(f"interpolation {how!r}", "use nearest or bilinear")
     places, shares = [], []
     for extent, factor in zip(shape[1:-1], factors, strict=True):
         source = np.maximum((np.arange(extent * factor) + 0.5) / factor - 0.5, 0)

@@ -14,7 +14,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.frontend.keras_application import Layer, Spelling
 from microc.frontend.keras_file import Weights
-from microc.frontend.recurrent import State, exchanged, gate, over_time
+from microc.frontend.recurrent import Gates, State, exchanged, gate, over_time
 
 Cell = Callable[[Layer, str, State], State]
 """A step, written into the layer's graph, which is the loop's body."""
@@ -28,14 +28,11 @@ def recurrent(cell: Callable[[Mapping[str, Any], Weights], tuple[Array, Array, C
         if len(layer.operands) > 1 or layer.kwargs.get("initial_state") is not None:
             layer.refuse("a state from outside", "make the state an input and an output of the model")
         kernel, bias, step = cell(config, layer.weights.inside("cell"))
-        batch, length, width = layer.shape()
-        rows = layer.reshape(layer.x, (batch * length, width))
-        shares = layer.emit("dense", (rows, layer.constant("kernel", kernel.T), layer.constant("bias", bias)))
-        shares = exchanged(layer.write, layer.reshape(shares, (batch, length, kernel.shape[1])))
-        start = _start(layer, states, (batch, int(config["units"])))
+        start = _start(layer, states, (layer.shape()[0], int(config["units"])))
         made, state = over_time(
             layer.write,
-            shares,
+            exchanged(layer.write, layer.x),
+            Gates(kernel.T, bias),
             start,
             lambda body, share, old: step(replace(layer, write=body), share, old),
             backwards=bool(config.get("go_backwards")),
@@ -135,13 +132,13 @@ def bidirectional(layer: Layer) -> str:
     """The layer forwards and backwards, the results merged; the backward sequence is turned round."""
     merged = layer.config.get("merge_mode")
     if merged not in ("concat", "sum", "mul", "ave"):
-        layer.refuse(f"the merge {merged!r}")
+        layer.refuse(f"the merge {merged!r}", "use concat, sum, mul or ave")
     inner, results = layer.config["layer"], []
     for part, backwards in (("forward_layer", False), ("backward_layer", True)):
         config = {**inner["config"], "go_backwards": backwards, "return_state": False}
         spelling = SPELLINGS.get(inner["class_name"])
         if spelling is None:
-            layer.refuse(f"of {inner['class_name']}")
+            layer.refuse(f"of {inner['class_name']}", "wrap a SimpleRNN, a GRU or an LSTM")
         made = spelling(replace(layer, config=config, weights=layer.weights.inside(part)))
         value = made if isinstance(made, str) else made[0]
         if backwards and config.get("return_sequences"):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from microc.frontend.onnx_application import Application
+from microc.frontend.recurrent import gate
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph
 
@@ -142,8 +143,7 @@ class Step:
 
     def gate(self, value: str, k: int) -> str:
         """Gate ``k`` of sums of all gates side by side."""
-        units, (batch, _) = self.layer.units, self.body.shape(value)
-        return self("slice", value, begin=(0, k * units), end=(batch, (k + 1) * units), strides=(1, 1))
+        return gate(self.body, value, k, self.layer.units)
 
     def bend(self, k: int, value: str) -> str:
         """Function ``k`` of the clipped value."""

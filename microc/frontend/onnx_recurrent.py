@@ -1,6 +1,5 @@
 """Spellings of RNN, GRU and LSTM: a loop over time that carries the state.
 
-The data's products with the weights are made step by step, too, unless those of all steps take no more memory than the data.
 Source: ONNX RNN, GRU, LSTM.
 """
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from microc.frontend.onnx_application import Application, Spelling
 from microc.frontend.onnx_cells import CELLS, FUNCTIONS, Layer, Step, Weights, finished, functions
+from microc.frontend.recurrent import at_once
 from microc.graph.ir import Attr
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -126,11 +126,10 @@ def _cut(application: Application, bias: str, size: int, half: int) -> str:
 
 
 def _shares(application: Application, step: Step, data: str, weight: str, bias: str) -> str:
-    """The data's products with the weights in a step; those of all steps come before the loop where they need no more memory than
-    the data."""
+    """The data's products with the weights in a step."""
     steps, batch, depth = application.type(data).shape
     size = application.type(weight).shape[0]
-    if size > depth or steps == 1:
+    if not at_once(steps, size, depth):
         row = step("gather", step.bring(data), step.turn, axis=0)
         return step("dense", row, step.bring(weight), *((step.bring(bias),) if bias else ()))
     flat = application.reshaped(data, (steps * batch, depth))

@@ -1,41 +1,72 @@
-"""Layers that go through a sequence step by step, as readers write them: one loop, whatever the number of steps.
-
-The products with the data of all steps are made at once, before the loop; a step adds what the state contributes.
-"""
+"""Layers that go through a sequence step by step, as readers write them: one loop, whatever the number of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from microc.dtypes import Array
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr
 
 State = tuple[str, ...]
 Step = Callable[[GraphWriter, str, State], State]
-"""Writes a step into a body: the state after it, its row first, from the step's share of the data (N, C) and the state before."""
+"""Writes a step into a body: the state after it, its row first, from the step's share of the data (N, G) and the state before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What all gates take of rows: products with ``weight`` (G, C), and ``bias`` (G) where there is one."""
+
+    weight: Array
+    bias: Array | None = None
+
+    def of(self, write: GraphWriter, rows: str) -> str:
+        """(M, G) of rows (M, C)."""
+        operands = [write.new_constant("weight", self.weight)]
+        operands += [] if self.bias is None else [write.new_constant("bias", self.bias)]
+        return write.emit("dense", (rows, *operands))
+
+
+def at_once(steps: int, width: int, depth: int) -> bool:
+    """Whether the products (``width`` a step) of all steps are made before the loop: where they take no more memory than the data
+    (``depth`` a step)."""
+    return steps > 1 and width <= depth
 
 
 def over_time(
-    write: GraphWriter, shares: str, state: Sequence[str], step: Step, *, backwards: bool = False, rows: bool = True
+    write: GraphWriter,
+    data: str,
+    gates: Gates,
+    state: Sequence[str],
+    step: Step,
+    *,
+    backwards: bool = False,
+    rows: bool = True,
 ) -> tuple[str, State]:
-    """Run ``step`` on every one of ``shares`` (T, N, C), the last first if ``backwards``.
+    """Run ``step`` on what ``gates`` take of ``data`` (T, N, C) at every time, the last first if ``backwards``.
 
     The rows (T, N, U) in the order in which they are made (empty unless ``rows`` are wanted), and the last state.
     """
+    (count, batch, depth), width = write.shape(data), len(gates.weight)
+    early = at_once(count, width, depth)
+    if early:
+        flat = gates.of(write, write.reshape(data, (count * batch, depth)))
+        data = write.reshape(flat, (count, batch, width))
     body = GraphWriter(write.loc.file)
     body.at(write.loc.index, write.loc.name)
     moment = body.input("turn", (), "int32")
     old = tuple(body.input(f"state_{k}", write.shape(value)) for k, value in enumerate(state))
-    every = body.input("shares", write.shape(shares))
-    count = write.shape(shares)[0]
+    every = body.input("data", write.shape(data))
     if backwards:
         moment = body.emit("sub", (body.new_constant("last", np.array(count - 1, np.int32)), moment))
-    new = step(body, body.emit("gather", (every, moment), {"axis": 0}), old)
+    share = body.emit("gather", (every, moment), {"axis": 0})
+    new = step(body, share if early else gates.of(body, share), old)
     results = {f"next_{k}": value for k, value in enumerate(new)} | ({"row": new[0]} if rows else {})
     attrs: Mapping[str, Attr] = {"body": body.graph("step", results), "count": count, "carried": len(old)}
-    made = write.emit_all("loop", (*state, shares), attrs)
+    made = write.emit_all("loop", (*state, data), attrs)
     return made[len(old)] if rows else "", made[: len(old)]
 
 

@@ -152,7 +152,7 @@ def softmax(application: Application) -> None:
     if source != target and (source, target) != ("int8", "int16"):
         application.refuse(f"{source} input and {target} output", "one dtype, or int8 data and int16 probabilities")
     data = application.operand(0, source, symmetric=source == target)
-    axis = len(application.rank(data, 1, 2, 3, 4)) - 1
+    axis = len(application.rank(data, *range(1, 9))) - 1
     beta = fields.real("Beta") if application.operator.options.kind else 1.0
     if not beta > 0:
         application.broken(f"beta is {beta}")

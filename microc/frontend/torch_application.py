@@ -35,7 +35,7 @@ class Application:
     array: Callable[[Any], Array]
     name: str
 
-    def refuse(self, what: str, hint: str = "") -> NoReturn:
+    def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(f"{self.name}: {what}", where=self.write.where, hint=hint)
 
     def argument(self, name: str, default: Any = None) -> Any:
@@ -57,7 +57,7 @@ class Application:
         if isinstance(held, str):
             found = self.write.consts.get(held)
             if found is None:
-                self.refuse(f"{name} is not known when compiling")
+                self.refuse(f"{name} is not known when compiling", "make it a parameter or a buffer of the module")
             return found
         return self.array(held)
 
@@ -74,7 +74,7 @@ class Application:
         """A tensor argument, which must be there."""
         x = self.argument(name)
         if x is None:
-            self.refuse(f"{name} is missing")
+            self.refuse(f"{name} is missing", "export the program again with torch.export.export")
         return self.value(x)
 
     def shape(self, value: str) -> tuple[int, ...]:

@@ -143,7 +143,7 @@ class _Translation:
                 elif node.op == "output":
                     outputs = node.args[0]
                 else:
-                    self.refuse(f"a node of kind {node.op}")
+                    self.refuse(f"a node of kind {node.op}", "run program.run_decompositions() before saving it")
             except UnsupportedError as error:
                 self.lost.add(node)
                 refusals.append(error)
@@ -152,15 +152,18 @@ class _Translation:
         named = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
         return self.write.graph(self.file, named)
 
-    def refuse(self, what: str) -> NoReturn:
-        raise UnsupportedError(what, where=self.write.where)
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UnsupportedError(what, where=self.write.where, hint=hint)
 
     def placeholder(self, node: Any, spec: Any) -> Any:
         """An input's name, or the tensor that the program holds for it."""
         if spec.kind.name == "USER_INPUT":
             value = node.meta.get("val")
             if not hasattr(value, "shape"):
-                self.refuse(f"an input that is {type(value).__name__}, no tensor")
+                self.refuse(
+                    f"an input that is {type(value).__name__}, no tensor",
+                    "pass it as a tensor or keep it in the module",
+                )
             shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
             if -1 in shape:
                 raise ModelError(
@@ -169,13 +172,13 @@ class _Translation:
             return self.write.input(node.name, shape, self.dtype(value))
         held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
         if held is None:
-            self.refuse(f"{spec.target!r} is not in the program")
+            self.refuse(f"{spec.target!r} is not in the program", "save it with torch.export.save, which keeps weights")
         return held.detach()
 
     def dtype(self, tensor: Any) -> str:
         name = str(tensor.dtype).removeprefix("torch.")
         if not is_valid(name):
-            self.refuse(f"tensors of {name}")
+            self.refuse(f"tensors of {name}", "convert the module to float32 or to integers of at most 64 bits")
         return name
 
     def array(self, tensor: Any) -> Array:
@@ -189,7 +192,7 @@ class _Translation:
             return known
         if isinstance(known, self.torch.Tensor):
             return self.write.new_constant("constant", self.array(known))
-        return self.refuse(f"{type(known).__name__} where a tensor is wanted")
+        return self.refuse(f"{type(known).__name__} where a tensor is wanted", "let forward() return tensors")
 
     def call(self, node: Any) -> Any:
         """What a node gives: computed now, or written."""
@@ -208,14 +211,14 @@ class _Translation:
             return None
         spelling = SPELLINGS.get(name)
         if spelling is None:
-            self.refuse(f"the operator {target} is unknown to microc")
+            self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
         return spelling(application)
 
     def computed(self, node: Any, args: Any, kwargs: Any) -> Any:
         """A node whose operands are all known, by PyTorch."""
         made = node.meta.get("val")
         if hasattr(made, "numel") and made.numel() > _MOST_CONSTANT:
-            self.refuse(f"a constant of {made.numel()} elements")
+            self.refuse(f"a constant of {made.numel()} elements", "make it a buffer of the module")
         with self.torch.no_grad():
             return node.target(*args, **kwargs)
 

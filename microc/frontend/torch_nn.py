@@ -220,7 +220,7 @@ def _parameters(a: Application) -> tuple[tuple[float, ...], tuple[int, ...], int
         return (float(numbers[0]),), (int(numbers[1]),), None, dtype
     scales, zeros = a.constant("scales"), a.constant("zero_points")
     if scales is None:
-        a.refuse("scales that are missing")
+        a.refuse("scales that are missing", "export after convert_pt2e, with known scales")
     scale = tuple(float(np.float32(s)) for s in scales.tolist())
     zero = (0,) * len(scale) if zeros is None else tuple(int(z) for z in zeros.tolist())
     return scale, zero, int(a.argument("axis")), dtype

@@ -64,7 +64,7 @@ def index_put(a: Application) -> str:
     given = [axis for axis, place in enumerate(places) if place is not None]
     rank, first = len(a.shape(x)), given[0]
     if given != list(range(first, first + len(given))):
-        a.refuse("indices along axes that are not neighbours")
+        a.refuse("indices along axes that are not neighbours", "transpose the axes next to each other first")
     where = _stacked(a, [places[axis] for axis in given])
     front = (*given, *(axis for axis in range(rank) if axis not in given))
     extents, count = a.shape(where)[:-1], len(a.shape(where)) - 1

@@ -21,10 +21,10 @@ def pool(op: str) -> Spelling:
         strides = numbers(a.argument("stride") or kernel, rank)
         padding, dilation = (numbers(a.argument(n, d) or d, rank) for n, d in (("padding", 0), ("dilation", 1)))
         if a.argument("divisor_override") is not None:
-            a.refuse("a divisor of its own")
+            a.refuse("a divisor of its own", "leave divisor_override out and scale the result")
         shape, pair = a.shape(x), a.name.endswith("indices")
         if pair and any(user.args[1] == 1 for user in a.node.users):
-            a.refuse("the places of the largest elements")
+            a.refuse("the places of the largest elements", "pool with return_indices=False")
         wanted = a.result_shape(0 if pair else None)
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
         rows = zip(wanted[-rank:], strides, spans, shape[-rank:], padding, strict=True)

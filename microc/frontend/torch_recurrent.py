@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.dtypes import Array
-from microc.frontend.recurrent import State, Step, exchanged, gate, over_time
+from microc.frontend.recurrent import Gates, State, Step, exchanged, gate, over_time
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.writer import GraphWriter
 
@@ -18,7 +18,7 @@ Weights = Sequence[Array]
 """Of one direction: the data's matrix (G U, C) and the state's (G U, U), and their biases where there are some."""
 
 
-def recurrent(cell: Callable[[Weights], Step], states: int) -> Spelling:
+def recurrent(cell: Callable[[Gates], Step], states: int) -> Spelling:
     """Layers of ``cell``, whose state is ``states`` values."""
 
     def spell(a: Application) -> tuple[str, ...]:
@@ -39,7 +39,8 @@ def recurrent(cell: Callable[[Weights], Step], states: int) -> Spelling:
             for k in range(layer * directions, (layer + 1) * directions):
                 backwards = k % directions == 1
                 state = [_part(a, value, k) for value in initial]
-                made, ends = _direction(a.write, data, parts[k], state, cell(parts[k]), backwards)
+                gates, past = _gates(parts[k])
+                made, ends = over_time(a.write, data, gates, state, cell(past), backwards=backwards)
                 rows.append(a.emit("reverse", (made,), {"axes": (0,)}) if backwards else made)
                 last.append(ends)
             data = rows[0] if directions == 1 else a.emit("concat", rows, {"axis": 2})
@@ -53,7 +54,7 @@ def _parts(a: Application) -> list[Weights]:
     """The weights of every direction of every layer."""
     given = a.argument("params")
     if any(isinstance(x, str) and x not in a.write.consts for x in given):
-        a.refuse("weights that are not known when compiling")
+        a.refuse("weights that are not known when compiling", "make them parameters of the module")
     arrays = [a.write.consts[x] if isinstance(x, str) else a.array(x) for x in given]
     count = 4 if a.argument("has_biases") else 2
     return [arrays[k : k + count] for k in range(0, len(arrays), count)]
@@ -80,41 +81,29 @@ def _stacked(a: Application, values: Sequence[str]) -> str:
     return apart[0] if len(apart) == 1 else a.emit("concat", apart, {"axis": 0})
 
 
-def _direction(
-    write: GraphWriter, data: str, weights: Weights, state: Sequence[str], step: Step, backwards: bool
-) -> tuple[str, State]:
-    """One way through ``data`` (T, N, C)."""
-    length, batch, width = write.shape(data)
-    shares = _product(write, write.reshape(data, (length * batch, width)), weights, 0)
-    shares = write.reshape(shares, (length, batch, len(weights[0])))
-    return over_time(write, shares, state, step, backwards=backwards)
+def _gates(weights: Weights) -> tuple[Gates, Gates]:
+    """What they take of the data, and of the state."""
+    return Gates(weights[0], *weights[2:3]), Gates(weights[1], *weights[3:])
 
 
-def _product(write: GraphWriter, value: str, weights: Weights, which: int) -> str:
-    """The product with the data's matrix, or with the state's."""
-    operands = [write.new_constant("weight", weights[which])]
-    operands += [write.new_constant("bias", weights[2 + which])] if len(weights) > 2 else []
-    return write.emit("dense", (value, *operands))
-
-
-def plain(function: str) -> Callable[[Weights], Step]:
+def plain(function: str) -> Callable[[Gates], Step]:
     """h' = function(x W + h U)."""
 
-    def cell(weights: Weights) -> Step:
+    def cell(past: Gates) -> Step:
         def step(write: GraphWriter, share: str, state: State) -> State:
-            return (write.emit(function, (write.emit("add", (share, _product(write, state[0], weights, 1))),)),)
+            return (write.emit(function, (write.emit("add", (share, past.of(write, state[0]))),)),)
 
         return step
 
     return cell
 
 
-def lstm(weights: Weights) -> Step:
+def lstm(past: Gates) -> Step:
     """c' = f c + i g, h' = o tanh(c')."""
 
     def step(write: GraphWriter, share: str, state: State) -> State:
-        units, emit = weights[1].shape[1], write.emit
-        total = emit("add", (share, _product(write, state[0], weights, 1)))
+        units, emit = past.weight.shape[1], write.emit
+        total = emit("add", (share, past.of(write, state[0])))
         i, f, o = (emit("sigmoid", (gate(write, total, k, units),)) for k in (0, 1, 3))
         fresh = emit("mul", (i, emit("tanh", (gate(write, total, 2, units),))))
         cell = emit("add", (emit("mul", (f, state[1])), fresh))
@@ -123,16 +112,16 @@ def lstm(weights: Weights) -> Step:
     return step
 
 
-def gru(weights: Weights) -> Step:
+def gru(past: Gates) -> Step:
     """n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
 
     def step(write: GraphWriter, share: str, state: State) -> State:
-        units, emit = weights[1].shape[1], write.emit
-        past = _product(write, state[0], weights, 1)
+        units, emit = past.weight.shape[1], write.emit
+        sums = past.of(write, state[0])
         r, z = (
-            emit("sigmoid", (emit("add", (gate(write, share, k, units), gate(write, past, k, units))),)) for k in (0, 1)
+            emit("sigmoid", (emit("add", (gate(write, share, k, units), gate(write, sums, k, units))),)) for k in (0, 1)
         )
-        remembered = emit("mul", (r, gate(write, past, 2, units)))
+        remembered = emit("mul", (r, gate(write, sums, 2, units)))
         fresh = emit("tanh", (emit("add", (gate(write, share, 2, units), remembered)),))
         rest = emit("mul", (emit("sub", (write.scalar(1.0), z)), fresh))
         return (emit("add", (rest, emit("mul", (z, state[0])))),)

@@ -49,7 +49,8 @@ def wanted_edges(definition: OpDef) -> dict[str, Case]:
     """The edges that an operator has by the dtypes of its cases, each with the largest case that can show it."""
     wanted: dict[str, Case] = {}
     for case in definition.cases():
-        wanted.setdefault(EMPTY, case)
+        if case.types:
+            wanted.setdefault(EMPTY, case)
         for kind in _varying(case):
             for edge in _edges_of_dtype(kind.dtype):
                 if edge not in wanted or kind.size > max(t.size for t in wanted[edge].types):

@@ -115,5 +115,6 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases,
         operand_names=("a", "b", "reciprocals", "bits"),
         whole=(2, 3),
+        repeats=True,
     ),
 )

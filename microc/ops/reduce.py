@@ -3,6 +3,7 @@
 Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
 rounds to zero; what overflows wraps around, as in numpy. ``max`` and ``min`` pass over NaN, as TFLite's do. Quantised sums and
 means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with ``even``.
+What the multiplier of a mean is made of stays there as ``average``, for means over as many elements as a run has.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.functions import compute_dtype
+from microc.ops.mean_scale import mean_multiplier, mean_scale
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.requantization import Requantization, emit_requantize
 from microc.ops.surface import through_float
 from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir
@@ -194,26 +195,20 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": ""}
     rewrite.emit("sum", node.inputs, total, {**attrs, "offset": -zero_in * count, "out_dtype": "int32"})
     low, high = dtypes.int_range(result.dtype)
-    rounding = str(node.attr("rounding"))
-    if rounding == "even":
-        scale = np.float32(scale_in) / (np.float32(scale_out) * np.float32(count if node.op == "mean" else 1))
-        parameters = Requantization((float(scale),), zero_out, low, high, result.dtype)
-        emit_requantize(rewrite, total, node.outputs[0], parameters, "even")
-        return rewrite.legalized()
-    mantissa, shift = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
-    if node.op == "mean":
-        mantissa, shift = mean_multiplier(mantissa, shift, count)
-    scaling: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift)}
-    scaling |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double", "bound": bound}
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
-    rewrite.emit("requantize", (total,), node.outputs[0], {**scaling, **target})
+    rounding, mean = str(node.attr("rounding")), node.op == "mean"
+    if rounding == "even":
+        target |= {"scale": mean_scale(scale_in, scale_out, count if mean else 1)}
+        target |= {"average": (float(scale_in), float(scale_out), count)} if mean else {}
+        rewrite.emit("requantize_float", (total,), node.outputs[0], target)
+        return rewrite.legalized()
+    whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
+    mantissa, shift = mean_multiplier(*whole, count) if mean else whole
+    target |= {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
+    target |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double"}
+    target |= {"average": (*whole, count)} if mean else {}
+    rewrite.emit("requantize", (total,), node.outputs[0], target)
     return rewrite.legalized()
-
-
-def mean_multiplier(mantissa: int, shift: int, count: int) -> tuple[int, int]:
-    """The multiplier divided by ``count``, as TFLite keeps it precise: shifted left first, the quotient rounded down."""
-    extra = min(count.bit_length() - 1, 32, 31 + shift)
-    return (mantissa << extra) // count, shift - extra
 
 
 # ---------------------------------------------------------------- registry

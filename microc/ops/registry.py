@@ -120,6 +120,8 @@ class OpDef:
       into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
+    - ``repeats``: ``scalar`` writes its operands down so many times that they are read from memory: whatever computes them
+      is a kernel of its own.
     - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
       ``compute``.
     """
@@ -140,6 +142,7 @@ class OpDef:
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
+    repeats: bool = False
     regions: tuple[str, ...] = ()
 
     @property
@@ -171,6 +174,7 @@ FAMILIES = (
     "log_softmax",
     "lookup",
     "matmul",
+    "mean_scale",
     "noise",
     "normalize",
     "places",

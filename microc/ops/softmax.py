@@ -50,7 +50,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 def _compute(call: OpCall) -> te.Tensor:
     """Stages ``largest``, ``power``, ``total``, ``factor`` and ``softmax`` over (outer, classes, inner).
 
-    In float32 a power is off by 2e-7 at most (``exponential.py``), that of the largest element being 1, and so a result by 1e-6 of
+    In float32 a power is off by 2e-7 at most (``exponential.py``), where the largest element's is 1, and so a result by 1e-6 of
     the largest one, with the rounding of the factor that all elements share.
     """
     data = call.operands[0]

@@ -7,7 +7,7 @@ of the plan. Where operands of one call overlap, the call's loops are run to see
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.module import Call, Module
 from microc.plan.replay import Replay
+from microc.tir.generalise import instantiate
 from microc.tir.ir import Buffer, PrimFunc
 
 
@@ -88,7 +89,12 @@ def _check_call(arena: _Arena, call: Call) -> None:
     if kernel is None:
         raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
     names = {name for pair in pairs for name in pair}
-    order = _Order(kernel.func, call, names)
+    for sizes in _tried(arena.module) if kernel.func.scalars else [{}]:
+        _check_pairs(_Order(instantiate(kernel.func, sizes), call, names), call, places, pairs)
+
+
+def _check_pairs(order: _Order, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
+    """Operands that share bytes, at some sizes."""
     for one, other in pairs:
         common = _shared(places[one], places[other])
         free = order.done_before(other, one, places, common) & (other not in call.writes)
@@ -99,6 +105,17 @@ def _check_call(arena: _Arena, call: Call) -> None:
             raise InternalError(f"{call.kernel}: {one} overlaps {other} while it is in use (byte {byte} of the arena)")
         if not _may_alias(order.dtypes[one], order.dtypes[other]):
             raise InternalError(f"{call.kernel}: {one} overlaps {other} of another type")
+
+
+def _tried(module: Module) -> list[dict[str, int]]:
+    """Sizes at which calls are replayed: the largest and the smallest, their neighbours, one large only, the middle."""
+    most = [(size.maximum - size.minimum) // size.step for size in module.sizes]
+    steps = [most, [0 for _ in most], [min(n, 1) for n in most], [max(n - 1, 0) for n in most], [n // 2 for n in most]]
+    steps += [[n if j == k else 0 for j, n in enumerate(most)] for k in range(len(most))]
+    return [
+        {s.scalar.name: s.minimum + n * s.step for s, n in zip(module.sizes, point, strict=True)}
+        for point in dict.fromkeys(map(tuple, steps))
+    ]
 
 
 def _length(place: slice) -> int:

@@ -2,22 +2,29 @@
 
 A call may place something it makes (results, workspaces) over something that ends with it (an operand's last use, another
 workspace). The distances come from the lowered loops of its kernel (:mod:`microc.tir.order`): 0 for elementwise work, a few rows
-for a convolution, whatever the schedule gives. Buffers of two dtypes overlap only if one of them has 8 bits: C lets bytes alias
-everything, and nothing else.
+for a convolution, whatever the schedule gives. Where a kernel depends on sizes that vary, they are those that are safe at all
+sizes (:mod:`microc.tir.precedence`), since everything keeps its place. Buffers of two dtypes overlap only if one of them has
+8 bits: C lets bytes alias everything, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from microc import dtypes
-from microc.module import Call, Kernel, Module
-from microc.plan.room import Room, safe_distances
+from microc.dtypes import Array
+from microc.module import Call, Kernel, Module, Size
+from microc.plan.room import Room, distances_without, safe_distances
 from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN, Touches, touches
+from microc.tir.precedence import Precedence
+from microc.tir.ranges import Conflict
 
+MOST_SIZES = 1 << 16
+"""Combinations of sizes that are looked at; where there are more, kernels that depend on them keep their operands apart."""
 Lifetimes = Mapping[str, tuple[int, int]]
 Rooms = Mapping[tuple[str, str], Room]
 """By (base of one value, base of another): the allowed distances from the first to the second. Both orders are there."""
@@ -39,13 +46,15 @@ class Overlaps:
         self.module = module
         self._kernels = {kernel.name: kernel for kernel in module.kernels}
         self._clocks: dict[str, dict[str, Touches]] = {}
+        self._proofs: dict[str, Precedence] = {}
+        self._sizes = _columns(module.sizes)
         self._known: dict[tuple[object, ...], Room] = {}
 
     def room(self, call: Call, old: str, new: str) -> Room | None:
         """Distances from a value that ends with a call to one that starts with it; None if they must stay apart."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
-        if kernel is None or not all(sizes) or self.module.sizes:  # distances hold at one size
+        if kernel is None or not all(sizes) or (kernel.func.scalars and self._sizes is None):
             return None
         key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
         if key not in self._known:
@@ -58,12 +67,28 @@ class Overlaps:
         return tuple((k, offset) for k, owner, offset in places if owner == base)
 
     def _safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
+        if kernel.func.scalars:
+            return self._always_safe(kernel, call, old, new)
         if kernel.name not in self._clocks:
             self._clocks[kernel.name] = {buffer.name: times for buffer, times in touches(kernel.func).items()}
         dying, made = (self._use(kernel, call, name) for name in (old, new))
         if not all(_aliasing(a, b) for a in dying.dtypes for b in made.dtypes):
             return ()
         return safe_distances(made.times.first_write, dying.times.last_touch)
+
+    def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
+        """Distances that are safe at all sizes."""
+        assert self._sizes is not None
+        if kernel.name not in self._proofs:
+            self._proofs[kernel.name] = Precedence(kernel.func, self._sizes)
+        params, conflicts = kernel.func.params, list[Conflict]()
+        for a, start in self._roles(call, old):
+            for b, other in self._roles(call, new):
+                if not _aliasing(params[a].dtype, params[b].dtype):
+                    return ()
+                found = self._proofs[kernel.name].conflicts(params[a], params[b])
+                conflicts += [conflict.moved(start - other) for conflict in found]
+        return distances_without(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
 
     def _use(self, kernel: Kernel, call: Call, base: str) -> _Use:
         """Times by byte of a value that a call touches, perhaps in several ways (views of it)."""
@@ -121,3 +146,12 @@ def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[l
 def _aliasing(a: str, b: str) -> bool:
     """Whether C lets accesses of these dtypes meet in one place."""
     return a == b or bool({a, b} & {"int8", "uint8"})
+
+
+def _columns(sizes: Sequence[Size]) -> dict[str, Array] | None:
+    """All sizes of a run side by side, by scalar; None where there are too many."""
+    ranges = [np.arange(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step, dtype=np.int64) for s in sizes]
+    if prod(map(len, ranges)) > MOST_SIZES:
+        return None
+    grid = np.meshgrid(*ranges, indexing="ij") if ranges else []
+    return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}

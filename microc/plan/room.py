@@ -9,6 +9,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN
+from microc.tir.ranges import Conflict
 
 GRAIN = 4
 """Everything in the arena starts at a multiple of this many bytes, so that only such distances matter."""
@@ -71,6 +72,17 @@ def safe_distances(first_write: Array, last_touch: Array) -> tuple[range, ...]:
     for d in _single(new, old, range(low + 1, high)):
         safe[d + zero] = True
     return tuple(_ranges((np.flatnonzero(safe) - zero) * GRAIN))
+
+
+def distances_without(conflicts: Iterable[Conflict], under: int, over: int) -> tuple[range, ...]:
+    """Distances, multiples of :data:`GRAIN`, of a block of ``over`` bytes to one of ``under`` bytes that it meets, at which
+    none of the conflicts arises."""
+    distances = np.arange(1 - -(-over // GRAIN), -(-under // GRAIN)) * GRAIN
+    safe = np.ones(len(distances), bool)
+    for conflict in conflicts:
+        first, end = np.searchsorted(distances, (conflict.low, conflict.high + 1))
+        safe[first:end] &= (distances[first:end] - conflict.first) % conflict.modulus > conflict.last - conflict.first
+    return tuple(_ranges(distances[safe]))
 
 
 def _rows(times: Array, neutral: int, width: int) -> Array:

@@ -21,24 +21,16 @@ from types import MappingProxyType
 import numpy as np
 
 from microc.dtypes import Array
-from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import substitute, walk_expr, walk_stmt
+from microc.tir.accesses import FOLLOWED, TICKS, Scope, Touch, leaf, row
+from microc.tir.rewrite import walk_expr, walk_stmt
 
-TICKS = 3
-"""A statement reads (0), then writes (1); an intrinsic that reads and writes through pointers reads to its very end (2)."""
 NEVER_WRITTEN = np.iinfo(np.int64).max
 NEVER_TOUCHED = -1
 _AT_ONCE = 1 << 20
 """Accesses that are worked out in one go; bounds the memory this takes."""
 _MOST = 1 << 24
 """Executions of one access beyond which its address is not followed: it is taken to reach the whole buffer."""
-
-_FOLLOWED = ("global", "workspace")
-"""Scopes whose accesses matter; constants and registers have no place in the arena."""
-
-
-_EXPRESSIONS = (ir.Load, ir.AddressOf, ir.Const, ir.Var, ir.Bin, ir.Un, ir.Cast, ir.Select, ir.Call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +53,11 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One syntactic access; it happens at ``at`` plus ``span`` times the turn of every loop around it, innermost first."""
+    """A touch that happens at ``at`` plus ``span`` times the turn of every loop around it, innermost first."""
 
-    buffer: ir.Buffer
-    indices: tuple[ir.Expr, ...]
-    extent: int
-    write: bool
+    touch: Touch
     at: int
     loops: tuple[_Turn, ...] = ()
-    step: int = 1
 
 
 def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
@@ -77,15 +65,15 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
     found = {
         b: Touches(np.full(b.size, NEVER_WRITTEN, np.int64), np.full(b.size, NEVER_TOUCHED, np.int64))
         for b in func.params
-        if b.scope in _FOLLOWED
+        if b.scope in FOLLOWED
     }
     loops = [s for s in walk_stmt(func.body) if isinstance(s, ir.For)]
     if any(loop.kind == "parallel" or _bound(loop.extent) is None for loop in loops):
         return {b: Touches(np.zeros_like(t.first_write), np.zeros_like(t.last_touch)) for b, t in found.items()}
-    _, accesses = _collect(func.body, _Scope({}))
+    _, accesses = _collect(func.body, Scope({}))
     for access in accesses:
-        if access.buffer in found:
-            _record(access, found[access.buffer])
+        if access.touch.buffer in found:
+            _record(access, found[access.touch.buffer])
     return found
 
 
@@ -94,59 +82,24 @@ def touches(func: ir.PrimFunc) -> dict[ir.Buffer, Touches]:
 Timed = tuple[int, list[_Access]]
 
 
-@dataclass(slots=True)
-class _Scope:
-    """The indices that names stand for. A name for data stands for itself, and is unknown."""
-
-    names: dict[ir.Var, ir.Expr]
-
-    def name(self, var: ir.Var, value: ir.Expr) -> None:
-        data = any(isinstance(x, (ir.Load, ir.Call, ir.AddressOf)) for x in walk_expr(value))
-        self.names[var] = var if data else substitute(value, self.names)
-
-    def indices(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        return tuple(substitute(index, self.names) for index in indices) if self.names else indices
-
-
-def _collect(stmt: ir.Stmt, around: _Scope) -> Timed:
+def _collect(stmt: ir.Stmt, around: Scope) -> Timed:
     """How long a statement lasts, and its accesses timed from its start."""
-    scope = _Scope(dict(around.names))
+    scope = Scope(dict(around.names))
     parts: list[Timed] = []
-    for item in _row(stmt):
+    for item in row(stmt):
+        own: Timed = TICKS, [_Access(touch, touch.tick) for touch in leaf(item, scope)]
         match item:
-            case ir.Store(buffer, indices, value):
-                written = [_Access(buffer, scope.indices(indices), 1, True, 1)] if buffer.scope in _FOLLOWED else []
-                parts.append((TICKS, _accesses((*indices, value), scope) + written))
-            case ir.Evaluate(value):
-                parts.append((TICKS, _accesses((value,), scope)))
-            case ir.Let(var, value):
-                parts.append((TICKS, _accesses((value,), scope)))
-                scope.name(var, value)
-            case ir.If(condition, then, otherwise):
-                parts += [(TICKS, _accesses((condition,), scope)), _collect(then, scope)]
+            case ir.If(_, then, otherwise):
+                parts += [own, _collect(then, scope)]
                 parts += [_collect(otherwise, scope)] if otherwise else []
             case ir.For():
-                # C looks at the extent before every turn, so for the last time at the end
-                parts += [_loop(item, scope), (TICKS, _accesses((item.extent,), scope))]
+                parts += [
+                    _loop(item, scope),
+                    own,
+                ]  # C looks at the extent before every turn, so for the last time at the end
             case _:
-                raise InternalError(f"{type(item).__name__} was not lowered")
+                parts.append(own)
     return _sequence(parts)
-
-
-def _row(stmt: ir.Stmt) -> Iterator[ir.Stmt]:
-    """Statements in order; a let stands for itself, what it encloses comes behind it."""
-    stack = [stmt]
-    while stack:
-        match stack.pop():
-            case ir.Seq(body):
-                stack += reversed(body)
-            case ir.Let(_, _, body) as let:
-                yield let
-                stack.append(body)
-            case ir.Alloc(_, body):
-                stack.append(body)
-            case other:
-                yield other
 
 
 def _sequence(parts: Iterable[Timed]) -> Timed:
@@ -157,9 +110,9 @@ def _sequence(parts: Iterable[Timed]) -> Timed:
     return total, found
 
 
-def _loop(loop: ir.For, scope: _Scope) -> Timed:
+def _loop(loop: ir.For, scope: Scope) -> Timed:
     extent = _bound(loop.extent) or 0
-    span, inner = _collect(loop.body, _Scope({**scope.names, loop.var: loop.var}))
+    span, inner = _collect(loop.body, Scope({**scope.names, loop.var: loop.var}))
     turn = _Turn(loop.var, extent, span)
     return extent * span, [replace(access, loops=(*access.loops, turn)) for access in inner] if extent else []
 
@@ -174,43 +127,23 @@ def _bound(extent: ir.Expr) -> int | None:
     return None if value is None else max(value, 0)
 
 
-def _accesses(exprs: tuple[ir.Expr, ...], scope: _Scope) -> list[_Access]:
-    """What the expressions of one statement touch. Operands of a call are there before it starts to write."""
-    found, writes = [], False
-    for x in (x for expr in exprs for x in walk_expr(expr)):
-        match x:
-            case ir.Load(buffer, indices) if buffer.scope in _FOLLOWED:
-                found.append(_Access(buffer, scope.indices(indices), 1, False, 0))
-            case ir.AddressOf(buffer, indices, extent, write, step) if buffer.scope in _FOLLOWED:
-                found.append(_Access(buffer, scope.indices(indices), extent, write, 1 if write else 0, step=step))
-                writes = writes or write
-            case x if not isinstance(x, _EXPRESSIONS):
-                raise InternalError(f"unknown expression {type(x).__name__}")
-    if not writes:
-        return found
-    call = exprs[0]
-    outermost = isinstance(call, ir.Call) and any(isinstance(a, ir.AddressOf) and a.writes for a in call.args)
-    pointed = {a.buffer for a in call.args if isinstance(a, ir.AddressOf)} if isinstance(call, ir.Call) else set()
-    return [a if a.write or (outermost and a.buffer not in pointed) else replace(a, at=2) for a in found]
-
-
 # ---------------------------------------------------------------- addresses and times as arrays
 
 
 def _record(access: _Access, into: Touches) -> None:
     """Enter one access at all its elements: a write at its earliest, any access at its latest time."""
+    touch, buffer = access.touch, access.touch.buffer
     for grid, rank in _grids(access):
-        flat: Array = _along(np.arange(access.extent) * access.step, rank - 1, rank)
+        flat: Array = _along(np.arange(touch.extent) * touch.step, rank - 1, rank)
         inside: Array = np.ones((1,) * rank, bool)
-        buffer = access.buffer
-        for axis, (index, size, stride) in enumerate(zip(access.indices, buffer.shape, buffer.strides, strict=True)):
+        for axis, (index, size, stride) in enumerate(zip(touch.indices, buffer.shape, buffer.strides, strict=True)):
             value = _evaluate(index, grid) if grid is not None else None
             if value is None:
                 value = _along(np.arange(size), rank - 2 - axis, rank)
             inside = inside & (value >= 0) & (value < size)
             flat = flat + value * stride
         inside = inside & (flat < buffer.size)
-        if access.write:
+        if touch.write:
             _enter(into.first_write, np.minimum, flat, inside, _time(access, grid or {}, last=False))
         _enter(into.last_touch, np.maximum, flat, inside, _time(access, grid or {}, last=True))
 
@@ -224,10 +157,10 @@ def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
     Behind the loops' axes there is one for every index, should it be unknown, and one for the elements from an address on.
     The grid is None when it would be too large.
     """
-    names = {x for index in access.indices for x in walk_expr(index) if isinstance(x, ir.Var)}
+    names = {x for index in access.touch.indices for x in walk_expr(index) if isinstance(x, ir.Var)}
     used = [turn for turn in reversed(access.loops) if turn.var in names]
-    rank = len(used) + len(access.indices) + 1
-    points = prod(turn.extent for turn in used) * access.extent
+    rank = len(used) + len(access.touch.indices) + 1
+    points = prod(turn.extent for turn in used) * access.touch.extent
     if points > _MOST:
         yield None, rank
         return

@@ -94,6 +94,7 @@ class _Verifier:
         self.func = func
         self.where = func
         self.trust_data = trust_data
+        self.looked_up: set[ir.Var] = set()
 
     def fail(self, what: str) -> NoReturn:
         _fail(self.where, what)
@@ -124,6 +125,7 @@ class _Verifier:
                 if var.dtype != value.dtype:
                     self.fail(f"{var.name} is {var.dtype} and bound to {value.dtype}")
                 names = _declare(place.names, var, self.where)
+                self.looked_up |= {var} if self.made_of_data(value) else set()
                 self.statement(body, _Place(names, let_context(var, value, place.known), place.around))
             case ir.Alloc(buffer, body):
                 if buffer.scope not in ("workspace", "register", "local"):
@@ -294,10 +296,14 @@ class _Verifier:
         reach = place.known.reach(index)
         allowed = (0, extent - 1)
         if not interval.within(reach, allowed):
-            if self.trust_data and any(isinstance(x, (ir.Load, ir.Call)) for x in rewrite.walk_expr(index)):
+            if self.trust_data and self.made_of_data(index):
                 return allowed
             self.fail(f"{what()}: {expr_text(index)} may be {_shown(reach)}, allowed is 0..{extent - 1}")
         return reach
+
+    def made_of_data(self, value: ir.Expr) -> bool:
+        """Whether a value is computed from loaded ones, or from names for such."""
+        return any(isinstance(x, (ir.Load, ir.Call)) or x in self.looked_up for x in rewrite.walk_expr(value))
 
 
 def _axis(axis: int, buffer: ir.Buffer) -> str:

@@ -152,7 +152,7 @@ class _Groups:
             if name in self.kept or self.graph.types[name].size != size:
                 return False
             readers = self.readers.get(name, ())
-            if any(self.group_of(reader) not in inside or _reads_whole(reader, name) for reader in readers):
+            if any(self.group_of(reader) not in inside or _from_memory(reader, name) for reader in readers):
                 return False
         return True
 
@@ -161,10 +161,11 @@ class _Groups:
         return self.final(self.maker.get(node.outputs[0], ""))
 
 
-def _reads_whole(node: Node, name: str) -> bool:
-    """Whether a node needs all of a value at once."""
+def _from_memory(node: Node, name: str) -> bool:
+    """Whether a node needs all of a value at once, or each element so often that its expression would be written down again and
+    again."""
     definition = registry.get(node.op)
-    return not definition.elementwise or any(node.inputs[k] == name for k in definition.whole)
+    return not definition.elementwise or definition.repeats or any(node.inputs[k] == name for k in definition.whole)
 
 
 def _number(group: str) -> int:

@@ -29,7 +29,7 @@ def test_every_board_loads(name: str) -> None:
     if name == "host":
         assert board.flash_bytes == board.ram_bytes == 0
     else:
-        assert board.target.isa in ("arm", "riscv", "avr")
+        assert board.target.isa in ("arm", "riscv", "avr", "xtensa")
         assert board.raw["link"]["stack_bytes"] < board.ram_bytes
         assert {r.name for r in board.regions} == {m["name"] for m in board.raw["memory"]}
 

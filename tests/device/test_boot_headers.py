@@ -85,6 +85,39 @@ def test_gd32_leaves_the_alias(tmp_path: Path) -> None:
     assert upper == 0x080002B7 and jump & 0xFFFFF == 0x28067
 
 
+@needs("riscv64-unknown-elf-gcc")
+def test_esp32c3_runs_in_place(tmp_path: Path) -> None:
+    """Two words by which the ROM knows the image, the way from reset behind them, constants read where they lie in the flash."""
+    from elftools.elf.elffile import ELFFile
+
+    path = build(load_board("esp32-c3"), tmp_path)
+    with path.open("rb") as stream:
+        elf = ELFFile(stream)
+        found = [s for s in elf.iter_segments("PT_LOAD") if s["p_filesz"]]
+        loads = [(int(s["p_vaddr"]), int(s["p_paddr"]) - 0x42000000, bytes(s.data())) for s in found]
+        (trap,) = elf.get_section_by_name(".symtab").get_symbol_by_name("microc_trap")
+        (handler,) = elf.get_section_by_name(".symtab").get_symbol_by_name("microc_interrupt")
+        constants = elf.get_section_by_name(".rodata")["sh_addr"]
+        assert elf["e_entry"] == 0x42000008
+    data = binary(segments(path))
+    assert struct.unpack_from("<2I", data) == (0xAEDB041D, 0xAEDB041D)
+    for address, offset, content in loads:
+        assert address - offset in (0x42000000, 0x3C000000) or 0x3FC80000 <= address < 0x3FCE0000
+        assert data[offset : offset + len(content)] == content
+    assert 0x3C000000 < constants < 0x3C400000
+    table, target = trap["st_value"], handler["st_value"]
+    assert table % 256 == 0
+    words = struct.unpack_from("<32I", data, table - 0x42000000)
+    assert [table + 4 * k + jump(word) for k, word in enumerate(words)] == [target] * 32
+
+
+def jump(word: int) -> int:
+    """How far RISC-V's `j` jumps."""
+    assert word & 0xFFF == 0x6F
+    distance = (word >> 21 & 0x3FF) << 1 | (word >> 20 & 1) << 11 | (word >> 12 & 0xFF) << 12
+    return distance - (word >> 31 << 20)
+
+
 @needs("arm-none-eabi-gcc")
 def test_formats_agree(tmp_path: Path) -> None:
     """Intel HEX and UF2 hold the bytes of the plain binary."""

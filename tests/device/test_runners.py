@@ -36,7 +36,9 @@ COMMANDS = [
     ("arduino-uno", "avrdude", "avrdude -p m328p -c arduino -b 115200 -P PORT -D -U flash:w:x.hex:i"),
     ("arduino-mega", "avrdude", "avrdude -p m2560 -c wiring -b 115200 -P PORT -D -U flash:w:x.hex:i"),
     ("feather-m4", "bossac", "bossac -p PORT -e -w -v -R --offset=0x4000 x.bin"),
-    ("arduino-nano33ble", "bossac", "bossac -p PORT -e -w -v -R --offset=0x10000 x.bin"),
+    ("esp32-c3", "esptool", "esptool --chip esp32c3 --port PORT --baud 460800 write-flash 0x0 x.bin"),
+    ("esp32-s3", "idf", "idf.py -C . -B ./build -p PORT flash"),
+    ("arduino-nano33ble", "bossac", "bossac -p PORT -e -w -v -R x.bin"),
     ("raspberry-pi-pico", "picotool", "picotool load --verify --execute x.elf -t elf"),
     ("raspberry-pi-pico", "uf2", "cp x.uf2 {drive}"),
     ("teensy41", "teensy", "teensy_loader_cli --mcu=TEENSY41 -v -w x.hex"),
@@ -87,8 +89,8 @@ def test_dry_run(board: str, runner: str, command: str) -> None:
 
 
 def test_all_are_tried() -> None:
-    """Every runner that comes along is in the list above, but esptool, whose boards are not here."""
-    assert {runner for _, runner, _ in COMMANDS} == set(list_runners()) - {"esptool"}
+    """Every runner that comes along is in the list above."""
+    assert {runner for _, runner, _ in COMMANDS} == set(list_runners())
 
 
 @pytest.mark.parametrize("name", list_boards())

@@ -10,7 +10,8 @@ import pytest
 
 import microc
 from microc.driver import firmware
-from microc.driver.data import quantise, read_samples
+from microc.driver.data import read_samples
+from microc.driver.data_fit import quantise
 from microc.driver.evaluate import classify, closeness, run_samples
 from microc.dtypes import Array
 from microc.errors import UsageError

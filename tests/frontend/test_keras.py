@@ -136,10 +136,18 @@ def test_recurrence_of_a_batch_backwards(tmp_path: Path) -> None:
 def test_c_does_not_grow_with_the_number_of_steps(kind: str, tmp_path: Path) -> None:
     sizes = []
     for steps in (8, 80):
-        layer = layers.Bidirectional(getattr(layers, kind)(5, return_sequences=True))
+        layer = layers.Bidirectional(getattr(layers, kind)(5, return_sequences=True), name="both")
         raw = saved(sequential((steps, 3), layer), tmp_path)
         sizes.append(network_size(reader.read(raw, "model.keras", {"*": (1, steps, 3)})))
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("most", [None, 1.25])
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_relu_with_slope_and_threshold(most: float | None, threshold: float, tmp_path: Path) -> None:
+    x = np.linspace(-2, 2, 17, dtype=np.float32).reshape(1, 17)
+    compare(sequential((17,), layers.ReLU(most, negative_slope=0.25, threshold=threshold)), tmp_path, x)
+    compare(sequential((17,), layers.ReLU(most, threshold=threshold)), tmp_path, x)
 
 
 def test_words(tmp_path: Path) -> None:

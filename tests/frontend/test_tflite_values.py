@@ -80,6 +80,12 @@ CASES: dict[str, tuple[Op, Meaning, tuple[tuple[int, ...], ...], tuple[Tensor, .
         ((3, 5),),
         (),
     ),
+    "softmax of five axes": (
+        Op("SOFTMAX", ("x0",), ("y",), "SoftmaxOptions", {"Beta": 1.0}),
+        lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True),
+        ((1, 2, 3, 2, 5),),
+        (),
+    ),
     "squared difference": (
         Op("SQUARED_DIFFERENCE", ("x0", "x1"), ("y",)),
         lambda a, b: (a - b) ** 2,

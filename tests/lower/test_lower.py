@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from microc.dtypes import int_range
 from microc.errors import InternalError
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
@@ -18,6 +19,7 @@ from microc.tir.lower import lower
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.hoist import hoist_fills
+from microc.tir.lower.invariant import hoist_places
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
@@ -201,6 +203,51 @@ def test_words_and_a_rest(extent: int, dtype: str) -> None:
     func = ir.PrimFunc("words", (x, out), body)
     want = outputs(replace(func, body=serial), lowered=False)
     np.testing.assert_array_equal(outputs(func, lowered=True), want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_words_of_the_largest(op: str, dtype: str) -> None:
+    """A register that starts with what nobody notices, three taps, a bound, and a rest of one element."""
+    i, acc = ir.Var("i"), ir.Buffer("acc", (), "int32", "register")
+    x, out = ir.Buffer("x", (11,), dtype), ir.Buffer("out", (9,), dtype)
+    start = ir.const(int_range(dtype)[0 if op == "max" else 1], "int32")
+    taps = [ir.Store(acc, (), ir.Bin(op, acc[()], x[i + k].astype("int32"))) for k in range(3)]
+    stored = ir.Store(out, (i,), ir.cast(dtype, ir.Bin(op, acc[()], ir.const(40, "int32"))))
+    loop = ir.For(i, ir.const(9, "int32"), ir.Alloc(acc, ir.seq(ir.Store(acc, (), start), *taps, stored)), "vectorized")
+    func = ir.PrimFunc("largest", (x, out), loop)
+    body = lower_vectorized(loop)
+    calls = {e.name for e in walk_all_exprs(body) if isinstance(e, ir.Call)}
+    assert f"{op}_{'u8x4' if dtype == 'uint8' else 'i16x2' if dtype == 'int16' else 'i8x4'}" in calls
+    want = outputs(replace(func, body=replace(loop, kind="serial")), lowered=False)
+    np.testing.assert_array_equal(outputs(func, lowered=True), want)
+
+
+def test_a_counter_chooses_between_two_loops() -> None:
+    """Three things side by side: two cuts, no condition left."""
+    c = ir.Var("c")
+    a, b, out = (ir.Buffer(name, (extent,), "int8") for name, extent in (("a", 3), ("b", 4), ("out", 9)))
+    last = ir.Select(ir.Bin("lt", c, ir.const(7, "int32")), b[c - 3], ir.const(5, "int8"))
+    loop = ir.For(c, ir.const(9, "int32"), ir.Store(out, (c,), ir.Select(c < 3, a[c], last)))
+    func = ir.PrimFunc("joined", (a, b, out), loop)
+    divided = unswitch_loops(loop)
+    assert not any(isinstance(e, ir.Select) for e in walk_all_exprs(divided))
+    np.testing.assert_array_equal(outputs(replace(func, body=divided), lowered=False), outputs(func, lowered=False))
+
+
+def test_places_are_looked_up_once() -> None:
+    """An index that is data is read in front of the loop over the elements at its place, unless a condition guards it."""
+    i, c = ir.Var("i"), ir.Var("c")
+    table, index, out = (
+        ir.Buffer("table", (5, 4), "int8"),
+        ir.Buffer("index", (3,), "int32"),
+        ir.Buffer("out", (3, 4), "int8"),
+    )
+    copy = ir.Store(out, (i, c), table[index[i], c])
+    guarded = ir.Store(out, (i, c), ir.Select(i < 2, table[index[i], c], ir.const(0, "int8")))
+    for store, moved in ((copy, True), (guarded, False)):
+        body = hoist_places(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
+        assert isinstance(body, ir.For) and isinstance(body.body, ir.Let) is moved
 
 
 def test_unroll_needs_a_number() -> None:

@@ -145,7 +145,11 @@ def spectrum(factor: int) -> Case:
     return Case({"fft_length": length}, (TensorType((length + 2,), "int16"),))
 
 
-OWN: Mapping[str, Sequence[Callable[[int], Case]]] = {"irfft": [spectrum]}
+OWN: Mapping[str, Sequence[Callable[[int], Case]]] = {
+    "irfft": [spectrum],
+    "mean_multiplier": [lambda n: Case({"multiplier": 1 << 30, "shift": 0, "count": n}, ())],
+    "mean_scale": [lambda n: Case({"scale_in": 0.5, "scale_out": 0.1, "count": n}, ())],
+}
 """Cases that are no multiples of each other."""
 
 

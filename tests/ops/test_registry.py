@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from microc import te
 from microc.ops.registry import Case, OpDef, registry
+from microc.tir import ir
+from microc.tir.rewrite import walk_expr
+from microc.transform.fuse import MANDATORY
 from tests.ops.harness import check_expression, check_inference, named_cases
 
 
@@ -16,6 +20,7 @@ def _cases(definitions: Iterable[OpDef]) -> list[Any]:
 
 
 _OPERATORS = tuple(registry().values())
+OFTEN = 15
 
 
 def test_every_operator_is_complete() -> None:
@@ -24,6 +29,23 @@ def test_every_operator_is_complete() -> None:
         forms = (definition.scalar, definition.compute, definition.regions or None)
         assert sum(form is not None for form in forms) == 1, name
         assert list(definition.cases()), f"{name} has no cases"
+
+
+@pytest.mark.parametrize("name", sorted(n for n, d in registry().items() if d.elementwise and n not in MANDATORY))
+def test_operators_that_write_an_operand_down_often_say_so(name: str) -> None:
+    """Fused behind other work, each would print that work as many times: C and compile time explode."""
+    definition = registry()[name]
+    assert (max(_reads(definition, case) for case in definition.cases()) > OFTEN) == definition.repeats
+
+
+def _reads(definition: OpDef, case: Case) -> int:
+    """How often the expression of one result element names its operands' elements."""
+    assert definition.scalar is not None
+    args: list[Any] = [
+        te.placeholder(t.shape, t.dtype, f"t{k}") if k in definition.whole else ir.Var(f"x{k}", t.dtype)
+        for k, t in enumerate(case.types)
+    ]
+    return sum(expr in args for expr in walk_expr(definition.scalar(case.attrs, args)) if isinstance(expr, ir.Var))
 
 
 @pytest.mark.parametrize(("definition", "case"), _cases(_OPERATORS))

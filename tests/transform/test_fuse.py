@@ -16,6 +16,7 @@ from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
+from microc.ops.sigmoid16 import sigmoid_table
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.fuse import MANDATORY, fuse
@@ -64,6 +65,14 @@ def test_accumulators_are_always_requantised_in_their_kernel(level: int) -> None
     net = Network(x=INT8)
     net.op("clip", net.op("requantize", accumulator(net, "x"), **SCALE), minimum=0, maximum=9, rounding="")
     assert kernels(net, level=level) == (["conv2d+requantize+clip"] if level else ["conv2d+requantize", "clip"])
+
+
+def test_operators_that_read_an_operand_often_read_memory() -> None:
+    net = Network(x=INT8)
+    table = net.constant(sigmoid_table())
+    scaled = net.op("requantize", accumulator(net, "x"), **SCALE | {"out_dtype": "int16"})
+    net.op("qsigmoid16", scaled, table, curve="sigmoid", multiplier=3, shift=0)
+    assert kernels(net) == ["conv2d+requantize", "qsigmoid16"]
 
 
 def test_views_part_kernels_and_have_no_group() -> None:

@@ -47,7 +47,32 @@ def _lanes(name: str, low: Expr, high: Expr) -> Intrin:
     return Intrin(name, (_A, _B), pack16(low, sign16(high)), "dsp", _DSP, text)
 
 
+def _larger(name: str, lanes: int, *, signed: bool, smallest: bool = False) -> Intrin:
+    """The larger number of every lane of two words, or the smaller: the difference's signs, then a choice by them."""
+    bits = 32 // lanes
+    mask, sign = (1 << bits) - 1, 1 << (bits - 1)
+
+    def lane(word: Expr, k: int) -> Expr:
+        part = (word >> (bits * k)) & mask
+        return (part ^ sign) - sign if signed else part
+
+    total: Expr = i32(0)
+    for k in range(lanes):
+        found: Expr = ir.binary("min" if smallest else "max", lane(_A, k), lane(_B, k))
+        found = found if k < lanes - 1 or signed else (found ^ sign) - sign
+        total = total | ((found & mask) * (1 << (bits * k)) if k < lanes - 1 else found * (1 << (bits * k)))
+    left, right = ("%2", "%1") if smallest else ("%1", "%2")
+    text = f"{'s' if signed else 'u'}sub{bits} %0, {left}, {right}\\n\\tsel %0, %1, %2"
+    body = f'int32_t r;\n__asm__("{text}" : "=&r"(r) : "r"(a), "r"(b));\nreturn r;'
+    return Intrin(name, (_A, _B), total, "dsp", _DSP, body, (("alu", 2),))
+
+
 DSP = (
+    *(
+        _larger(f"{name}_{letter}{bits}x{32 // bits}", 32 // bits, signed=letter == "i", smallest=name == "min")
+        for name in ("max", "min")
+        for letter, bits in (("i", 8), ("u", 8), ("i", 16))
+    ),
     _lanes("sadd16", sign16(_A) + sign16(_B), (_A >> 16) + (_B >> 16)),
     _lanes("ssub16", sign16(_A) - sign16(_B), (_A >> 16) - (_B >> 16)),
     _widen("widen_i8x4", signed=True),

@@ -56,6 +56,7 @@ WORDS = (
     _load("load_u8x4", "uint8"),
     _load16("load_i16x2", "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"),
     _load16("load_i16x2_aligned", f"{ALIGNED_WORD}return *(const word *)(const void *)p;"),
+    _store16("store_i16x2", "memcpy(p, &a, sizeof a);"),
     _store16("store_i16x2_aligned", f"{ALIGNED_WORD}*(word *)(void *)p = a;"),
     _store("store_i8x4", "int8"),
     _store("store_u8x4", "uint8"),

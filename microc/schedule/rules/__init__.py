@@ -21,6 +21,7 @@ from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
 from microc.schedule.rules.matrix_rows import is_rows, schedule_matrix_rows
+from microc.schedule.rules.moves import copied, picked
 from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
@@ -91,7 +92,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_depthwise(start, target).named("depthwise"),)
     looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    plain = (looped, unrolled) if unrolled.func != looped.func else (looped,)
+    plain = (looped, unrolled) if unrolled.func != looped.func else (looped, *copied(looped, target))
+    plain = (*plain, *picked(start, target))
     if suits_rows(start):
         by_row = (schedule_rows(start, target, unrolled=False), schedule_rows(start, target, unrolled=True))
         return (*plain, *(schedule.named("rows") for schedule in by_row))

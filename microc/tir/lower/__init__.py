@@ -1,7 +1,7 @@
 """From a scheduled function to plain loops that print as C, one small pass per file.
 
-blocks -> compact -> hoist -> partition -> unswitch -> products -> lanes -> vectorize -> unroll -> simplify -> share ->
-workspaces become parameters.
+blocks -> compact -> hoist -> partition -> unswitch -> invariant -> products -> lanes -> vectorize -> unroll -> simplify ->
+share -> workspaces become parameters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from microc.tir.affine import simplify_stmt
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.hoist import hoist_fills
+from microc.tir.lower.invariant import hoist_places
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.products import lower_products
@@ -29,6 +30,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = hoist_fills(body)
     body = partition_loops(body)
     body = unswitch_loops(body)
+    body = hoist_places(body)
     body = lower_products(body)
     body = lower_lanes(body)
     body = lower_vectorized(body)

@@ -1,7 +1,7 @@
 """Conditions leave the loops that they do not depend on.
 
 ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column, and inner
-loops that copy or fill.
+loops that copy or fill. A choice that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes two loops.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc.tir import ir
-from microc.tir.affine import linear, simplify
-from microc.tir.rewrite import free_vars, map_stmt, substitute
+from microc.tir.affine import linear, simplify, simplify_stmt
+from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt
 
 LONG = 4
 """Runs of at least this many elements are worth a version of their own without guards."""
@@ -42,7 +42,35 @@ def _branches(body: ir.Stmt) -> tuple[ir.Expr, ir.Stmt, ir.Stmt] | None:
             return None
 
 
+def _divided(loop: ir.For) -> ir.Stmt | None:
+    """The loop in two where its counter alone chooses between two things to copy, or to copy and to fill with."""
+    match loop.body:
+        case ir.Store(buffer, indices, ir.Select(ir.Bin("lt", ir.Var() as var, ir.Const(int() as limit)), a, b)):
+            extent = ir.int_value(loop.extent)
+            if var != loop.var or extent is None or not 0 < limit < extent or not (_moves(a) and _moves(b)):
+                return None
+        case _:
+            return None
+    second = ir.Var(f"{var.name}_from_{limit}", var.dtype)
+    rest = substitute_stmt(ir.Store(buffer, indices, b), {var: second + limit})
+    tail = replace(loop, var=second, extent=ir.const(extent - limit, "int32"), body=simplify_stmt(rest))
+    head = replace(loop, extent=ir.const(limit, "int32"), body=ir.Store(buffer, indices, a))
+    return ir.seq(head, unswitch_loops(tail))
+
+
+def _moves(value: ir.Expr) -> bool:
+    """Whether nothing is computed, but for more such choices."""
+    match value:
+        case ir.Select(_, a, b):
+            return _moves(a) and _moves(b)
+        case _:
+            return isinstance(value, (ir.Load, ir.Const))
+
+
 def _unswitch(loop: ir.For) -> ir.Stmt:
+    divided = _divided(loop)
+    if divided is not None:
+        return divided
     parts = _branches(loop.body)
     if parts is None:
         return loop

@@ -1,13 +1,15 @@
 """``vectorized`` loops: copies and fills go word by word, everything else runs as an ordinary loop.
 
-Bytes are moved by the intrinsics ``load_<t>x4`` and ``store_<t>x4`` (``t`` is ``i8`` or ``u8``); a schedule marks loops
-``vectorized`` where the core loads and stores unaligned words. Copies of bytes to 16-bit numbers (``widen_<t>x4``, less a number
-``widen_less_<t>x4``) are for cores with DSP instructions; their destination must lie at whole words. Elements that are words
-already are moved four at a time, wherever they lie.
+Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit numbers by ``i16x2``; a
+schedule marks loops ``vectorized`` where the core loads and stores unaligned words. What is done with words on their way is for
+cores with DSP instructions: largest numbers (:mod:`microc.tir.lower.words`), and copies of bytes to 16-bit numbers
+(``widen_<t>``, less a number ``widen_less_<t>``), whose destination must lie at whole words. Elements that are words already are
+moved four at a time, wherever they lie.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from microc import dtypes
@@ -15,12 +17,18 @@ from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.lower.pairs import pairs_of_sums
 from microc.tir.lower.region import address, consecutive
-from microc.tir.rewrite import map_stmt, substitute
+from microc.tir.lower.unroll import unroll_loops
+from microc.tir.lower.words import KINDS, Words, repeated, word_stores
+from microc.tir.rewrite import map_stmt, substitute, substitute_stmt, walk_stmt
 
 LANES = 4
+FEW = 4
+"""Words that are moved without a loop."""
+MOST = 20
+"""What is done with them in as many statements at most."""
+_BYTES = ("int8", "uint8")
 SHORT = 16
 """Copies of at most this many elements that no word can move are unrolled."""
-_TYPES = {"int8": "i8", "uint8": "u8"}
 
 
 def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
@@ -35,71 +43,79 @@ def lower_vectorized(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _words(loop: ir.For) -> ir.Stmt | None:
-    """The loop as words and a rest of single elements; None when it is no copy or fill of consecutive elements."""
-    extent, store = ir.int_value(loop.extent), loop.body
-    if extent is None or not isinstance(store, ir.Store):
+    """The loop as words and a rest of single elements; None when words cannot do what it does. They share its registers."""
+    if isinstance(loop.body, ir.Alloc) and loop.body.buffer.scope == "register":
+        made = _words(replace(loop, body=loop.body.body))
+        return made and ir.Alloc(loop.body.buffer, made)
+    extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(loop.var.name, loop.var.dtype)
+    if extent is None:
         return None
-    if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
-        return _whole_words(store, loop.var, extent)
-    if not consecutive(store.indices, loop.var):
-        return None
-    word = ir.Var(loop.var.name, loop.var.dtype)
-    move = _moved(store, loop.var, word) if extent >= LANES else None
-    count = extent // LANES
-    if move is None:
-        return _runs(loop, store, word, extent) if _widens(store) else None
-    body: ir.Stmt = ir.For(word, ir.const(count, "int32"), move, "serial" if count > 4 else "unrolled")
-    return ir.seq(body, _elements(store, loop.var, count * LANES, extent))
+    found, widens = word_stores(loop.body, loop.var, word), isinstance(store, ir.Store) and _widens(store)
+    if isinstance(store, ir.Store):
+        if dtypes.nbytes(store.buffer.dtype) == LANES and isinstance(store.value, (ir.Load, ir.Const)):
+            return _whole_words(loop, store, extent)
+        found = _widened(store, loop.var, word) or found
+    if found is not None and extent >= found[0]:
+        lanes, move = found
+        return ir.seq(_several(word, extent // lanes, move), _elements(loop, extent // lanes * lanes, extent))
+    return _runs(loop, store, word, extent) if isinstance(store, ir.Store) and widens else None
+
+
+def _several(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
+    """A word after the other: a few without a loop, of many two in each turn where they are moved only."""
+    long = sum(isinstance(s, (ir.Store, ir.Evaluate)) for s in walk_stmt(move))
+    if count <= FEW and count * long <= MOST:
+        return ir.For(word, ir.const(count, "int32"), move, "unrolled")
+    if count % 2 or long > 1:
+        return ir.For(word, ir.const(count, "int32"), move)
+    turn = ir.seq(*(substitute_stmt(move, {word: word * 2 + k}) for k in range(2)))
+    return ir.For(word, ir.const(count // 2, "int32"), turn)
 
 
 def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
     """A copy that no word can move: some elements at a time, so that the loop costs little."""
     if extent <= SHORT:
-        return _elements(store, loop.var, 0, extent)
+        return _elements(loop, 0, extent)
     run = next((n for n in range(SHORT, SHORT // 2, -1) if extent % n == 0), SHORT // 2)
     count = extent // run
     body = ir.seq(*(_element(store, {loop.var: word * run + k}) for k in range(run)))
-    rest = _elements(store, loop.var, count * run, extent)
+    rest = _elements(loop, count * run, extent)
     return ir.seq(ir.For(word, ir.const(count, "int32"), body), rest)
 
 
-def _whole_words(store: ir.Store, var: ir.Var, extent: int) -> ir.Stmt:
+def _whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
     """A copy of 32-bit elements, four to an iteration."""
-    word = ir.Var(var.name, var.dtype)
+    word = ir.Var(loop.var.name, loop.var.dtype)
     count = extent // LANES
-    four = ir.seq(*(_element(store, {var: word * LANES + k}) for k in range(LANES)))
+    four = ir.seq(*(_element(store, {loop.var: word * LANES + k}) for k in range(LANES)))
     body = ir.For(word, ir.const(count, "int32"), four, "serial" if count > 4 else "unrolled")
-    return ir.seq(body, _elements(store, var, count * LANES, extent))
+    return ir.seq(body, _elements(loop, count * LANES, extent))
 
 
 def _widens(store: ir.Store) -> bool:
     return store.buffer.dtype == "int16" and isinstance(store.value, (ir.Cast, ir.Const))
 
 
-def _moved(store: ir.Store, var: ir.Var, word: ir.Var) -> ir.Stmt | None:
-    """Four elements from four times ``word`` on."""
-    at: dict[ir.Var, ir.Expr] = {var: word * LANES}
-    target = address(store.buffer, store.indices, at, LANES, writes=True)
-    kind = _TYPES.get(store.buffer.dtype)
+def _widened(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] | None:
+    """Four bytes from four times ``word`` on as 16-bit numbers."""
+    if not _widens(store) or not consecutive(store.indices, var):
+        return None
+    target = address(store.buffer, store.indices, {var: word * LANES}, LANES, writes=True)
     match store.value:
-        case ir.Const(int() as value) if kind is not None:
-            return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, _repeated(value)), "int32"))
-        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and kind and consecutive(indices, var):
-            source = ir.Call(f"load_{kind}x4", (address(buffer, indices, at, LANES, writes=False),), "int32")
-            return ir.Evaluate(ir.Call(f"store_{kind}x4", (target, source), "int32"))
-        case ir.Const(int() as value) if store.buffer.dtype == "int16" and -128 <= value <= 127 and _aligned(target):
-            return ir.Evaluate(ir.Call("widen_i8x4", (target, _repeated(value)), "int32"))
-        case ir.Cast("int16", value) if (found := _difference(value)) is not None and _aligned(target):
-            (buffer, indices), less = (found[0].buffer, found[0].indices), found[1]
-            if buffer.dtype not in _TYPES or not consecutive(indices, var):
-                return None
-            kind = _TYPES[buffer.dtype]
-            source = ir.Call(f"load_{kind}x4", (address(buffer, indices, at, LANES, writes=False),), "int32")
-            if less == 0:
-                return ir.Evaluate(ir.Call(f"widen_{kind}x4", (target, source), "int32"))
-            return ir.Evaluate(ir.Call(f"widen_less_{kind}x4", (target, source, _twice(less)), "int32"))
+        case ir.Const(int() as value) if -128 <= value <= 127:
+            source: ir.Expr | None = repeated(value, "int8")
+            kind, less = "i8x4", 0
+        case ir.Cast("int16", value) if (found := _difference(value)) is not None and found[0].dtype in _BYTES:
+            load, less = found
+            source = Words(load.dtype, var, word * LANES).value(load)
+            kind = KINDS[load.dtype]
         case _:
             return None
+    if source is None or not _aligned(target):
+        return None
+    if less == 0:
+        return LANES, ir.Evaluate(ir.Call(f"widen_{kind}", (target, source), "int32"))
+    return LANES, ir.Evaluate(ir.Call(f"widen_less_{kind}", (target, source, repeated(less, "int16")), "int32"))
 
 
 def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
@@ -117,18 +133,6 @@ def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
             return None
 
 
-def _twice(value: int) -> ir.Expr:
-    """A word of two equal 16-bit numbers."""
-    packed = (value & 0xFFFF) * 0x10001
-    return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
-
-
-def _repeated(value: int) -> ir.Expr:
-    """A word of four equal bytes."""
-    packed = (value & 0xFF) * 0x01010101
-    return ir.const(packed - (1 << 32) if packed >= 1 << 31 else packed, "int32")
-
-
 def _aligned(target: ir.AddressOf) -> bool:
     """Whether an address of 16-bit elements is a multiple of four bytes, as its buffer's start is."""
     for axis, index in enumerate(target.indices):
@@ -139,9 +143,12 @@ def _aligned(target: ir.AddressOf) -> bool:
     return True
 
 
-def _elements(store: ir.Store, var: ir.Var, start: int, stop: int) -> ir.Stmt:
+def _elements(loop: ir.For, start: int, stop: int) -> ir.Stmt:
     """Single elements, one after the other."""
-    return ir.seq(*(_element(store, {var: ir.const(k, "int32")}) for k in range(start, stop)))
+    if start == stop:
+        return ir.seq()
+    rest = ir.For(loop.var, ir.const(stop - start, "int32"), substitute_stmt(loop.body, {loop.var: loop.var + start}))
+    return unroll_loops(replace(rest, kind="unrolled"))
 
 
 def _element(store: ir.Store, at: dict[ir.Var, ir.Expr]) -> ir.Stmt:

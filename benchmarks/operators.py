@@ -1,0 +1,160 @@
+"""What every common operator costs on every core: instructions per multiply-accumulate, or per element where there are none.
+
+    python benchmarks/operators.py [--cores m4,m0] [--dtypes int8,float32] [--only conv,pool] [--json FILE]
+
+The applications are in ``operator_cases.py``, at sizes that networks for microcontrollers have; instructions are counted on
+emulated boards (they are not cycles), on random data. Beside each figure stands its ratio to what a kernel written by hand would
+need, by a rough table; rows come with the largest ratio first. ``code`` is the size of the kernels in bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from bars import CORES, Core
+from mlperf_tiny import board_of
+from operator_cases import DTYPES, Application, applications
+
+import microc
+from microc import dtypes
+from microc.codegen.files import write_tree
+from microc.codegen.memory import Memory
+from microc.codegen.project import project_files
+from microc.device.client import Client
+from microc.device.emulator import Emulator, instructions
+from microc.device.toolchain import run_make, section_sizes
+from microc.device.transport import open_transport
+from microc.driver.options import make_options
+from microc.driver.pipeline import compile_graph
+from microc.errors import MicrocError
+from microc.frontend.writer import GraphWriter
+from microc.module import Module
+from microc.target import Board
+
+ALL_CORES = {
+    **CORES,
+    "m3": Core("mps2-an385", "cortex-m3", "", "", ()),
+    "rv32": Core("qemu-riscv32", "rv32imc", "", "", ()),
+    "rv32f": Core("qemu-riscv32", "rv32imafc", "", "", ()),
+}
+SOFT = ("m0", "m3", "rv32")
+"""Cores whose floats are library calls: what these take is no matter of ours."""
+BATCH = 12
+"""Applications in one firmware."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An application on a core. ``work``: multiply-accumulates, or elements of the larger of operand and result (``unit``)."""
+
+    core: str
+    dtype: str
+    application: str
+    work: int
+    unit: str
+    instructions: int
+    each: float
+    ratio: float
+    code: int
+    kernels: int
+    rules: tuple[str, ...]
+
+
+def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> Iterator[Figure]:
+    """Several applications as one network of as many inputs, run once."""
+    writer = GraphWriter("operators")
+    outputs = {}
+    for k, application in enumerate(batch):
+        writer.at(k, application.name)
+        outputs[f"out_{k}"] = application.write(writer, dtype)
+    module = compile_graph(
+        writer.graph("operators", outputs), "operators", board.target, make_options(optimize="speed")
+    )
+    counts, sizes = run(module, board)
+    found, code, rules = defaultdict(int), defaultdict(dict), defaultdict(dict)
+    for call, count in zip(module.calls, counts, strict=True):
+        place = int(re.split(r"#|out_", call.layer)[1].split()[0])
+        found[place] += count
+        code[place][call.kernel] = sizes.get(call.kernel, 0)
+        rules[place][call.rule or "copy"] = None
+    for k, application in enumerate(batch):
+        work, unit = application.work(writer, outputs[f"out_{k}"])
+        each = found[k] / work
+        yield Figure(
+            core, dtype, application.name, work, unit, found[k], each, each / application.wanted(core, dtype),
+            sum(code[k].values()), len(code[k]), tuple(rules[k]),
+        )  # fmt: skip
+
+
+def run(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
+    """Instructions of every call on random inputs, and the size of every function."""
+    rng = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
+        project = Path(folder) / "project"
+        write_tree(project, project_files((module,), board, microc.__version__))
+        run_make(project)
+        sizes = {s.name.split(".")[0]: s.size for s in section_sizes(project / "firmware.elf").symbols}
+        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
+            client.hello()
+            client.expect(module.fingerprint)
+            names = Memory(module).names
+            for name in module.inputs:
+                value = module.values[name]
+                kind = dtypes.to_numpy(value.dtype)
+                floats = dtypes.is_float(value.dtype)
+                data = rng.normal(size=value.shape) if floats else rng.integers(-100, 100, value.shape)
+                client.write_tensor(names.index(name), data.astype(kind).tobytes())
+            return [instructions(board, ticks) for ticks in client.profile()], sizes
+
+
+def table(figures: list[Figure]) -> str:
+    """The figures, the worst first."""
+    lines = [f"{'core':6}{'dtype':9}{'application':34}{'work':>9} {'unit':8}{'each':>8}{'ratio':>7}{'code':>7}  rules"]
+    for f in sorted(figures, key=lambda f: -f.ratio):
+        lines.append(
+            f"{f.core:6}{f.dtype:9}{f.application:34}{f.work:>9,} {f.unit:8}{f.each:>8.2f}{f.ratio:>7.1f}{f.code:>7,}  "
+            f"{', '.join(f.rules)}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cores", default="m4,m0,m55,rv32", help=f"of {','.join(ALL_CORES)}")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="such as int8,float32 (default: all)")
+    parser.add_argument("--only", default="", help="applications whose names contain one of these")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    for core in options.cores.split(","):
+        board = board_of(ALL_CORES[core])
+        for dtype in options.dtypes.split(","):
+            if dtype == "float32" and core in SOFT:
+                continue
+            wanted = [a for a in applications(dtype) if any(part in a.name for part in options.only.split(","))]
+            for start in range(0, len(wanted), BATCH):
+                batch = wanted[start : start + BATCH]
+                print(f"{core} {dtype} {start + len(batch)} of {len(wanted)}", file=sys.stderr, flush=True)
+                try:
+                    figures += measure(core, board, dtype, batch)
+                except MicrocError as error:
+                    print(f"{core} {dtype} {[a.name for a in batch]}: {error}", file=sys.stderr)
+    print(table(figures))
+    if options.json:
+        options.json.write_text(
+            json.dumps({"schema_version": 1, "figures": [asdict(f) for f in figures]}, indent=1) + "\n"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

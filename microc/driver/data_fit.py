@@ -1,0 +1,68 @@
+"""Arrays as the tensors of a network take them: in shape, and in dtype where the conversion is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import UsageError
+from microc.fixed import round_half_away
+
+
+def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
+    """The samples in the tensor's shape; the axis of a batch of one may be absent, and rows may be flat."""
+    shape = tuple(tensor["shape"])
+    flat = array.ndim == 2 and array.shape[1] == prod(shape)
+    if array.ndim and (array.shape[1:] == shape or (shape[:1] == (1,) and array.shape[1:] == shape[1:]) or flat):
+        return np.ascontiguousarray(array).reshape(len(array), *shape)
+    wanted = "x".join(map(str, ("N", *shape)))
+    raise UsageError(
+        f"{tensor['name']} takes samples of shape {wanted}, {array.shape} was given",
+        where=str(path),
+        hint="the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else ""),
+    )
+
+
+def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
+    """The samples in the tensor's shape and dtype, and a note on what was converted."""
+    found, dtype = shaped(array, tensor, path), dtypes.to_numpy(tensor["dtype"])
+    name, given = tensor["name"], found.dtype
+    if given == dtype:
+        return found, ""
+    if given.kind == "f" and dtype.kind in "iu" and not np.isfinite(found).all():
+        raise UsageError(
+            f"the samples for {name} hold infinities or NaN, which have no integer",
+            where=str(path),
+            hint="leave these samples out",
+        )
+    if dtype.kind == "f" and given.kind in "biuf":
+        return found.astype(dtype), f"{name}: {given} taken as {dtype}"
+    if given.kind == "f" and tensor["scale"] is not None:
+        return quantise(found, tensor), f"{name}: {given} quantised by {tensor['scale']:.9g}, {tensor['zero_point']}"
+    if tensor["scale"] is None and dtype.kind in "iub" and given.kind in "biuf" and _within(found, dtype):
+        return found.astype(dtype), f"{name}: {given} taken as {dtype}"
+    hint = f"give {dtype}"
+    if tensor["scale"] is not None:
+        hint += ", which are taken as they are, or floats, which are quantised"
+    raise UsageError(f"{name} holds {dtype}, {given} was given", where=str(path), hint=hint)
+
+
+def quantise(real: Array, tensor: Mapping[str, Any]) -> Array:
+    """Reals as the stored integers of a tensor: round(x / scale) + zero point in single precision, as TFLite does; saturated."""
+    low, high = dtypes.int_range(tensor["dtype"])
+    steps = round_half_away(real.astype(np.float32) / np.float32(tensor["scale"])).astype(np.float64)
+    stored: Array = np.clip(steps + tensor["zero_point"], low, high).astype(dtypes.to_numpy(tensor["dtype"]))
+    return stored
+
+
+def _within(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether all elements are whole numbers of a dtype."""
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    whole = array.dtype.kind != "f" or bool(np.all(np.mod(array, 1) == 0))
+    return not array.size or (whole and low <= int(array.min()) and int(array.max()) <= high)

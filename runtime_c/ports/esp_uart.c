@@ -1,0 +1,56 @@
+/* The UART of the ESP32-C3, with FIFOs of 128 bytes, on the crystal: [console] clock_hz is its rate. */
+#include "driver.h"
+
+#define UART(offset) MICROC_REGISTER(MICROC_CONSOLE_BASE + (offset))
+#define FIFO UART(0x00u)
+#define INT_ENA UART(0x0Cu)
+#define INT_CLR UART(0x10u)
+#define CLKDIV UART(0x14u)
+#define STATUS UART(0x1Cu)
+#define CONF0 UART(0x20u)
+#define CONF1 UART(0x24u)
+#define CLK_CONF UART(0x78u)
+
+#define INT_RXFIFO_FULL 1u /* at least the threshold of CONF1 waits */
+#define STATUS_RXFIFO_CNT 0x3FFu
+#define STATUS_TXFIFO_CNT(status) ((status) >> 16 & 0x3FFu)
+#define CONF0_8_BITS 0x1000001Cu /* memory clock on, no parity, one stop bit */
+#define CONF0_RESET_FIFOS (3u << 17)
+#define CLK_CONF_CRYSTAL 0x03700000u /* receiver, transmitter, and their source on: the crystal */
+#define FIFO_BYTES 128u
+
+/* The source is divided by a whole number, and that by one of 12 bits and a fraction of 4. */
+#define PRESCALE (MICROC_CONSOLE_CLOCK_HZ / (4095u * MICROC_CONSOLE_BAUD) + 1u)
+#define SIXTEENTHS ((MICROC_CONSOLE_CLOCK_HZ / PRESCALE * 16u + MICROC_CONSOLE_BAUD / 2u) / MICROC_CONSOLE_BAUD)
+
+void microc_uart_init(void)
+{
+    while (STATUS_TXFIFO_CNT(STATUS) != 0u) { /* what the ROM says at reset goes out at the rate it was meant for */
+    }
+    CLK_CONF = CLK_CONF_CRYSTAL | (PRESCALE - 1u) << 12;
+    CLKDIV = SIXTEENTHS >> 4 | (SIXTEENTHS & 15u) << 20;
+    CONF0 = CONF0_8_BITS | CONF0_RESET_FIFOS;
+    CONF0 = CONF0_8_BITS;
+    CONF1 = 1u; /* the interrupt comes with the first byte */
+    INT_CLR = 0xFFFFFFFFu;
+    INT_ENA = INT_RXFIFO_FULL;
+}
+
+int microc_uart_waiting(void)
+{
+    return (STATUS & STATUS_RXFIFO_CNT) != 0u;
+}
+
+uint8_t microc_uart_take(void)
+{
+    const uint8_t byte = (uint8_t)FIFO;
+    INT_CLR = INT_RXFIFO_FULL;
+    return byte;
+}
+
+void microc_uart_send(uint8_t byte)
+{
+    while (STATUS_TXFIFO_CNT(STATUS) >= FIFO_BYTES) {
+    }
+    FIFO = byte;
+}

@@ -1,0 +1,1 @@
+#define portMAX_DELAY 0xFFFFFFFFu

@@ -1,0 +1,1 @@
+unsigned uxTaskGetStackHighWaterMark(void *task);
