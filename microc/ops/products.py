@@ -66,7 +66,8 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     rounding = "single" if exact_scales else rounding
     weights = constant(graph, node.inputs[1])
     if product.centres:
-        terms = _Sum(node.inputs[:2], *[_centred_bound(rewrite, product.depth)] * 2, 0)
+        largest = _centred_bound(rewrite, product.depth)
+        terms = _Sum(node.inputs[:2], largest, largest, 0)
     elif weights is None:
         terms = _centred_operands(rewrite, product.depth)
     else:

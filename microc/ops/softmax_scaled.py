@@ -41,7 +41,7 @@ def table_bits(classes: int) -> int:
 def scaled_exponentials(scale: float, classes: int) -> Array:
     """exp(-scale * d) for d = 0 ... 255, int32 with :func:`table_bits` fractional bits."""
     distance = np.arange(256) * float(np.float32(scale))
-    return np.rint(np.exp(-distance) * (1 << table_bits(classes))).astype(np.int32)
+    return np.asarray(np.rint(np.exp(-distance) * (1 << table_bits(classes))), np.int32)
 
 
 def fits(out_scale: float, classes: int) -> bool:
