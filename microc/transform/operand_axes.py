@@ -28,8 +28,8 @@ def _taken_in_order(match: Match) -> Replacement | None:
             continue
         axes = moved.attr("axes")
         inputs[position] = moved.inputs[0]
-        taken = match.root.attrs.get(f"axes_{name}", ())
-        attrs[f"axes_{name}"] = composed(axes, taken if isinstance(taken, tuple) and taken else range(len(axes)))
+        taken = match.root.attr(f"axes_{name}") if match.root.attrs.get(f"axes_{name}") else range(len(axes))
+        attrs[f"axes_{name}"] = composed(axes, taken)
     if tuple(inputs) == match.root.inputs:
         return None
     match.emit("matmul", inputs, attrs)
