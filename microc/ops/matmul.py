@@ -10,7 +10,7 @@ Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -24,7 +24,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.conv import matrix_product
 from microc.ops.conv_input import WORD
 from microc.ops.products import Product, legalize_product
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation
 from microc.target import Target
 from microc.tir import ir
@@ -82,22 +82,19 @@ class _Side:
         return value - self.zero_point if self.zero_point else value
 
 
-def _side(call: OpCall, position: int) -> _Side:
+def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
+    """Operand a or b; ``flat``: all rows of all its matrices as one matrix, where its axes lie in order."""
     operand, name = call.present[position], "ab"[position]
-    axes, tensor = call.attrs.get(f"axes_{name}", ()), operand.tensor()
+    axes = call.attrs.get(f"axes_{name}", ())
+    shape = _turned(operand.type.shape, axes)
+    if flat and not axes:
+        shape = (prod(shape[:-1]), shape[-1])
+    tensor = operand.tensor(operand.type.shape if axes else shape)
 
     def element(*index: Any) -> Expr:
         return tensor[tuple(index[axes.index(k)] for k in range(len(index))) if axes else index]
 
-    zero = int(call.attrs.get(f"zero_point_{name}", 0))
-    return _Side(_turned(operand.type.shape, axes), operand.type.dtype, zero, element)
-
-
-def _flat(side: _Side, operand: Operand) -> _Side:
-    """All rows of all matrices as one matrix."""
-    depth = side.shape[-1]
-    tensor = operand.tensor((prod(side.shape[:-1]), depth))
-    return replace(side, shape=tensor.shape, element=lambda *index: tensor[index])
+    return _Side(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), element)
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -110,10 +107,10 @@ def _compute(call: OpCall) -> te.Tensor:
         depth, columns = b.type.shape[-2:]
         weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
         return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, dtype)
-    left, right = _side(call, 0), _side(call, 1)
+    left, right = (_side(call, position, flat=shared) for position in range(2))
     shape = call.out_types[0].shape
     if shared:
-        left, shape = _flat(left, a), (prod(shape[:-1]), shape[-1])
+        shape = (prod(shape[:-1]), shape[-1])
     return _rows(left, right, shape, call) if rows else _direct(left, right, shape, dtype)
 
 
