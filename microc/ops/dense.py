@@ -1,12 +1,11 @@
-"""Dense layers and matrix products: ``acc`` (P, O) in the same form as a pointwise convolution.
+"""Dense layers: ``acc`` (P, O) in the same form as a pointwise convolution.
 
-Sources: TFLite ``fully_connected.h``, ``batch_matmul.h``; ONNX Gemm, MatMul.
+Sources: TFLite ``fully_connected.h``; ONNX Gemm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.products import Product, legalize_product
 from microc.ops.quads import quad_packing, quad_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
-from microc.ops.surface import split_activation, through_float
+from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
@@ -135,96 +134,6 @@ def _dense_cases() -> Iterable[Case]:
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 
 
-# ---------------------------------------------------------------- matmul
-
-
-def _matmul_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    a, b = types[0].shape, types[1].shape
-    try:
-        if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-            raise ValueError
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError:
-        raise ModelError(f"matmul of shapes {a} and {b}", hint="(..., M, K) times (..., K, N)") from None
-    return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
-
-
-def _matmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    result = np.matmul(np.asarray(arrays[0], np.float64), np.asarray(arrays[1], np.float64))
-    return (result.astype(dtypes.to_numpy(attrs.get("out_dtype") or arrays[0].dtype.name)),)
-
-
-def _matmul_compute(call: OpCall) -> te.Tensor:
-    """One matrix on the right makes the form of dense; otherwise a product per batch element."""
-    a, b = call.operands
-    assert a is not None and b is not None
-    dtype = call.attrs.get("out_dtype") or a.type.dtype
-    depth, columns = b.type.shape[-2:]
-    if prod(b.type.shape[:-2]) == 1:
-        return _one_right_side(a, b, dtype)
-    shape = call.out_types[0].shape
-    left, right = a.tensor(), b.tensor()
-    k = te.reduce_axis(depth, "k")
-
-    def element(*index: Var) -> Expr:
-        batch, (p, o) = index[:-2], index[-2:]
-        value = left[(*_broadcast(batch, a.type.shape[:-2]), p, k.var)]
-        factor = right[(*_broadcast(batch, b.type.shape[:-2]), k.var, o)]
-        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), k)
-
-    names = (*(f"b{axis}" for axis in range(len(shape) - 2)), "p", "o")
-    return te.compute((*shape[:-1], columns), element, "acc", names)
-
-
-def _one_right_side(a: Operand, b: Operand, dtype: str) -> te.Tensor:
-    """All rows of ``a`` times one matrix, transposed when constant so that both are read along k."""
-    depth, columns = b.type.shape[-2:]
-    rows = a.tensor((a.type.size // depth, depth))
-    if b.data is not None:
-        return matrix_product(rows, b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T)), None, dtype)
-    right = b.tensor((depth, columns))
-    k = te.reduce_axis(depth, "k")
-
-    def element(p: Var, o: Var) -> Expr:
-        return te.sum_reduce(ir.cast(dtype, rows[p, k.var]) * ir.cast(dtype, right[k.var, o]), k)
-
-    return te.compute((rows.shape[0], columns), element, "acc", ("p", "o"))
-
-
-def _broadcast(batch: Sequence[Var], shape: Sequence[int]) -> tuple[Expr | int, ...]:
-    """The index of one operand's batch axes, as numpy broadcasts them."""
-    own = batch[len(batch) - len(shape) :]
-    return tuple(0 if extent == 1 else index for index, extent in zip(own, shape, strict=True))
-
-
-def _matmul_legalize(node: Node, graph: Graph) -> Legalized | None:
-    """Quantised: exact integers and requantize, or through floats for rounding ``even``."""
-    if not is_quantised(node, graph):
-        return split_activation(node, graph)
-    if node.attrs.get("rounding") == "even":
-        return through_float(node, graph)
-    return legalize_product(node, graph, Product(graph.types[node.inputs[1]].shape[-2], single=True, biased=False))
-
-
-def _matmul_cases() -> Iterable[Case]:
-    shapes = (
-        ((2, 3), (3, 4)),
-        ((1, 1), (1, 1)),
-        ((2, 3, 4), (4, 5)),
-        ((2, 3, 4), (1, 4, 5)),
-        ((2, 3, 4), (2, 4, 2)),
-        ((3, 4), (2, 4, 2)),
-        ((2, 1, 3, 4), (1, 3, 4, 2)),
-        ((2, 2, 3, 4), (2, 4, 5)),
-    )
-    for a, b in shapes:
-        for dtype, out in (("float32", "float32"), ("int8", "int32"), ("int16", "int64")):
-            types = (TensorType(a, dtype), TensorType(b, dtype))
-            tolerance = 1e-5 if dtype == "float32" else 0.0
-            for consts in ((), (1,)):
-                yield Case({"out_dtype": out}, types, consts, tolerance=tolerance, name=f"{dtype} {a} {b} {consts}")
-
-
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
     return out_types[0].size * types[0].shape[-1]
 
@@ -241,16 +150,5 @@ OPERATORS = (
         macs=_macs,
         algorithms=_dense_algorithms,
         operand_names=("data", "weight", "bias"),
-    ),
-    OpDef(
-        "matmul",
-        infer=_matmul_infer,
-        reference=_matmul_reference,
-        compute=_matmul_compute,
-        cases=_matmul_cases,
-        defaults=DENSE,
-        legalize=_matmul_legalize,
-        macs=_macs,
-        operand_names=("a", "b"),
     ),
 )

@@ -31,6 +31,7 @@ from microc.fixed import (
 from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double, shift_right_half_up
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
+from microc.ops.exponential import exp_of_negative
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.softmax_fixed import SUM_BITS, exponentials, free_bits
 from microc.ops.surface import through_float
@@ -93,7 +94,7 @@ def _compute(call: OpCall) -> te.Tensor:
     rows = data.type.size // classes
     x, k, c = data.tensor((rows, classes)), te.reduce_axis(classes, "k"), te.reduce_axis(classes, "c")
     largest = te.compute((rows,), lambda n: te.max_reduce(x[n, k.var], k, init=float("-inf")), "largest", ("n",))
-    total = te.compute((rows,), lambda n: te.sum_reduce(ir.call("exp", x[n, c.var] - largest[n]), c), "total", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(exp_of_negative(x[n, c.var] - largest[n]), c), "total", ("n",))
     logs = te.compute((rows,), lambda n: ir.call("log", total[n]), "logs", ("n",))
     return te.compute((rows, classes), lambda n, i: x[n, i] - largest[n] - logs[n], "softmax", ("n", "i"))
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
+
+import numpy as np
 
 from microc import te
 from microc.dtypes import Array
@@ -200,13 +202,21 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
             values[node.outputs[0]] = _apply(group, node, values, shape, result, index)
         return values[nodes[-1].outputs[0]]
 
-    return te.compute(shape, element, "out", axes, _bound(nodes[0]) if base is not None else ())
+    notes = (*_bound(nodes[0]), *_magnitude(group)) if base is not None else _magnitude(group)
+    return te.compute(shape, element, "out", axes, notes)
 
 
 def _bound(node: Node) -> tuple[tuple[str, int | str], ...]:
     """What the node behind an anchor promises about the anchor's values: their largest magnitude, as a note."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
     return (("bound", int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
+
+
+def _magnitude(group: _Group) -> tuple[tuple[str, int | str], ...]:
+    """What a schedule may know of the group's float constants: the largest magnitude, where all are finite, as a note."""
+    arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
+    ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
+    return (("magnitude", ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
 
 
 def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:

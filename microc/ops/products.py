@@ -33,13 +33,14 @@ class Product:
     """How an operator multiplies.
 
     ``depth``: products in a sum. ``trailing``: axes of the output after the channels. ``single``: the scales of data and weight
-    are multiplied in float32. ``biased``: it takes a bias, and its weights have the channels on axis 0. ``padded``: it pads.
+    are multiplied in float32. ``centres``: the core operator takes zero points as attributes, and no bias; else it takes a bias,
+    and its weights have the channels on axis 0. ``padded``: it pads.
     """
 
     depth: int
     trailing: int = 0
     single: bool = False
-    biased: bool = True
+    centres: bool = False
     padded: bool = False
 
 
@@ -64,7 +65,10 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     exact_scales = rounding == "litert"
     rounding = "single" if exact_scales else rounding
     weights = constant(graph, node.inputs[1])
-    if weights is None or not product.biased:
+    if product.centres:
+        largest = _centred_bound(rewrite, product.depth)
+        terms = _Sum(node.inputs[:2], largest, largest, 0)
+    elif weights is None:
         terms = _centred_operands(rewrite, product.depth)
     else:
         terms = _constant(rewrite, weights, data_zero)
@@ -76,6 +80,9 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     terms = _with_bias_dtype(rewrite, terms, accumulator)
     attrs: dict[str, Attr] = {k: v for k, v in node.attrs.items() if k not in _SURFACE}
     attrs |= {"activation": "", "out_dtype": accumulator}
+    if product.centres:
+        zeros = (scalar_quant(node, graph, name)[1] for name in node.inputs[:2])
+        attrs |= dict(zip(("zero_point_a", "zero_point_b"), zeros, strict=True))
     if product.padded:
         attrs["pad_value"] = terms.pad_value
     acc = rewrite.emit(node.op, terms.operands, rewrite.value("acc", output.shape, accumulator), attrs)
@@ -155,8 +162,7 @@ def _centred_operands(rewrite: Rewrite, depth: int) -> _Sum:
     """Both operands less their zero points, when these cannot go into a bias."""
     node = rewrite.node
     operands = [_centred(rewrite, name) for name in node.inputs[:2]]
-    sizes = [max(-low, high) for low, high in (_centred_range(rewrite, name) for name in node.inputs[:2])]
-    bound = depth * prod(sizes)
+    bound = _centred_bound(rewrite, depth)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias = constant(rewrite.graph, name)
     if bias is not None:
@@ -166,6 +172,12 @@ def _centred_operands(rewrite: Rewrite, depth: int) -> _Sum:
         bound = 1 << 62
         operands.append(name)
     return _Sum(tuple(operands), bound, bound, 0)
+
+
+def _centred_bound(rewrite: Rewrite, depth: int) -> int:
+    """The largest magnitude of a sum of products of both operands less their zero points."""
+    ranges = (_centred_range(rewrite, name) for name in rewrite.node.inputs[:2])
+    return depth * prod(max(-low, high) for low, high in ranges)
 
 
 def _centred_range(rewrite: Rewrite, name: str) -> tuple[int, int]:

@@ -70,7 +70,7 @@ def _infer_q(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Ten
     return (TensorType(x.shape, attrs["out_dtype"]),)
 
 
-def _reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
+def row_reciprocal(total: Any, headroom: Any, k: Arith[Any]) -> Any:
     """The reciprocal of ``total`` (Q12.19) in Q0.31, up to the power of two that ``headroom`` says: ``total`` shifted up is
     (1 + x) / 2 in Q0.31."""
     return fixedpoint.saturating_double(fixedpoint.reciprocal(total << headroom, k))
@@ -94,11 +94,12 @@ def _reference_q(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array
     powers = table[x.max(axis=-1, keepdims=True) - x]
     total = fixedpoint.shift_right_half_up(powers, SUM_BITS).sum(axis=-1, keepdims=True)
     headroom = free_bits(total, 31 - SUM_BITS, NUMPY)
-    result = _probability(powers, _reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
+    result = _probability(powers, row_reciprocal(total, headroom, NUMPY), headroom, attrs["out_dtype"], NUMPY)
     return (np.clip(result, *dtypes.int_range(attrs["out_dtype"])).astype(attrs["out_dtype"]),)
 
 
-def _largest(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tensor:
+def largest_of_rows(x: te.Tensor, rows: int, classes: int, low: int) -> te.Tensor:
+    """``largest``: the largest element of every row (rows, classes), at least ``low``."""
     k = te.reduce_axis(classes, "k")
     return te.compute((rows,), lambda n: te.max_reduce(ir.cast("int32", x[n, k.var]), k, init=low), "largest", ("n",))
 
@@ -110,7 +111,7 @@ def _compute_q(call: OpCall) -> te.Tensor:
     shape, out_dtype = data.type.shape, call.attrs["out_dtype"]
     rows, classes = prod(shape[:-1]), shape[-1]
     x, table = data.tensor((rows, classes)), table_operand.tensor()
-    largest = _largest(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
+    largest = largest_of_rows(x, rows, classes, dtypes.int_range(data.type.dtype)[0])
     j = te.reduce_axis(classes, "j")
 
     def power(n: Expr, c: Expr) -> Expr:
@@ -121,7 +122,7 @@ def _compute_q(call: OpCall) -> te.Tensor:
 
     total = te.compute((rows,), term, "total", ("n",))
     headroom = te.compute((rows,), lambda n: free_bits(total[n], 31 - SUM_BITS, TIR), "headroom", ("n",))
-    scale = te.compute((rows,), lambda n: _reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
+    scale = te.compute((rows,), lambda n: row_reciprocal(total[n], headroom[n], TIR), "scale", ("n",))
 
     def element(n: Expr, c: Expr) -> Expr:
         result = _probability(power(n, c), scale[n], headroom[n], out_dtype, TIR)
@@ -231,7 +232,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
     exp, reciprocal = (operand.tensor() for operand in table_operands if operand is not None)
     rows, classes = prod(data.type.shape[:-1]), data.type.shape[-1]
     x = data.tensor((rows, classes))
-    largest = _largest(x, rows, classes, -32768)
+    largest = largest_of_rows(x, rows, classes, -32768)
 
     def read(table: te.Tensor) -> Callable[[Expr], Expr]:
         return lambda index: ir.cast("int32", table[index])

@@ -15,6 +15,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule import (
+    conversion,
     doubling,
     loops,
     packing,
@@ -55,6 +56,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
+        "select_conversion": conversion.select_conversion,
         "select_high_mul": selection.select_high_mul,
         "select_clamp": selection.select_clamp,
     }
@@ -195,6 +197,9 @@ class Schedule:
 
     def select_fma(self) -> Schedule:
         return self.apply("select_fma")
+
+    def select_conversion(self) -> Schedule:
+        return self.apply("select_conversion")
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from microc.schedule.tree import loops_around
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
-_RANGES = {(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"}
+RANGES = MappingProxyType({(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"})
+"""What one instruction saturates to."""
 THIRDS = 1 << 20
 """The largest magnitude of what ``product_2_30`` multiplies."""
 
@@ -18,8 +20,8 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
     """``min(max(x, low), high)`` becomes ``ssat8(x)`` and the like; a shift by one to the right below it joins in."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = _clamped(e)
-        name = _RANGES.get(parts[1]) if parts is not None else None
+        parts = clamped_parts(e)
+        name = RANGES.get(parts[1]) if parts is not None else None
         if parts is None or name is None:
             return e
         x = simplify(parts[0])
@@ -34,13 +36,13 @@ def select_clamp(func: ir.PrimFunc) -> ir.PrimFunc:
     """Clamping to an int8 becomes ``clamp8``."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
-        parts = _clamped(e)
+        parts = clamped_parts(e)
         return ir.call("clamp8", parts[0]) if parts is not None and parts[1] == (-128, 127) else e
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def _clamped(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
+def clamped_parts(e: ir.Expr) -> tuple[ir.Expr, tuple[int, int]] | None:
     """What an int32 expression clamps, and to which range."""
     match e:
         case ir.Bin("min", ir.Bin("max", x, ir.Const(low)), ir.Const(high)) if e.dtype == "int32":

@@ -11,8 +11,10 @@ from microc.transform import (
     dynamic_range,
     fold_constants,
     fuse,
+    layer_norm,
     layout,
     legalize,
+    narrow_views,
     qdq,
     rounding,
     unary_functions,
@@ -38,8 +40,10 @@ LOWERING = (
     dead_channels.PASS,
     unary_functions.PASS,
     bounds.PASS,
+    layer_norm.PASS,
     common_subexpressions.PASS,
     dead_code.PASS,
+    narrow_views.PASS,
     fuse.PASS,
 )
 

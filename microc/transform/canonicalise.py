@@ -9,6 +9,7 @@ from microc.graph.ir import Attr, Graph
 from microc.graph.match import Match, P, Replacement, Rule
 from microc.graph.rewriting import rewrite
 from microc.transform.context import Pass, PassContext
+from microc.transform.operand_axes import operand_rules
 from microc.transform.padding import padding_rules
 from microc.transform.reshapes import reshape_rules
 from microc.transform.scaling import scaling_rules
@@ -22,7 +23,8 @@ _REDUCTIONS = ("mean", "max", "min")
 
 def canonicalise(graph: Graph, context: PassContext) -> Graph:
     """Apply all rules until none applies."""
-    return rewrite(graph, (*_identity_rules(), *_merging_rules(), *reshape_rules(), *padding_rules(), *scaling_rules()))
+    families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, scaling_rules, operand_rules)
+    return rewrite(graph, tuple(rule for family in families for rule in family()))
 
 
 def _identity_rules() -> tuple[Rule, ...]:

@@ -29,8 +29,8 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
 
 
 def _fixed(graph: Graph, node: Node) -> Node:
-    """The same operator, rounding as TFLite does."""
-    if node.attrs.get("rounding") != "even" or node.op in ("quantize", "dequantize"):
+    """The same operator, rounding as TFLite does. Softmax of any scales is on integers already, which TFLite's is not."""
+    if node.attrs.get("rounding") != "even" or node.op in ("quantize", "dequantize", "softmax"):
         return node
     quantised = all(graph.types[name].quant is not None for name in (*node.inputs[:1], *node.outputs))
     return replace(node, attrs={**node.attrs, "rounding": "double"}) if quantised else node

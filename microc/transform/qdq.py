@@ -105,7 +105,7 @@ class _Recogniser:
             done = False
         elif node.op in ("conv2d", "conv2d_transpose", "dense"):
             done = self.product(node)
-        elif node.op in _BINARY:
+        elif node.op in _BINARY or node.op == "matmul":
             done = None not in known and self.compute(node, [name for name in known if name])
         elif node.op in _MOVES or node.op in _CHOICES:
             done = self.move(node, known[0]) or (node.op in _CHOICES and self.compute(node, [known[0]]))
@@ -220,6 +220,8 @@ class _Recogniser:
         if kind is None or not all(map(self.is_bytes, sources)):
             return False
         found = {self.types[source].dtype for source in sources}
+        if node.op == "matmul":
+            return self.produce(node, sources, kind, **_EVEN)
         if len(found) > 1 or (found != {kind.dtype} and node.op not in _CLAMPS | _FUNCTIONS):
             return False
         return self.produce(node, sources, kind, **_EVEN)

@@ -39,7 +39,7 @@ def function(name: str) -> ir.PrimFunc:
             params.append(ir.Buffer("p", (COUNT * size,), param.dtype))
             args.append(ir.AddressOf(params[-1], (i * (size if apart else 1),), size, effect))
         else:
-            params.append(ir.Buffer(param.name, (COUNT,), "int32"))
+            params.append(ir.Buffer(param.name, (COUNT,), param.dtype))
             args.append(params[-1][i])
     applied = ir.Call(name, tuple(args), "int32")
     if effect:
@@ -67,6 +67,10 @@ def operands(name: str) -> tuple[Array, ...]:
         c = dice.integers(-1_000_000_000, 1_000_000_000, COUNT).astype(np.int32)
         return a, b, c
     found = []
+    if name == "nearest_i32":  # ties, whole numbers, what no int32 holds
+        ends = (0.5, 1.5, -2.5, 2147483520.0, 2147483648.0, -2147483648.0, -3e9, np.inf, -np.inf, np.nan)
+        scales = dice.choice((1.0, 100.0, 1e5, 1e9), COUNT - len(ends))
+        return (np.concatenate((ends, dice.normal(size=COUNT - len(ends)) * scales)).astype(np.float32),)
     for param in function(name).params[:-1]:
         kind = np.iinfo(to_numpy(param.dtype))
         array = dice.integers(kind.min, kind.max, param.shape, endpoint=True).astype(kind.dtype)
@@ -76,6 +80,8 @@ def operands(name: str) -> tuple[Array, ...]:
         found = [found[0] // 2, np.abs(found[1] // 2 * 2 + 1)]
     if name == "product_2_30":  # a sum within 20 bits
         found = [found[0] >> 11, np.abs(found[1] // 2 * 2 + 1)]
+    if name.startswith("widen_less"):  # differences within 16 bits
+        found[-1] = (((found[-1] % 511 - 255) & 0xFFFF).astype(np.uint32) * np.uint32(0x10001)).view(np.int32)
     if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)

@@ -9,7 +9,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.dense import DENSE, OPERATORS
+from microc.ops.dense import DENSE
 from microc.ops.edges import random_array
 from microc.ops.registry import get
 from tests.ops.harness import legalized, run_legalized
@@ -100,15 +100,25 @@ def test_quantised_matmul(known: bool) -> None:
     np.testing.assert_array_equal(run_legalized(node, graph, {"a": a, "b": b})[0], wanted)
 
 
-def test_onnx_matmul_goes_through_floats() -> None:
-    kinds = {name: TensorType((2, 2), "int8", quant(0.5)) for name in "aby"}
+def test_onnx_matmul_rounds_the_exact_sum_of_products_once() -> None:
+    kinds = {
+        "a": TensorType((2, 3, 8), "uint8", quant(0.02, 4)),
+        "b": TensorType((2, 8, 5), "int8", quant(0.03, 6)),
+        "y": TensorType((2, 3, 5), "int8", quant(0.04, 1)),
+    }
     node = Node("matmul", ("a", "b"), ("y",), {**DENSE, "rounding": "even"})
-    nodes, _, _ = legalized(node, Graph("g", ("a", "b"), ("y",), (node,), kinds))
-    assert [n.op for n in nodes] == ["dequantize", "dequantize", "matmul", "quantize"]
+    graph = Graph("g", ("a", "b"), ("y",), (node,), kinds)
+    nodes, _, _ = legalized(node, graph)
+    assert [n.op for n in nodes] == ["matmul", "requantize_float"]
+    rng = np.random.default_rng(6)
+    a, b = random_array(kinds["a"], rng), random_array(kinds["b"], rng)
+    total = (a.astype(np.int64) - 4) @ (b.astype(np.int64) - 6)
+    wanted = np.clip(np.rint(total.astype(F) * (F(0.02) * F(0.03) / F(0.04))) + 1, -128, 127)
+    np.testing.assert_array_equal(run_legalized(node, graph, {"a": a, "b": b})[0], wanted)
 
 
 def test_contradicting_shapes_are_refused() -> None:
-    dense, matmul = OPERATORS
+    dense, matmul = get("dense"), get("matmul")
     with pytest.raises(ModelError):
         dense.infer(DENSE, (TensorType((1, 3), "int8"), TensorType((2, 4), "int8")))
     with pytest.raises(ModelError):
@@ -121,4 +131,4 @@ def test_contradicting_shapes_are_refused() -> None:
 def test_macs() -> None:
     kinds = (TensorType((3, 20), "int8"), TensorType((6, 20), "int8"))
     macs = get("dense").macs
-    assert macs is not None and macs(DENSE, kinds, OPERATORS[0].infer(DENSE, kinds)) == 360
+    assert macs is not None and macs(DENSE, kinds, get("dense").infer(DENSE, kinds)) == 360

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from microc import te
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
+from microc.ops.exponential import exp_of_negative
 from microc.ops.softmax_fixed import exponentials, tables16
+from microc.tir.interp import run
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single
@@ -70,3 +73,15 @@ def test_refusals() -> None:
         definition.infer({**definition.defaults, "axis": 2}, [TensorType((2, 3), "float32")])
     with pytest.raises(ModelError):
         definition.infer(definition.defaults, [TensorType((2, 3), "int32")])
+
+
+def test_exp_is_within_its_bound() -> None:
+    """Absolute, against one at zero; far below zero nothing is left, and NaN stays."""
+    dense = np.concatenate((np.linspace(-100, 0, 20001), -np.geomspace(1e-30, 1e30, 500), [-np.inf, np.nan, 0.0]))
+    data = dense.astype(np.float32)
+    x = te.placeholder((data.size,), "float32", "x")
+    out = te.compute((data.size,), lambda i: exp_of_negative(x[i]), "out", ("i",))
+    found = np.zeros(data.size, np.float32)
+    run(te.create_prim_func("exp", [x], [out]), [data, found])
+    np.testing.assert_allclose(found, np.exp(data.astype(np.float64)), rtol=0, atol=2e-7)
+    assert found[-1] == 1.0 and np.isnan(found[-2]) and found[-3] == 0.0

@@ -7,28 +7,32 @@ from microc.schedule.intrinsics.words import ALIGNED_WORD
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
-_A, _B, _C = Var("a"), Var("b"), Var("c")
+_A, _B, _C, _Z = Var("a"), Var("b"), Var("c"), Var("z")
 
 _DSP = "defined(__ARM_FEATURE_DSP) && __ARM_FEATURE_DSP"
 
 
-def _widen(name: str, signed: bool) -> Intrin:
-    """Four bytes of a word become four 16-bit numbers in memory, in their order; ``p`` lies at a multiple of four bytes."""
+def _widen(name: str, signed: bool, less: bool = False) -> Intrin:
+    """Four bytes of a word become four 16-bit numbers in memory, in their order; ``p`` lies at a multiple of four bytes.
+    ``less``: minus the number that ``z`` holds twice."""
     pointer, letter = Buffer("p", (4,), "int16"), "s" if signed else "u"
 
     def element(k: int) -> Expr:
         part = _A >> (8 * k)
-        return ir.cast("int16", sign8(part) if signed else part & 0xFF)
+        value = sign8(part) if signed else part & 0xFF
+        return ir.cast("int16", value - sign16(_Z) if less else value)
 
     stores = (ir.Store(pointer, (i32(k),), element(k)) for k in range(4))
+    subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
+    less_zero = subtract.format("even") + subtract.format("odd") if less else ""
     body = f"""{ALIGNED_WORD}int32_t even, odd, low, high;
 __asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
 __asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
-__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
+{less_zero}__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
 __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
 ((word *)(void *)p)[0] = low;
 ((word *)(void *)p)[1] = high;"""
-    return Intrin(name, (pointer, _A), ir.seq(*stores), "dsp", _DSP, body)
+    return Intrin(name, (pointer, _A, *((_Z,) if less else ())), ir.seq(*stores), "dsp", _DSP, body)
 
 
 def _half(name: str, a: Expr, b: Expr) -> Intrin:
@@ -73,6 +77,8 @@ DSP = (
     _lanes("ssub16", sign16(_A) - sign16(_B), (_A >> 16) - (_B >> 16)),
     _widen("widen_i8x4", signed=True),
     _widen("widen_u8x4", signed=False),
+    _widen("widen_less_i8x4", signed=True, less=True),
+    _widen("widen_less_u8x4", signed=False, less=True),
     Intrin("sxtb16", (_A,), pack16(sign8(_A), sign8(_A >> 16)), "dsp", _DSP, assembly("sxtb16 %0, %1", '"r"(a)')),
     Intrin(
         "sxtb16_ror8",

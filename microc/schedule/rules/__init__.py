@@ -21,7 +21,9 @@ from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_floa
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
 from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
+from microc.schedule.rules.matrix_rows import is_rows, schedule_matrix_rows
 from microc.schedule.rules.moves import copied, picked
+from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -52,6 +54,8 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.select_high_mul().select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
+    if target.has("vcvtr"):
+        schedule = schedule.select_conversion()
     return schedule.select_saturation() if target.has("sat") else schedule
 
 
@@ -59,6 +63,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
     """What the rules make that suit an operator on a core. Loops without a turn have nothing to tile."""
     if start.has("acc") and any(i.extent == 0 for i in find_block(start.func.body, "acc").iters):
         return (schedule_generic(start, target).named("generic"),)
+    if is_rows(start):
+        return (schedule_matrix_rows(start, target).named("matrix rows"),)
     if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):
@@ -91,6 +97,9 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         (looped, unrolled) if unrolled.func != looped.func else (looped, *(copied(looped, target) or several(start)))
     )
     plain = (*plain, *picked(start, target), *in_lanes(start, target))
+    if suits_rows(start):
+        by_row = (schedule_rows(start, target, unrolled=False), schedule_rows(start, target, unrolled=True))
+        return (*plain, *(schedule.named("rows") for schedule in by_row))
     if op != "matmul" or not is_batched_matrix(start):
         return plain
     if suits_float(start, target):

@@ -82,7 +82,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
     pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
-    schedule = _tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
+    schedule = tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
     schedule = schedule.compute_at(patch, axes.tile)
     if found.data.dtype != "int16":
         schedule = schedule.set_dtype(patch, "int16")
@@ -94,7 +94,7 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Sched
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_1", f"{k}_0", "int16")
     else:
         schedule = _crossed(schedule, found.weight.name).tensorize(f"{k}_2", "dot4_int16_crossed_int8")
-    return _unrolled(schedule, axes)
+    return unrolled(schedule, axes)
 
 
 def _crossed(schedule: Schedule, weight: str) -> Schedule:
@@ -108,16 +108,16 @@ def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> S
     o, k = axes.o, axes.k
     wide = next(n for n in (*ROW_WIDTHS, 1) if columns % n == 0 or n == 1)
     if can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH:
-        schedule = _tiled(schedule, found, (1, (wide // 2, 2)), depth)
+        schedule = tiled(schedule, found, (1, (wide // 2, 2)), depth)
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_2", f"{k}_0", found.data.dtype)
     else:
-        schedule = _tiled(schedule, found, (1, (wide,)), depth)
+        schedule = tiled(schedule, found, (1, (wide,)), depth)
         schedule = schedule.tensorize(f"{k}_2", f"dot4_{found.data.dtype}_int8")
-    return _unrolled(schedule, axes)
+    return unrolled(schedule, axes)
 
 
-def _tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]], depth: int) -> Schedule:
-    """The loops p, o, k around a tile, and the elementwise end after it."""
+def tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]], depth: int) -> Schedule:
+    """The loops p, o, k around a tile, and the elementwise end after it. Loops around p stay around it."""
     axes = product_axes(schedule)
     p, o, k = axes.p, axes.o, axes.k
     unroll = next(n for n in (4, 3, 2, 1) if (depth // STEP) % n == 0)
@@ -128,11 +128,12 @@ def _tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]
     return schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
 
 
-def _unrolled(schedule: Schedule, axes: Axes) -> Schedule:
+def unrolled(schedule: Schedule, axes: Axes) -> Schedule:
     """Scalars for every sum."""
     kept = (f"{axes.p}_0", *axes.inside, f"{axes.o}_0", f"{axes.k}_0")
     for block in ("acc_init", "acc", "out"):
-        for loop in schedule.loops_of(block):
+        around = schedule.loops_of(block)
+        for loop in around[around.index(f"{axes.p}_0") + 1 :]:
             if loop not in kept:
                 schedule = schedule.unroll(loop)
     return schedule

@@ -34,7 +34,7 @@ def suits_mve(schedule: Schedule, target: Target) -> bool:
 
 
 def schedule_matrix_mve(schedule: Schedule) -> Schedule:
-    """Loops p, o over tiles, then stretches of channels; inside products over all of k."""
+    """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None

@@ -3,8 +3,8 @@
 Bytes are moved by the intrinsics ``load_<t>`` and ``store_<t>`` (``t`` is ``i8x4`` or ``u8x4``), 16-bit numbers by ``i16x2``; a
 schedule marks loops ``vectorized`` where the core loads and stores unaligned words. What is done with words on their way is for
 cores with DSP instructions: largest numbers (:mod:`microc.tir.lower.words`), and copies of bytes to 16-bit numbers
-(``widen_<t>``), whose destination must lie at whole words. Elements that are words already are moved four at a time, wherever
-they lie.
+(``widen_<t>``, less a number ``widen_less_<t>``), whose destination must lie at whole words. Elements that are words already are
+moved four at a time, wherever they lie.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FEW = 4
 """Words that are moved without a loop."""
 MOST = 20
 """What is done with them in as many statements at most."""
+_BYTES = ("int8", "uint8")
 SHORT = 16
 """Copies of at most this many elements that no word can move are unrolled."""
 
@@ -103,15 +104,33 @@ def _widened(store: ir.Store, var: ir.Var, word: ir.Var) -> tuple[int, ir.Stmt] 
     match store.value:
         case ir.Const(int() as value) if -128 <= value <= 127:
             source: ir.Expr | None = repeated(value, "int8")
-            kind = "i8x4"
-        case ir.Cast("int16", ir.Load(buffer) as load) if buffer.dtype in ("int8", "uint8"):
-            source = Words(buffer.dtype, var, word * LANES).value(load)
-            kind = KINDS[buffer.dtype]
+            kind, less = "i8x4", 0
+        case ir.Cast("int16", value) if (found := _difference(value)) is not None and found[0].dtype in _BYTES:
+            load, less = found
+            source = Words(load.dtype, var, word * LANES).value(load)
+            kind = KINDS[load.dtype]
         case _:
             return None
     if source is None or not _aligned(target):
         return None
-    return LANES, ir.Evaluate(ir.Call(f"widen_{kind}", (target, source), "int32"))
+    if less == 0:
+        return LANES, ir.Evaluate(ir.Call(f"widen_{kind}", (target, source), "int32"))
+    return LANES, ir.Evaluate(ir.Call(f"widen_less_{kind}", (target, source, repeated(less, "int16")), "int32"))
+
+
+def _difference(value: ir.Expr) -> tuple[ir.Load, int] | None:
+    """The element of which a number within 9 bits is taken, and that number."""
+    match value:
+        case ir.Load():
+            return value, 0
+        case ir.Cast("int32", ir.Load() as load):
+            return load, 0
+        case ir.Bin("sub", ir.Cast("int32", ir.Load() as load), ir.Const(int() as less)) if abs(less) < 256:
+            return load, less
+        case ir.Bin("add", ir.Cast("int32", ir.Load() as load), ir.Const(int() as more)) if abs(more) < 256:
+            return load, -more
+        case _:
+            return None
 
 
 def _aligned(target: ir.AddressOf) -> bool:

@@ -1,0 +1,51 @@
+"""Normalisation of rows, however it is spelled, as one operator; of bytes as the integers that they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.options import Options
+from microc.driver.pipeline import optimise
+from tests.frontend.onnx_model import expected, ops, read
+from tests.transform.test_qdq import Net
+
+RNG = np.random.default_rng(8)
+SHAPE = (2, 5, 12)
+
+
+def spelled(form: str, x: str, net: Net) -> str:
+    """The operators of a normalisation, as exporters write them."""
+    if form == "whole":
+        return net.op("LayerNormalization", x, net.constant(np.linspace(0.5, 2, 12).astype(np.float32)), axis=-1)
+    mean = net.op("ReduceMean", x, axes=[0 if form == "other axis" else -1])
+    centred = net.op("Sub", x, mean)
+    square = net.op("Pow", centred, net.constant(np.float32(2))) if form == "pow" else net.op("Mul", centred, centred)
+    variance = net.op("ReduceMean", square, axes=[-1])
+    root = net.op("Sqrt", net.op("Add", variance, net.constant(np.float32(1e-5))))
+    return net.op("Div", centred, root)
+
+
+def model(form: str, quantised: bool) -> Any:
+    net = Net(x=SHAPE)
+    made = spelled(form, net.qdq("x", 0.03, -9) if quantised else "x", net)
+    return net.model(net.qdq(made, 0.02, 4) if quantised else net.op("Identity", made))
+
+
+@pytest.mark.parametrize("form", ["whole", "mul", "pow", "other axis"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_normalisation_is_one_operator(form: str, quantised: bool) -> None:
+    written = read(model(form, quantised))
+    graph = optimise(written, Options())
+    assert ("layer_norm" in ops(graph)) == (form != "other axis")
+    if form != "other axis":
+        (norm,) = [node for node in graph.nodes if node.op == "layer_norm"]
+        assert graph.types[norm.inputs[0]].dtype == ("int8" if quantised else "float32")
+    library = microc.compile(written)
+    for spread in (1.0, 0.0, 40.0):
+        x = (RNG.normal(size=SHAPE) * spread + 1).astype(np.float32)
+        (wanted,) = expected(model(form, quantised), [x])
+        np.testing.assert_allclose(library(x), wanted, rtol=0, atol=0.0201 if quantised else 2e-5)
