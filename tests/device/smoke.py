@@ -44,7 +44,10 @@ def needs(*programs: str) -> pytest.MarkDecorator:
 
 def skip_without(board: Board) -> None:
     """Skip, saying why, unless a board's compiler and emulator are there."""
-    tools = [board.raw["framework"]["tool"] if "framework" in board.raw else board.raw["build"]["prefix"] + "gcc", "make"]
+    tools = [
+        board.raw["framework"]["tool"] if "framework" in board.raw else board.raw["build"]["prefix"] + "gcc",
+        "make",
+    ]
     tools += [board.raw["emulator"]["argv"][0]] if "emulator" in board.raw else []
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if missing:
