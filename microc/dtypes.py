@@ -73,6 +73,7 @@ def int_range(dtype: str) -> tuple[int, int]:
     raise InternalError(f"{dtype} has no integer range")
 
 
+@lru_cache(maxsize=64)
 def to_numpy(dtype: str) -> np.dtype[Any]:
     """The numpy dtype that stores one scalar of ``dtype``."""
     kind, bits, lanes = info(dtype)

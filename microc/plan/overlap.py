@@ -9,7 +9,7 @@ sizes (:mod:`microc.tir.precedence`), since everything keeps its place. Buffers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -17,14 +17,14 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.module import Call, Kernel, Module, Size
+from microc.module import Call, Kernel, Module
 from microc.plan.room import Room, distances_without, safe_distances
 from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN, Touches, touches
 from microc.tir.precedence import Precedence
 from microc.tir.ranges import Conflict
 
 MOST_SIZES = 1 << 16
-"""Combinations of sizes that are looked at; where there are more, kernels that depend on them keep their operands apart."""
+"""Combinations of sizes that are looked at; a kernel that depends on more keeps its operands apart."""
 Lifetimes = Mapping[str, tuple[int, int]]
 Rooms = Mapping[tuple[str, str], Room]
 """By (base of one value, base of another): the allowed distances from the first to the second. Both orders are there."""
@@ -47,14 +47,13 @@ class Overlaps:
         self._kernels = {kernel.name: kernel for kernel in module.kernels}
         self._clocks: dict[str, dict[str, Touches]] = {}
         self._proofs: dict[str, Precedence] = {}
-        self._sizes = _columns(module.sizes)
         self._known: dict[tuple[object, ...], Room] = {}
 
     def room(self, call: Call, old: str, new: str) -> Room | None:
         """Distances from a value that ends with a call to one that starts with it; None if they must stay apart."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
-        if kernel is None or not all(sizes) or (kernel.func.scalars and self._sizes is None):
+        if kernel is None or not all(sizes) or (kernel.func.scalars and self._columns(kernel) is None):
             return None
         key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
         if key not in self._known:
@@ -78,9 +77,8 @@ class Overlaps:
 
     def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Distances that are safe at all sizes."""
-        assert self._sizes is not None
         if kernel.name not in self._proofs:
-            self._proofs[kernel.name] = Precedence(kernel.func, self._sizes)
+            self._proofs[kernel.name] = Precedence(kernel.func, self._columns(kernel) or {})
         params, conflicts = kernel.func.params, list[Conflict]()
         for a, start in self._roles(call, old):
             for b, other in self._roles(call, new):
@@ -89,6 +87,15 @@ class Overlaps:
                 found = self._proofs[kernel.name].conflicts(params[a], params[b])
                 conflicts += [conflict.moved(start - other) for conflict in found]
         return distances_without(conflicts, self.module.values[old].nbytes, self.module.values[new].nbytes)
+
+    def _columns(self, kernel: Kernel) -> dict[str, Array] | None:
+        """All sizes that a kernel may see side by side, by scalar; None where there are too many."""
+        sizes = [size for size in self.module.sizes if size.scalar in kernel.func.scalars]
+        ranges = [range(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step) for s in sizes]
+        if prod(map(len, ranges)) > MOST_SIZES:
+            return None
+        grid = np.meshgrid(*(np.array(each, np.int64) for each in ranges), indexing="ij")
+        return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}
 
     def _use(self, kernel: Kernel, call: Call, base: str) -> _Use:
         """Times by byte of a value that a call touches, perhaps in several ways (views of it)."""
@@ -146,12 +153,3 @@ def _meeting(module: Module, call: Call, alive: Lifetimes, time: int) -> tuple[l
 def _aliasing(a: str, b: str) -> bool:
     """Whether C lets accesses of these dtypes meet in one place."""
     return a == b or bool({a, b} & {"int8", "uint8"})
-
-
-def _columns(sizes: Sequence[Size]) -> dict[str, Array] | None:
-    """All sizes of a run side by side, by scalar; None where there are too many."""
-    ranges = [np.arange(-(-s.minimum // s.step) * s.step, s.maximum + 1, s.step, dtype=np.int64) for s in sizes]
-    if prod(map(len, ranges)) > MOST_SIZES:
-        return None
-    grid = np.meshgrid(*ranges, indexing="ij") if ranges else []
-    return {size.scalar.name: column.reshape(-1) for size, column in zip(sizes, grid, strict=True)}

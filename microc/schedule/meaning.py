@@ -32,19 +32,21 @@ def _function(intrin: Intrin) -> Function:
         return compile_func(_run(intrin, sizes))
 
     lanes = max(intrin.lanes, 1)
+    kinds = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
+    result = to_numpy(_element(intrin.result)) if intrin.result else None
 
     def call(args: list[Any]) -> Any:
         arrays: list[Array] = []
-        for param, arg in zip(intrin.params, args, strict=True):
-            if isinstance(param, ir.Buffer):
+        for kind, arg in zip(kinds, args, strict=True):
+            if kind is None:
                 memory, start = arg
                 arrays += [memory, np.array([start], np.int32)]
             else:
-                arrays.append(np.array(arg, to_numpy(_element(param.dtype))).reshape(-1))
-        if intrin.result:
-            arrays.append(np.zeros(lanes, to_numpy(_element(intrin.result))))
+                arrays.append(np.array(arg, kind).reshape(-1))
+        if result is not None:
+            arrays.append(np.zeros(lanes, result))
         compiled(tuple(a.size for a in arrays))(arrays, {})
-        if not intrin.result:
+        if result is None:
             return 0
         found = arrays[-1].tolist()
         return tuple(found) if intrin.lanes else found[0]
