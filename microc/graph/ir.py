@@ -127,6 +127,10 @@ class Graph:
                 found.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in found.items()}
 
+    def place(self, name: str) -> Loc:
+        """The location of a value that no operator makes, an input: the model's file and the value's name."""
+        return Loc(next((node.loc.file for node in self.nodes if node.loc.file), ""), name=name)
+
     def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
         """The graph with other nodes (and other fields); types and constants nobody names any more are dropped."""
         nodes = tuple(nodes)

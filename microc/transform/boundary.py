@@ -174,9 +174,9 @@ class _End:
         renamed = _renamed(graph, {name: inner})
         types = {**renamed.types, name: outer}
         if self.what == "input":
-            nodes = (Node(op, (name,), (inner,), attrs), *renamed.nodes)
+            nodes = (Node(op, (name,), (inner,), attrs, graph.place(name)), *renamed.nodes)
             return replace(renamed, inputs=graph.inputs, types=types, nodes=nodes)
-        nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs))
+        nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs, graph.place(name)))
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 
 

@@ -140,7 +140,8 @@ def _with_true_inputs(graph: Graph, original: Graph, swapped: Mapping[str, str])
     nodes: list[Node] = []
     for name, image in swapped.items():
         types[name] = original.types[name]
-        nodes.append(Node("transpose", (name,), (image,), {"axes": CHANNELS_LAST[len(types[name].shape)]}))
+        axes = CHANNELS_LAST[len(types[name].shape)]
+        nodes.append(Node("transpose", (name,), (image,), {"axes": axes}, graph.place(name)))
     nodes.extend(node for node in graph.nodes if swapped.keys().isdisjoint(node.outputs))
     return replace(graph, inputs=original.inputs, types=types).with_nodes(nodes)
 

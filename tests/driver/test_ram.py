@@ -107,7 +107,7 @@ def test_a_limit_out_of_reach_says_what_is_possible() -> None:
         FitError, match="an arena of 64 bytes cannot hold the network; the smallest found takes"
     ) as caught:
         compiled(ram=64)
-    assert "digits_int8.tflite #" in str(caught.value.hint)
+    assert "digits_int8.tflite #" in str(caught.value.hint) and "--io caller" in str(caught.value.hint)
     assert caught.value.exit_code == 4
 
 

@@ -250,6 +250,19 @@ def test_places_are_looked_up_once() -> None:
         assert isinstance(body, ir.For) and isinstance(body.body, ir.Let) is moved
 
 
+def test_a_place_that_is_part_of_another_leaves_no_name_unread() -> None:
+    i, c = ir.Var("i"), ir.Var("c")
+    table, index, out = (
+        ir.Buffer("table", (9,), "int8"),
+        ir.Buffer("index", (3,), "int32"),
+        ir.Buffer("out", (4,), "int8"),
+    )
+    store = ir.Store(out, (c,), table[(index[i] * 2) + c] + table[c - index[i]])
+    body = hoist_places(ir.For(i, ir.const(3, "int32"), ir.For(c, ir.const(4, "int32"), store)))
+    named = {s.var for s in walk_stmt(body) if isinstance(s, ir.Let)}
+    assert len(named) == 2 and named <= {e for e in walk_all_exprs(body) if isinstance(e, ir.Var)}
+
+
 def test_unroll_needs_a_number() -> None:
     n = ir.Buffer("n", (1,), "int32")
     loop = ir.For(ir.Var("i"), n[0], ir.Seq(()), "unrolled")

@@ -288,3 +288,9 @@ def test_exported_networks_move_their_input_at_most(path: Path) -> None:
     graph = run_passes(load(path), PASSES, PassContext())
     stray = [node for node in graph.nodes if node.op == "transpose" and not inherent(node, graph)]
     assert not stray, [(str(node.loc), node.attr("axes")) for node in stray]
+
+
+def test_what_moves_an_input_is_called_by_it() -> None:
+    net = Network(x=(1, 3, 8, 8))
+    net.op("relu", net.conv("x", 4))
+    assert [node.loc.name for node in run(net).nodes if "x" in node.inputs] == ["x"]

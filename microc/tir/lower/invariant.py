@@ -11,7 +11,7 @@ from microc.tir.rewrite import (
     buffers_written,
     children,
     free_vars,
-    map_expr,
+    map_children,
     map_stmt,
     stmt_exprs,
     walk_all_exprs,
@@ -35,7 +35,12 @@ def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
             name = next(n for n in (f"place_{k}" for k in range(len(taken) + 1)) if n not in taken)
             taken.add(name)
             bound[place] = ir.Var(name, place.dtype)
-        store = map_stmt(s.body, lambda x: x, lambda e: map_expr(e, lambda part: bound.get(part, part)))
+
+        def known_places(part: ir.Expr) -> ir.Expr:
+            """The largest first: one may be a part of another."""
+            return bound.get(part) or map_children(part, known_places)
+
+        store = map_stmt(s.body, lambda x: x, known_places)
         moved: ir.Stmt = ir.For(s.var, s.extent, store, s.kind, s.annotations)
         for place, known in reversed(bound.items()):
             moved = ir.Let(known, place, moved)
