@@ -13,6 +13,7 @@ from microc.schedule.rules.depthwise_bytes import schedule_depthwise_bytes, suit
 from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
 from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
 from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
+from microc.schedule.rules.elementwise import in_lanes, several
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.matrix import is_batched_matrix, is_matrix, schedule_matrix
 from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
@@ -86,8 +87,10 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return (schedule_depthwise(start, target).named("depthwise"),)
     looped = schedule_generic(start, target).named("generic")
     unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    plain = (looped, unrolled) if unrolled.func != looped.func else (looped, *copied(looped, target))
-    plain = (*plain, *picked(start, target))
+    plain = (
+        (looped, unrolled) if unrolled.func != looped.func else (looped, *(copied(looped, target) or several(start)))
+    )
+    plain = (*plain, *picked(start, target), *in_lanes(start, target))
     if op != "matmul" or not is_batched_matrix(start):
         return plain
     if suits_float(start, target):
