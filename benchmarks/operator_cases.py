@@ -245,7 +245,7 @@ def dequantized(writer: GraphWriter, dtype: str) -> str:
 
 def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
     """A layer of Keras's, over a sequence."""
-    from microc.frontend.recurrent import gate, over_time
+    from microc.frontend.recurrent import Gates, gate, over_time
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
@@ -254,7 +254,7 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
 
         def product(value: str, outs: int) -> str:
             return body.emit(
-                "dense", (value, body.new_constant("w", rng.normal(size=(outs, units)).astype(np.float32)))
+                "dense", (value, body.new_constant("w", rng.normal(scale=0.1, size=(outs, units)).astype(np.float32)))
             )
 
         if cell == "rnn":
@@ -274,11 +274,13 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
         return (body.emit("add", (h, body.emit("mul", (z, body.emit("sub", (old[0], h)))))),)
 
     def write(writer: GraphWriter, dtype: str) -> str:
-        x = data(writer, dtype, (steps, width))
-        shares = writer.emit("dense", (x, *weights(writer, dtype, (gates * units, width))))
-        shares = writer.reshape(shares, (steps, 1, gates * units))
+        x = data(writer, dtype, (steps, 1, width))
+        rng = np.random.default_rng(8)
+        shares = Gates(
+            *(rng.normal(scale=0.1, size=s).astype(np.float32) for s in ((gates * units, width), (gates * units,)))
+        )
         zero = writer.new_constant("zero", np.zeros((1, units), np.float32))
-        made, _ = over_time(writer, shares, (zero,) * (2 if cell == "lstm" else 1), step)
+        made, _ = over_time(writer, x, shares, (zero,) * (2 if cell == "lstm" else 1), step)
         return made
 
     return Application(f"{cell} {steps}x{width} to {units}", "row", write, steps * gates * units * (width + units))

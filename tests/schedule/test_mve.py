@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.dtypes import Array
+from microc.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.conv_geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
@@ -20,6 +20,7 @@ from microc.tir.lower import lower
 from microc.tir.lower.lane_patterns import rounding_shift
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
+from tests.ops.compiled import compiled_case
 from tests.schedule.test_depthwise import LAYERS, arguments, reference
 
 M55 = target_for("cortex-m55")
@@ -116,3 +117,18 @@ def test_rounding_added_by_the_multiplication_is_recognised() -> None:
     assert rounding_shift(rounded(half + 1, s)) is None
     assert rounding_shift(rounded(one << s, s)) is None
     assert rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
+
+
+def test_sums_and_pools_work_in_lanes() -> None:
+    """What has no product to tile: every case of a quantised sum, and of the largest in a window, in vectors and exact."""
+    for op in ("qadd", "max_pool2d"):
+        definition = get(op)
+        cases = [compiled_case(definition, case, "cortex-m55", "kernel") for case in definition.cases()]
+        calls = {e.name for c in cases for e in walk_all_exprs(c.func.body) if isinstance(e, ir.Call)}
+        assert any("x4" in call for call in calls), op
+        for case in cases:
+            given = [a.reshape(p.shape) for a, p in zip(case.arrays, case.func.params, strict=False)]
+            made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in case.func.params[len(given) :]]
+            run(case.func, [*given, *made], meanings())
+            for got, want in zip(made, case.wanted(), strict=False):
+                np.testing.assert_array_equal(got.reshape(want.shape), want)
