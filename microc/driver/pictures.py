@@ -113,7 +113,9 @@ def _pixels(path: Path, place: Geometry) -> Array:
         raise UsageError(f"{path} is no picture", where=str(path), hint=f"known: {', '.join(SUFFIXES)}") from error
     except OSError as error:
         reason = error.strerror or error
-        raise UsageError(f"cannot read {path}: {reason}", where=str(path), hint="does a viewer show it?") from error
+        raise UsageError(
+            f"cannot read {path}: {reason}", where=str(path), hint="is it there, and does a viewer show it?"
+        ) from error
     if fitting.size != (place.width, place.height):
         fitting = fitting.resize((place.width, place.height), resample=Image.Resampling.BILINEAR)
     return np.asarray(fitting, np.uint8).reshape(place.height, place.width, place.channels)
