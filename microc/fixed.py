@@ -20,6 +20,8 @@ from microc.errors import InternalError
 T = TypeVar("T")
 
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+TO_WHOLE = 1.5 * (1 << 23)
+"""Added to a float32 of a magnitude below 2**22 it leaves no bits below one, so that the addition rounds half to even."""
 
 
 class Arith(Protocol[T]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,16 +141,26 @@ def load_inputs(arguments: Arguments, project: Project) -> list[Array]:
     from microc.driver.shapes import RunShapes
 
     tensors = [project.tensors[name] for name in project.manifest["inputs"]]
-    arrays = []
+    arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         picture = tensor is not None and is_picture(path)
-        arrays.append(Reader(tensor, pixels(arguments)).read(path) if picture else load_array(path))
+        arrays.append(Reader(tensor, span).read(path) if picture else load_array(path))
     return RunShapes(project.manifest).fitting(tensors, arrays)
 
 
 def pixels(arguments: Arguments) -> tuple[float, float] | None:
     """The reals that pixels of 0 and of 255 stand for, where ``--pixels`` says so."""
-    return None if arguments.pixels is None else (arguments.pixels[0], arguments.pixels[1])
+    from microc.driver.data_files import holds_pictures
+
+    if arguments.pixels is None:
+        return None
+    low, high = arguments.pixels
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise UsageError(f"--pixels {low} {high} are no numbers", hint="give the reals for 0 and 255: --pixels -1 1")
+    given = [*arguments.inputs, *filter(None, [getattr(arguments, "data", None)])]
+    if not any(map(holds_pictures, given)):
+        raise UsageError("--pixels speaks of pictures, and none are given", hint="--input cat.png --pixels -1 1")
+    return low, high
 
 
 def load_array(path: Path) -> Array:

@@ -47,6 +47,7 @@ def _check(arguments: Arguments) -> None:
         raise UsageError(
             "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
         )
+    pixels(arguments)
     if arguments.data is not None and arguments.inputs:
         raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
 

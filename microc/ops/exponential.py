@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from math import log
 
+from microc.fixed import TO_WHOLE
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-_MAGIC = 1.5 * (1 << 23)
 _LEAST = -87.0
 """Where results are taken for zero: below, powers of two leave the normal numbers."""
 _POLYNOMIAL = (0.008290272, 0.04189816, 0.16667638, 0.49999148, 0.9999997, 1.0)
@@ -24,8 +24,8 @@ _EXPONENT_BITS, _ONE = 23, 127 << 23
 
 def exp_of_negative(x: Expr) -> Expr:
     """exp(x) of a float32 x <= 0, or NaN."""
-    moved = x * (1 / log(2)) + _MAGIC
-    rest = x - (moved - _MAGIC) * log(2)
+    moved = x * (1 / log(2)) + TO_WHOLE
+    rest = x - (moved - TO_WHOLE) * log(2)
     value: Expr = ir.const(_POLYNOMIAL[0], "float32")
     for coefficient in _POLYNOMIAL[1:]:
         value = value * rest + coefficient

@@ -20,6 +20,7 @@ import numpy as np
 from microc.fixed import (
     INT32_MAX,
     INT32_MIN,
+    TO_WHOLE,
     doubling_high_mul,
     multiply_double_rounding,
     multiply_reduced,
@@ -31,7 +32,6 @@ from microc.tir.ir import Expr
 
 HALF = 1 << 30
 """The mantissa of one half: multiplying by it is a shift."""
-_MAGIC = 1.5 * (1 << 23)
 _BELOW_HALF = 0.5 - 2.0**-25
 
 
@@ -225,7 +225,7 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
     if max(-low, high) >= 1 << 22:
         return ir.cast("int32", ir.call("rint" if rounding == "even" else "round", x))
     if rounding == "even":
-        return ir.cast("int32", (x + _MAGIC) - _MAGIC)
+        return ir.cast("int32", (x + TO_WHOLE) - TO_WHOLE)
     return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
 
 

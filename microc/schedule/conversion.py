@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc import dtypes
+from microc.fixed import TO_WHOLE
 from microc.schedule.selection import RANGES, clamped_parts
 from microc.tir import ir
 from microc.tir.affine import bounds_of
@@ -21,7 +22,6 @@ from microc.tir.rewrite import map_expr, map_stmt
 
 MAGNITUDE = "magnitude"
 """The note of a block that reads no constants in memory but integers and floats of magnitudes up to its value."""
-_MAGIC = 1.5 * (1 << 23)
 _HUGE = 2.0**100
 """Sums and products below do not come near infinity."""
 _SHORT = (-(1 << 15), (1 << 15) - 1)
@@ -44,7 +44,7 @@ def _selected(e: ir.Expr, constants: float | None) -> ir.Expr:
     """A rounding, a zero point added to one, or what its limits make idle."""
     match e:
         case ir.Cast("int32", ir.Bin("sub", ir.Bin("add", x, ir.Const(added)), ir.Const(less))) if (
-            added == less == _MAGIC
+            added == less == TO_WHOLE
         ):
             return _rounded(x, constants) or e
         case ir.Bin("add", a, ir.Const(int() as zero)) if (found := _nearest(a)) is not None:

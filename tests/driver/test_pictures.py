@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from microc.cli.arguments import Arguments, make_parser
+from microc.cli.session import pixels
 from microc.driver.data import read_samples
 from microc.driver.pictures import Reader
 from microc.dtypes import Array
@@ -86,3 +88,15 @@ def test_what_is_no_picture(tmp_path: Path) -> None:
     for name in ("text.png", "cut.png", "absent.png"):
         with pytest.raises(UsageError):
             Reader(tensor("uint8", shape)).read(tmp_path / name)
+
+
+def test_pixels_speak_of_pictures(tmp_path: Path) -> None:
+    array = tmp_path / "x.npy"
+    np.save(array, np.zeros((1, 2)))
+    for inputs, span, words in (
+        ([picture(tmp_path / "a.png")], ["nan", "1"], "no numbers"),
+        ([array], ["-1", "1"], "none are given"),
+    ):
+        argv = ["run", str(tmp_path), *(f"--input={path}" for path in inputs), "--pixels", *span]
+        with pytest.raises(UsageError, match=words):
+            pixels(make_parser().parse_args(argv, namespace=Arguments()))
