@@ -7,6 +7,8 @@ and ``probabilities``; a regressor gives ``prediction``. Only objects are read, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import inf, nextafter
 from typing import Any
 
 import numpy as np
@@ -148,7 +150,15 @@ def _scaled(ensemble: Ensemble, scale: float | Sequence[float], features: int) -
 def _divided(tree: Tree, factors: Array) -> Tree:
     inner = tree.left >= 0
     factor = np.where(inner, factors[np.where(inner, tree.feature, 0)], 1.0)
-    return tree.with_threshold(np.where(inner, tree.threshold / factor, 0.0))
+    pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
+    return tree.with_threshold(np.array([_quotient(threshold, scale) for threshold, scale in pairs]))
+
+
+def _quotient(threshold: float, scale: float) -> float:
+    """``threshold / scale``, which parts the integers as the quotient does that is not rounded."""
+    found = threshold / scale
+    beyond = found.is_integer() and Fraction(found) * Fraction(scale) > Fraction(threshold)
+    return nextafter(found, -inf) if beyond else found
 
 
 def _label(write: GraphWriter, scores: str, classes: Array | None) -> str:

@@ -201,12 +201,15 @@ def _rounded(threshold: float, mode: int, dtype: str) -> tuple[float | int, int]
     ``mode`` leads nothing greater to the left, nor does the mode returned; it is 0 or :data:`ALWAYS` where nothing is parted.
     """
     if dtypes.is_float(dtype):
-        nearest = dtypes.to_numpy(dtype).type(threshold)
+        with np.errstate(over="ignore"):  # beyond the largest number lies infinity
+            nearest = dtypes.to_numpy(dtype).type(threshold)
+            before = np.nextafter(nearest, nearest.dtype.type(-inf))
+        real = float(nearest)  # to compare a scalar of fewer bits with the threshold, NumPy would round the threshold
         if mode & LESS and (mode & EQUAL or threshold > -inf):
-            beyond = nearest > threshold or (nearest == threshold and not mode & EQUAL)
-            return float(np.nextafter(nearest, nearest.dtype.type(-inf)) if beyond else nearest), mode | EQUAL
-        exact = mode & EQUAL and float(nearest) == threshold
-        return float(nearest), mode if exact else mode & UNORDERED
+            beyond = real > threshold or (real == threshold and not mode & EQUAL)
+            return float(before) if beyond else real, mode | EQUAL
+        exact = mode & EQUAL and real == threshold
+        return real, mode if exact else mode & UNORDERED
     low, high = dtypes.int_range(dtype)
     near = min(max(threshold, low - 1), high + 1)
     if mode & LESS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,72 @@ def test_lightgbm(objective: str, capfd: pytest.CaptureFixture[str]) -> None:
     found = results[1] if isinstance(results, tuple) else results
     found = found[:, 1] if found.ndim > wanted.ndim else found
     np.testing.assert_allclose(found, wanted, atol=BOUND * max(1, np.abs(wanted).max()))
+
+
+REAL = {
+    "diabetes": (tree.DecisionTreeRegressor, ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor),
+    "iris": (tree.DecisionTreeClassifier, ensemble.RandomForestClassifier),
+    "wine": (tree.ExtraTreeClassifier, ensemble.HistGradientBoostingClassifier),
+    "breast_cancer": (ensemble.RandomForestClassifier, ensemble.GradientBoostingClassifier),
+    "digits": (tree.DecisionTreeClassifier, ensemble.ExtraTreesClassifier),
+}
+"""Measurements, whose thresholds lie in the middle of two neighbouring floats, or of floats as near as that."""
+
+
+def real_problem(name: str) -> tuple[Array, Array, Array]:
+    """Features for training, the targets of these, features for testing."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    held = getattr(datasets, f"load_{name}")()
+    order = np.random.default_rng(0).permutation(len(held.data))
+    train, test = np.split(order, [2 * len(order) // 3])
+    x = held.data.astype(np.float32)
+    return x[train], held.target[train], x[test]
+
+
+def agree(estimator: Any, x: Array) -> None:
+    """Every row as the estimator says: sums of leaves within the rounding of float32, classes the same."""
+    wanted = estimator.predict_proba(x) if hasattr(estimator, "classes_") else estimator.predict(x)
+    results = library(reader.read(estimator, x.shape))(x)
+    if hasattr(estimator, "classes_"):
+        label, results = results
+        np.testing.assert_array_equal(label, estimator.predict(x))
+    np.testing.assert_allclose(results, wanted, rtol=0, atol=BOUND * max(1, np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in REAL.items() for kind in kinds])
+def test_measurements(name: str, kind: Any) -> None:
+    train, target, test = real_problem(name)
+    few = {"n_estimators": 20} if "n_estimators" in kind().get_params() else {}
+    agree(kind(random_state=0, **few).fit(train, target), test)
+
+
+@pytest.mark.parametrize("name", ["diabetes", "breast_cancer"])
+def test_lightgbm_on_measurements(name: str) -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="needs LightGBM (pip install microc[lightgbm])")
+    train, target, test = real_problem(name)
+    kind = lightgbm.LGBMRegressor if name == "diabetes" else lightgbm.LGBMClassifier
+    agree(kind(n_estimators=20, verbose=-1).fit(train, target), test)
+
+
+def test_features_next_to_thresholds() -> None:
+    """Neighbouring floats, every one of its own class: all thresholds lie between two of them."""
+    start = np.array([1.0, 0.1, 1e-40, 3.0e38, -7.3], np.float32)
+    x = np.stack([start, *(start + np.float32(0) for _ in range(39))])
+    for k in range(1, len(x)):
+        x[k] = np.nextafter(x[k - 1], np.float32(np.inf))
+    for column in range(len(start)):
+        agree(tree.DecisionTreeRegressor(random_state=0).fit(x[:, [column]], np.arange(40.0)), x[:, [column]])
+
+
+def test_integers_next_to_thresholds() -> None:
+    """The quotient of a threshold and the input's scale may round to an integer that lies on the other side."""
+    scale = 0.1
+    q = np.arange(-400, 400, dtype=np.int16).reshape(-1, 1)
+    for k in (3, 7, 57, 123, 391):
+        for threshold in (np.nextafter(k * scale, 0), k * scale, np.nextafter(k * scale, 99)):
+            found = reader._quotient(float(threshold), scale)
+            exact = [Fraction(int(n)) * Fraction(scale) <= Fraction(float(threshold)) for n in q[:, 0]]
+            assert [n <= found for n in q[:, 0].tolist()] == exact, (k, threshold)
 
 
 def test_refusals() -> None:
