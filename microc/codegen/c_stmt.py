@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from microc import dtypes
-from microc.codegen.c_expr import Bounds, ExprPrinter, register_name
+from microc.codegen.c_expr import Bounds, ExprPrinter
+from microc.codegen.scopes import distinct, tile_names
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import bounds_of
-from microc.tir.rewrite import buffers_read, buffers_written, ending, walk_stmt
+from microc.tir.rewrite import buffers_read, buffers_written, ending
 
 INDENT = "    "
 
@@ -75,23 +76,16 @@ class StmtPrinter:
         return lines
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
-        """The scalars of a register tile, as many as the body uses (a peeled tail uses fewer)."""
         if buffer.scope == "local":
             return [f"{dtypes.c_name(buffer.dtype)} {buffer.name}[{buffer.size}];"]
         if buffer.scope != "register":
             raise InternalError(f"{buffer.scope} buffer {buffer.name} was not lowered")
-        used: dict[tuple[int, ...], None] = {}
-        for stmt in walk_stmt(body):
-            if isinstance(stmt, ir.Store) and stmt.buffer == buffer:
-                where = tuple(ir.int_value(i) for i in stmt.indices)
-                if any(n is None for n in where):
-                    raise InternalError(f"register tile {buffer.name} is indexed by a loop that was not unrolled")
-                used[tuple(n for n in where if n is not None)] = None
-        names = [register_name(buffer, list(where)) for where in used]
+        names = tile_names(buffer, body)
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
     def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
         """The whole function, declared as ``head``; read-only parameters are pointers to const."""
+        func = distinct(func)
         written = {b.name for b in buffers_written(func.body)}
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])

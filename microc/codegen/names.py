@@ -1,6 +1,17 @@
-"""Names that a tensor cannot have in the generated C: words of C and of C++, whose programs read the header, and our own."""
+"""Names that generated code cannot give: the one place that holds what C, C++, compilers, headers and build tools call theirs.
+
+What is public keeps the model's own names, and gets a number (a tensor) or a letter (a network) where they meet one of these.
+``tests/codegen/test_names.py`` asks the compilers for their macros and headers, and finds all of them here.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from microc.codegen.c_expr import MATH
+from microc.codegen.halves import HALVES
+from microc.schedule.intrinsics import SCALAR
 
 _C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
 return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false
@@ -9,7 +20,91 @@ _CPP = """and and_eq asm bitand bitor catch char8_t char16_t char32_t class co_a
 consteval constinit decltype delete dynamic_cast explicit export friend mutable namespace new noexcept not not_eq operator or
 or_eq private protected public reinterpret_cast requires static_cast template this throw try typeid typename using virtual
 wchar_t xor xor_eq"""
-_HEADER = "arena reset run run_kernel sample sizes sizes_fit"
-"""What the header puts behind the network's name, as it does with the names of inputs and outputs."""
+_MACROS = """acosf arm asinf atan2f atanf cbrtf cdecl ceilf complex copysignf cosf coshf d_fileno errno expf fabsf far fd_set
+fdimf fds_bits floorf fmaf fmaxf fminf fmodf fortran frexpf h_addr h_errno hpux huge hypotf i386 imaginary interface isfinitef
+isinff isnanf ldexpf linux log10f logf lrintf lroundf math_errhandling mips near noreturn pascal physadr powf quad roundf s6_addr
+s6_addr16 s6_addr32 sa_handler sa_sigaction sched_priority sgi si_addr si_addr_lsb si_arch si_band si_call_addr si_fd si_int
+si_lower si_overrun si_pid si_pkey si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper si_utime si_value
+sigev_notify_attributes sigev_notify_function signbitf signgam sinf sinhf sparc squaref st_atime st_ctime st_mtime stderr stdin
+stdout strtodf sun tanf tanhf truncf tzname unix vax"""
+"""Macros without arguments: gcc's own for its systems, and those of C and POSIX headers."""
 
-RESERVED = tuple(f"{_C} {_CPP} {_HEADER}".split())
+WORDS = frozenset(f"{_C} {_CPP} {_MACROS}".split())
+"""What nothing can be called."""
+
+_HEADER = "arena reset run run_kernel run_slice sample sizes sizes_fit"
+"""What the header puts behind the network's name, as it does with the names of inputs and outputs."""
+_LINKED = "reset run run_kernel sample"
+_EXPORTS = "base frame i network ready"
+"""What exports have beside a tensor of this name: counters, members of an object, a variable of an example."""
+RESERVED = WORDS | frozenset(f"{_HEADER} {_EXPORTS}".split())
+"""Names that a tensor cannot have."""
+
+_FUNCTIONS = """aligned_alloc always_inline asctime_r at_quick_exit call_once ctime_r currency_symbol daylight_seconds
+decimal_point equation_of_time ext_exp ext_frach ext_fracl ext_sign extu_ext extu_ld fatfs_time fdev_close fdev_get_udata
+fdev_set_udata fdev_setup_stream fp_except fp_rdi fp_rnd frac_digits gm_sidereal gmtime_r gnu_inline ieee_ext ieee_ext_u
+int_curr_symbol int_frac_digits int_n_cs_precedes int_n_sep_by_space int_n_sign_posn int_p_cs_precedes int_p_sep_by_space
+int_p_sign_posn is_leap_year iso_week_date iso_week_date_r isotime_r it_interval it_value jmp_buf kill_dependency lm_sidereal
+localtime_r memory_order memory_order_acq_rel memory_order_acquire memory_order_consume memory_order_relaxed
+memory_order_release memory_order_seq_cst mk_gmtime mon_decimal_point mon_grouping mon_thousands_sep month_length moon_phase
+n_cs_precedes n_sep_by_space n_sign_posn negative_sign once_flag p_cs_precedes p_sep_by_space p_sign_posn positive_sign
+printf_float quick_exit rand_r random_r rounding_mode sa_flags sa_mask set_dst set_position set_system_time set_zone
+solar_declination solar_noon ss_flags ss_size ss_sp strtok_r sun_rise sun_set system_tick thousands_sep timespec_get tm_hour
+tm_isdst tm_mday tm_min tm_mon tm_sec tm_wday tm_yday tm_year tv_nsec tv_sec va_arg va_copy va_end va_list va_start week_date
+week_of_month week_of_year"""
+_TYPES = """blkcnt blksize caddr clock clockid daddr dev div double error fenv fexcept float fpos fsblkcnt fsfilcnt gid id imaxdiv
+ino int16 int32 int64 int8 int_farptr int_fast16 int_fast32 int_fast64 int_fast8 int_least16 int_least32 int_least64 int_least8
+intmax intptr key ldiv lldiv max_align mbstate mode nlink off pid ptrdiff register sbintime sig_atomic sighandler sigset size
+ssize stack suseconds time timer u_int16 u_int32 u_int64 u_int8 uid uint16 uint32 uint64 uint8 uint_farptr uint_fast16
+uint_fast32 uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wctrans
+wctype wint"""
+LIBRARY = frozenset(_FUNCTIONS.split()) | frozenset(f"{stem}_t" for stem in _TYPES.split())
+"""Names of several words in the headers of C. Ours of several words are those of functions and of tables of weights."""
+
+_NAMESPACES = "atomic cnd mb mtx pthread thrd tss"
+_LIMITS = "bc coll dbl expr flt int ldbl long re sig uint ulong"
+_STATUS = "esp f fr hal msg nrf pico r si w x"
+_TARGETS = """all clean depend edit_cache firmware help install list_install_components m package package_source preinstall
+rebuild_cache test uninstall"""
+_DEVICES = "aux con nul prn " + " ".join(f"{port}{k}" for port in ("com", "lpt") for k in range(10))
+NETWORKS = frozenset(f"microc {_NAMESPACES} {_LIMITS} {_STATUS} {_TARGETS} {_DEVICES}".split())
+"""Names that a network cannot have: ``<NAME>_OK`` and the like would be others' (``R_OK``, ``ESP_OK``), a build tool has a
+target of this name, or Windows a device."""
+_OWN = "microc_"
+LONGEST = 64
+"""Letters of a network's name at most; names of files are made of it."""
+
+_HELPERS = re.compile(r"(min|max|floordiv|floormod)_[iufb]\d+|[iufb]\d+_of_[iufb]\d+|u?int\d+x\d+")
+"""Functions that printed expressions call, and vector types; ``helpers.py`` writes them."""
+
+
+def network_name(text: str) -> str:
+    """What a network is called in C for a name of a stranger: an identifier in lower case that nobody else has."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()[:LONGEST].strip("_") or "model"
+    return f"m_{name}" if name[0].isdigit() or name in NETWORKS or name.startswith(_OWN) else name
+
+
+def linked_names(network: str, tables: Iterable[str]) -> set[str]:
+    """What a network gives to a linker: its functions and its tables of constants, which are called as in ``tables``."""
+    return {f"{network}_{name}" for name in (*tables, *_LINKED.split())}
+
+
+def is_function(name: str) -> bool:
+    """Whether code that is printed may call a function, or use a type, of this name."""
+    called = name in SCALAR or name in HALVES or is_mathematical(name)
+    return called or name in ("memcpy", "memset", "main") or _HELPERS.fullmatch(name) is not None
+
+
+def is_mathematical(name: str) -> bool:
+    """Whether this is a function of ``<math.h>`` that code may call."""
+    return name in MATH or name.removesuffix("f") in MATH
+
+
+def is_free(name: str) -> bool:
+    """Whether something inside of a C file may have this name."""
+    return name not in WORDS and name not in LIBRARY and not is_function(name)
+
+
+def is_free_of(network: str, name: str) -> bool:
+    """Whether something of a network may have this name, and the network's name with this behind it."""
+    return name not in RESERVED and f"{network}_{name}" not in LIBRARY

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from microc.codegen.names import RESERVED
+from microc.codegen.names import is_free, is_free_of
 from microc.driver.maker import Maker
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType
@@ -23,7 +23,12 @@ def slug(name: str, limit: int = 32) -> str:
     path = [part for part in re.split(r"[/:]+", name.split(";")[0]) if part]
     words = "_".join(re.sub(r"[^0-9A-Za-z]+", "_", part).strip("_") for part in path[-2:])
     short = re.sub(r"_+", "_", words).strip("_").lower()[-limit:].strip("_")
-    return f"t_{short}" if not short or short[0].isdigit() else short
+    return f"t_{short}" if not short or short[0].isdigit() or short.startswith("assert_") else short
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    """What an input or output is called somewhere: in the header, in a firmware, in samples and exports."""
+    return (name, f"{name}_elements", f"{name}_memory", f"{name}_values", f"buffer_{name}", f"your_{name}")
 
 
 @dataclass
@@ -37,20 +42,42 @@ class Builder:
     views: list[View] = field(default_factory=list)
     kernels: dict[tuple[object, ...], Kernel] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    c_names: dict[str, None] = field(default_factory=lambda: dict.fromkeys(RESERVED))
+    c_names: set[str] = field(default_factory=set)
+    spelled: set[str] = field(default_factory=set)
     value_names: dict[str, str] = field(default_factory=dict)
 
     def unique(self, stem: str) -> str:
+        """A name for a value that callers do not see."""
+        return self._first(stem, lambda name: is_free_of(self.graph.name, name))
+
+    def function(self, stem: str) -> str:
+        """A name for a kernel; what the header declares begins with the network's."""
+        stem = re.sub(r"[^0-9A-Za-z_]", "_", stem)
+        return self._first(f"kernel_{stem}" if stem.startswith(f"{self.graph.name}_") else stem, is_free)
+
+    def end(self, stem: str) -> str:
+        """A name for an input or output, which generated code and its readers also write with words around it."""
+
+        def free(name: str) -> bool:
+            return is_free_of(self.graph.name, name) and self.spelled.isdisjoint(spellings(name))
+
+        name = self._first(stem, free)
+        self.spelled.update(spellings(name))
+        self.c_names.add(f"{name}_elements")
+        return name
+
+    def _first(self, stem: str, free: Callable[[str], bool]) -> str:
         name, number = stem, 2
-        while name in self.c_names:
+        while name in self.c_names or not free(name):
             name, number = f"{stem}_{number}", number + 1
-        self.c_names[name] = None
+        self.c_names.add(name)
         return name
 
     def name_of(self, value: str) -> str:
         """The C name of a graph value."""
         if value not in self.value_names:
-            self.value_names[value] = self.unique(slug(value))
+            end = value in self.graph.inputs or value in self.graph.outputs
+            self.value_names[value] = self.end(slug(value)) if end else self.unique(slug(value))
         return self.value_names[value]
 
     def declare(self, value: str, storage: str, data: Array | None = None) -> str:
@@ -97,7 +124,5 @@ def register(builder: Builder, func: ir.PrimFunc, stem: str, comment: tuple[str,
     if key not in builder.kernels:
         if not func.scalars:  # what depends on sizes was verified at some of them
             verify(func, trust_data=True)
-        public = f"{builder.graph.name}_"  # what the header declares begins like this
-        stem = f"kernel_{stem}" if stem.startswith(public) else stem
-        builder.kernels[key] = Kernel(replace(func, name=builder.unique(stem)), comment)
+        builder.kernels[key] = Kernel(replace(func, name=builder.function(stem)), comment)
     return builder.kernels[key].name

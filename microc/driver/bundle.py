@@ -9,6 +9,7 @@ from typing import Any
 
 from microc import __version__
 from microc.codegen.files import write_tree
+from microc.codegen.names import linked_names
 from microc.codegen.project import RESERVED, project_files, shared_arena
 from microc.driver.api import Program
 from microc.driver.fit import capacity, check_modules, footprint
@@ -83,4 +84,14 @@ def bundle(*programs: Program) -> Bundle:
             raise UsageError(
                 f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
             )
+    taken: dict[str, str] = {}
+    for module in (program.module for program in programs):
+        tables = (name for name, value in module.values.items() if value.storage == "const")
+        for name in sorted(linked_names(module.name, tables)):
+            if name in taken:
+                raise UsageError(
+                    f"networks {taken[name]!r} and {module.name!r} both have a {name!r}",
+                    hint="compile one with a name that does not begin with the other's (name=...)",
+                )
+            taken[name] = module.name
     return Bundle(programs)

@@ -120,7 +120,7 @@ def _output(builder: Builder, name: str) -> str:
     value = builder.values[builder.name_of(name)]
     if value.storage == "output":
         return value.name
-    copy = builder.unique(f"{value.name}_out")
+    copy = builder.end(f"{value.name}_out")
     builder.values[copy] = replace(value, name=copy, storage="output", data=None)
     return copy
 

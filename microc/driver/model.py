@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from microc.codegen.files import replacing
+from microc.codegen.names import network_name
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError, UsageError
 from microc.frontend import objects, sklearn
@@ -18,12 +18,6 @@ from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
 from microc.transform.boundary import Boundary, adapt
-
-
-def identifier(text: str) -> str:
-    """``text`` as a C identifier in lower case."""
-    name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower()
-    return name if name and not name[0].isdigit() else f"m_{name}" if name else "model"
 
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
@@ -39,7 +33,7 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
         ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
-        return replace(adapt(graph, ends), name=identifier(options.name or stem))
+        return replace(adapt(graph, ends), name=network_name(options.name or stem))
 
 
 def source_of(model: Any, options: Options) -> Path | Graph:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from microc.codegen.names import network_name
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.estimates import estimated
 from microc.driver.family import Family, read_family
@@ -78,8 +79,9 @@ def compile_graph(
     room: Room | None = None,
 ) -> Module:
     """The same of a graph as it is; ``source`` says in the generated files where it is from."""
+    named = replace(read, name=network_name(read.name))
     with active(options.plugins):
-        return _compiled(read, source, target, options, progress, room)
+        return _compiled(named, source, target, options, progress, room)
 
 
 def _compiled(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from microc.codegen.names import is_free
 from microc.driver.model import read_model
 from microc.driver.options import Options
 from microc.errors import UsageError
@@ -16,6 +17,8 @@ from microc.module import Size
 
 BATCH = "batch"
 """The first axes of all inputs, where the model leaves them open without a name."""
+_LONGEST = 32
+"""Letters of a size's name in C at most."""
 Read = Callable[[Mapping[str, int]], Graph]
 
 
@@ -38,10 +41,7 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
             )
     sizes: list[Size] = []
     for label, bound in options.bounds.items():
-        names = {size.name for size in sizes}
-        name = _identifier(label)
-        while name in names:
-            name += "_"
+        name = _identifier(label, {size.name for size in sizes})
         sizes.append(Size(name, label, bound.minimum, bound.maximum // bound.step * bound.step, bound.step))
 
     def read(at: Mapping[str, int]) -> Graph:
@@ -75,6 +75,10 @@ def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> 
     return tuple(found)
 
 
-def _identifier(label: str) -> str:
-    name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()
-    return name if name and not name[0].isdigit() else f"n_{name}"
+def _identifier(label: str, taken: Collection[str]) -> str:
+    """A member of the struct of sizes, for the model's own name of one; kernels have it with ``size_`` in front."""
+    name = re.sub(r"[^0-9A-Za-z]+", "_", label).strip("_").lower()[-_LONGEST:]
+    name = name if name and not name[0].isdigit() else f"n_{name}"
+    while name in taken or not is_free(name) or not is_free(f"size_{name}"):
+        name += "_"
+    return name

@@ -18,7 +18,7 @@ def fail(where: str, what: str) -> NoReturn:
 
 
 def check_name(name: str, where: str) -> None:
-    if not name.isidentifier():
+    if not (name.isascii() and name.isidentifier()):
         fail(where, f"{name!r} is no identifier")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc import __version__
+from microc.codegen.names import network_name
 from microc.codegen.network import shared_files
 from microc.driver.export import build_library
 from microc.driver.library import Library
-from microc.driver.model import identifier
 from microc.driver.options import Options
 from microc.driver.pipeline import build_within_budget, fingerprint, optimise
 from microc.graph.ir import Graph
@@ -20,7 +20,7 @@ _PLAIN = Options()
 
 def library(graph: Graph, options: Options = _PLAIN) -> Library:
     target = target_for("host")
-    graph = optimise(replace(graph, name=identifier(graph.name)), options)
+    graph = optimise(replace(graph, name=network_name(graph.name)), options)
     module, _ = build_within_budget(graph, target, "test", options, None, 0)
     module = plan_module(module, io_in_arena=True)
     return build_library(shared_files(replace(module, fingerprint=fingerprint(module, target)), __version__))

@@ -22,7 +22,7 @@ from microc.tir.rewrite import (
 
 def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
     """``stmt`` with what loops over a single store look up by turns in front of them, innermost loops first."""
-    taken = {v.name for e in walk_all_exprs(stmt) for v in free_vars(e)}
+    taken = {e.name for e in walk_all_exprs(stmt) if isinstance(e, ir.Var)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
