@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from microc import paths
+from microc.codegen.board import board_header, linker_script
 from microc.codegen.compiler_options import RUNTIME_OPTIMISATION, optimisation
 from microc.codegen.manifest import manifest, table, to_json
 from microc.codegen.mlperf import benchmark_main
@@ -101,9 +102,9 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files.update(_framework_files(context))
     protocol = modules[0].options["protocol"]
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
-    files["board/microc_board.h"] = render("board/microc_board.h.j2", board) + buffer_sizes(board)
+    files["board/microc_board.h"] = board_header(board) + buffer_sizes(board)
     if context.has_linker_script:
-        files["board/linker.ld"] = render("board/linker.ld.j2", board)
+        files["board/linker.ld"] = linker_script(board)
     runtime = paths.runtime_c()
     for name in (*RUNTIME, *RUNTIME_SOURCES[protocol], *board.raw["build"]["sources"], *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()

@@ -105,8 +105,14 @@ def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:
 
 
 def _reason(error: Any) -> str:
-    """The validator's message, with the key in front."""
+    """The validator's message, with the key in front; of a text, what it should be in words."""
     key = ".".join(str(k) for k in error.absolute_path)
+    if error.validator == "anyOf":
+        meant = " or ".join(e.schema["description"] for e in error.context if "description" in e.schema)
+        return f"{key}: {error.instance!r} is none of these: {meant}"
+    if error.validator == "pattern":
+        form = error.schema.get("description", error.validator_value)
+        return f"{key}: {error.instance!r} is not of the form {form!r}"
     return f"{key}: {error.message}" if key else str(error.message)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from microc import paths
-from microc.codegen.render import render
+from microc.codegen.board import board_header, linker_script
 from microc.device.boards import list_boards, load_board
 from microc.target import Board
 
@@ -58,8 +58,8 @@ def build(board: Board, folder: Path, *flags: str, program: Sequence[Path] = (SM
     """Compile and link the smoke firmware, or another program, with the board's port, as a project does."""
     skip_without(board)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "microc_board.h").write_text(render("board/microc_board.h.j2", board))
-    (folder / "linker.ld").write_text(render("board/linker.ld.j2", board))
+    (folder / "microc_board.h").write_text(board_header(board))
+    (folder / "linker.ld").write_text(linker_script(board))
     options = board.raw["build"]
     runtime = paths.runtime_c()
     elf = folder / "smoke.elf"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from microc import paths
-from microc.codegen.render import render
+from microc.codegen.board import board_header, linker_script
 from microc.device.boards import list_boards, load_board
 from microc.errors import UsageError
 
@@ -106,6 +107,52 @@ def test_mistakes_name_the_key_and_the_line(tmp_path: Path, old: str, new: str, 
         assert error.where == f"{tmp_path / 'mine.toml'}:{line_of(text, start)}"
 
 
+# fmt: off
+OPTIONS = (
+    "$(shell touch ran)", "-D`touch ran`", "-DA=$(B)", "-mthumb;touch ran", "-mthumb\n\ttouch ran", "-DA\n", "-DA\\", "-DA#",
+    '-DA="b"', "-DA='b'", "@flags", "-wrapper", "touch,ran", "-B.", "-fplugin=evil.so", "-fplugin=/tmp/evil", "-o", "main.c",
+    "-include", "/etc/passwd", "-I/usr/include", "-Wa,-alh=list", "-Wp,-MD,list", "-specs=/tmp/evil.specs",
+    "--specs=../evil.specs", "-Wl,--gc-sections", "-fdump-tree-all=out", "-MFout", "-xassembler",
+)
+LINKER = (
+    "-Wl,--plugin,evil.so", "-Wl,-plugin=evil.so", "-Wl,-Map=out", "-Wl,-T,evil.ld", "-Wl,@flags", "-Tevil.ld", "evil.o",
+    "-Wl,-o,out", "-L/tmp", "$(shell touch ran)", "-Wl,--gc-sections\n",
+)
+# fmt: on
+PREFIXES = ("./", "/tmp/", "@", "+", "-", "a b", "$(x)", "x\n", "touch ran;")
+SOURCES = ("/etc/passwd", "../../README.md", "ports/../x.c", "ports/a b.c")
+
+
+@pytest.mark.parametrize(
+    ("old", "bad", "key"),
+    [
+        *(('"-mthumb"', bad, "build.c_flags.1") for bad in OPTIONS),
+        *(('"-Wl,--gc-sections"', bad, "build.ld_flags.2") for bad in LINKER),
+        *(('"arm-none-eabi-"', bad, "build.prefix") for bad in PREFIXES),
+        *(('"ports/systick.c"', bad, "build.sources") for bad in SOURCES),
+        ('name = "code"', "code\n", "memory.0.name"),
+        ('name = "code"', "code : { *(.x) }", "memory.0.name"),
+        ('"-nodefaults"', "a\u0001b", "emulator.argv"),
+    ],
+)
+def test_what_a_board_may_not_say(tmp_path: Path, old: str, bad: str, key: str) -> None:
+    """Options name no file and no program, words stay words for make and a shell; what else there is, is refused by its key."""
+    assert old in GOOD
+    start = old.partition("= ")[0] + "= " if "= " in old else ""
+    error = wrong(tmp_path, GOOD.replace(old, start + json.dumps(bad), 1))
+    assert key in error.what and "mine.toml" in error.where
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["CONFIG_A=y\nrun", "CONFIG_A=$(shell x)", "A=y", 'CONFIG_A="b" c', "CONFIG_A=`b`", "# CONFIG_A is not set\n"],
+)
+def test_what_a_framework_may_not_be_told(tmp_path: Path, setting: str) -> None:
+    text = (paths.boards() / "esp32-s3.toml").read_text()
+    error = wrong(tmp_path, text.replace('"CONFIG_ESPTOOLPY_FLASHSIZE_4MB=y"', json.dumps(setting)))
+    assert "framework.settings" in error.what
+
+
 def test_not_toml(tmp_path: Path) -> None:
     assert "line 2" in wrong(tmp_path, "title = 'x'\ncpu = = 3\n").what
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
@@ -125,7 +172,7 @@ def test_linker_script(tmp_path: Path) -> None:
             "[link]", '[[memory]]\nname = "psram"\nkind = "ram"\norigin = 0x21000000\nsize = 0x100000\n\n[link]'
         )
     )
-    text = render("board/linker.ld.j2", load_board(path))
+    text = linker_script(load_board(path))
     assert "code (rx) : ORIGIN = 0x00000000, LENGTH = 0x400000" in text
     assert "data (rw) : ORIGIN = 0x20000000, LENGTH = 0x400000" in text
     assert "  .psram (NOLOAD) :" in text
@@ -134,7 +181,7 @@ def test_linker_script(tmp_path: Path) -> None:
 
 
 def test_board_header() -> None:
-    text = render("board/microc_board.h.j2", load_board("netduinoplus2"))
+    text = board_header(load_board("netduinoplus2"))
     for line in (
         "MICROC_PORT_TICK_HZ 1000000000u",
         "MICROC_CONSOLE_BASE 0x40011000u",
@@ -143,4 +190,4 @@ def test_board_header() -> None:
         "MICROC_TIMER_BASE 0x40000000u",
     ):
         assert f"#define {line}\n" in text
-    assert "MICROC_CONSOLE" not in render("board/microc_board.h.j2", load_board("host"))
+    assert "MICROC_CONSOLE" not in board_header(load_board("host"))

@@ -1,0 +1,90 @@
+"""A board as its header and its linker script show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from microc.codegen.render import render
+from microc.codegen.text import Code, Name, Text
+from microc.target import Board
+
+_ADDRESSES = ("base", "address", "mask")
+"""Ends of the names of facts that are read in hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionContext:
+    """A memory region, in bytes."""
+
+    name: Name
+    kind: Name
+    origin: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoardContext:
+    """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
+
+    ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
+    of macros. ``read_at``: where constants in the first flash region are read, if elsewhere than code runs.
+    """
+
+    title: Text
+    isa: Name
+    tick_hz: int
+    facts: tuple[tuple[Name, Code], ...]
+    setup: tuple[Code, ...]
+    stack_bytes: int
+    regions: tuple[RegionContext, ...]
+    read_at: int | None
+
+
+def board_header(board: Board) -> str:
+    """``microc_board.h``, which the build includes before every other file."""
+    return render("board/microc_board.h.j2", board_context(board))
+
+
+def linker_script(board: Board) -> str:
+    """``linker.ld`` of a board with a flash and a RAM region."""
+    return render("board/linker.ld.j2", board_context(board))
+
+
+def board_context(board: Board) -> BoardContext:
+    """The parts of a board's file that these two files show."""
+    raw = board.raw
+    flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
+    return BoardContext(
+        title=Text(board.title),
+        isa=Name(board.target.isa),
+        tick_hz=raw["timer"]["hz"],
+        facts=tuple(
+            (Name(f"MICROC_{table}_{key}".upper()), _number(value, hexadecimal=key.endswith(_ADDRESSES)))
+            for table in ("console", "timer")
+            for key, value in raw[table].items()
+            if key != "hz"
+        ),
+        setup=tuple(_register(entry) for entry in raw["setup"]["registers"]),
+        stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
+        regions=tuple(RegionContext(Name(r.name), Name(r.kind), r.origin, r.size) for r in board.regions),
+        read_at=flash.get("data_origin"),
+    )
+
+
+def _number(value: int, *, hexadecimal: bool = True) -> Code:
+    return Code(f"0x{value:08x}u" if hexadecimal else f"{value}u")
+
+
+def _register(entry: Mapping[str, int]) -> Code:
+    """A register's turn in the setup, as the macro's argument of its kind."""
+    kind = next(key for key in ("write", "wait", "set", "change") if key in entry)
+    mask = entry.get("mask", 0)
+    numbers = {
+        "write": (entry[kind], entry.get("value", 0)),
+        "wait": (entry[kind], mask, entry.get("value", 0)),
+        "set": (entry[kind], mask, mask),
+        "change": (entry[kind], mask, entry.get("value", 0)),
+    }[kind]
+    macro = {"write": "WRITE", "wait": "WAIT", "set": "CHANGE", "change": "CHANGE"}[kind]
+    return Code(f"{macro}({', '.join(map(_number, numbers))})")
