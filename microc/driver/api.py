@@ -15,6 +15,7 @@ from microc.codegen.network import shared_files
 from microc.codegen.project import project_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
+from microc.driver import accepted
 from microc.driver.export import build_library
 from microc.driver.fit import capacity, check_modules, footprint, room_of
 from microc.driver.library import Library
@@ -103,7 +104,7 @@ class Program:
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         check_modules((self.module,), self.board)
-        target = Path(folder)
+        target = accepted.path("a folder", folder)
         write_tree(target, self.files())
         return target
 
@@ -113,11 +114,13 @@ class Program:
         ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
         """
+        target = accepted.path("a folder", folder)
+        accepted.text("a format", name)
         given = [_tensor(self.module, name) for name in self.module.inputs]
-        arrays = None if inputs is None else RunShapes({}).fitting(given, inputs)
+        arrays = None if inputs is None else RunShapes({}).fitting(given, accepted.arrays("inputs", inputs))
         with active(self.plugins):
             package = export_files(self.module, self.board, name, __version__, arrays)
-        write_tree(Path(folder), package.files)
+        write_tree(target, package.files)
         return package
 
     def library(self) -> Library:
@@ -185,13 +188,15 @@ def compile(
     ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
-    chosen = make_options(input_shapes=input_shapes or {}, **options)
+    accepted.call("progress", progress)
+    chosen = make_options(input_shapes=input_shapes, **options)
     source = source_of(model, chosen)
+    target = accepted.text("a target", target)
     if board is None:
         module = compile_model(source, target_for(target), chosen, progress)
         with active(chosen.plugins):
             return build_library(shared_files(module, __version__))
-    found = board if isinstance(board, Board) else load_board(board)
+    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
     check_modules((program.module,), found)
     return program

@@ -11,12 +11,15 @@ from microc import __version__
 from microc.codegen.files import write_tree
 from microc.codegen.names import linked_names
 from microc.codegen.project import RESERVED, project_files, shared_arena
+from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.fit import capacity, check_modules, footprint
 from microc.errors import UsageError
 from microc.module import Module
 from microc.plugin import active
 from microc.target import Board
+
+_GIVEN = "pass what microc.compile(..., board=...) gave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Bundle:
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         check_modules(self.modules, self.board)
-        target = Path(folder)
+        target = accepted.path("a folder", folder)
         write_tree(target, self.files())
         return target
 
@@ -63,7 +66,9 @@ class Bundle:
 def bundle(*programs: Program) -> Bundle:
     """One firmware of several programs, which must be for one board and one goal, and differ in their names."""
     if not programs:
-        raise UsageError("a firmware needs a network", hint="pass what microc.compile(..., board=...) gave")
+        raise UsageError("a firmware needs a network", hint=_GIVEN)
+    for program in programs:
+        accepted.instance("a network of a firmware", program, Program, _GIVEN)
     boards = {program.board.name for program in programs}
     if len(boards) > 1:
         raise UsageError(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from microc.codegen.files import replacing
 from microc.device.toolchain import compile_shared
+from microc.driver import accepted
 from microc.driver.library import Library
 from microc.errors import ModelError, OutputError
 
@@ -42,7 +43,7 @@ def export_tar(sources: Mapping[str, str], target: Path) -> Path:
 
 def load_library(path: str | Path) -> Library:
     """Load what :meth:`Library.export_library` wrote; a source archive is compiled first."""
-    source = Path(path)
+    source = accepted.path("a library", path)
     if not source.is_file():
         raise OutputError(f"there is no library {source}", where=str(source))
     if source.suffix != ".tar":

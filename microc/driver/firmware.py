@@ -12,6 +12,7 @@ from microc.codegen.manifest import SCHEMA_VERSION
 from microc.codegen.network import shared_source
 from microc.device.boards import load_copy
 from microc.device.toolchain import Sizes, require, run_make, section_sizes
+from microc.driver import accepted
 from microc.driver.export import build_library
 from microc.driver.fit import link_overflow
 from microc.driver.library import Library
@@ -57,7 +58,8 @@ def open_project(folder: str | Path, model: str = "") -> Project:
 
     UsageError or OutputError when there is no project, one of another version, or no such network.
     """
-    root = Path(folder)
+    root = accepted.path("a project", folder)
+    accepted.text("a network", model)
     path = root / MARKER
     hint = "make one: microc compile MODEL --board BOARD -o DIR"
     if not root.is_dir():

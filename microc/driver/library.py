@@ -15,6 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.codegen.manifest import SCHEMA_VERSION
+from microc.driver import accepted
 from microc.driver.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError
@@ -105,8 +106,9 @@ class Library:
 
     def run_kernel(self, kernel: int) -> None:
         """One kernel of the call sequence; all in order are one inference."""
+        number = accepted.integer("a kernel", kernel, most=(1 << 32) - 1)
         status = self._library.microc_run_kernel(
-            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(kernel), *self._sizes
+            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
         if status != 0:
             raise UsageError(f"there is no kernel {kernel}")
@@ -145,15 +147,14 @@ class Library:
 
     def _place(self, name: str) -> tuple[dict[str, Any], Array]:
         """A tensor of the manifest and its bytes."""
-        found = self._tensors.get(name)
+        found = self._tensors.get(accepted.text("a tensor", name))
         if found is None:
             raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
         return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
         """Time ``repeats`` x ``number`` runs on the inputs set before."""
-        if number < 1 or repeats < 1:
-            raise UsageError("number and repeats must be at least 1")
+        number, repeats = accepted.integer("number", number, 1), accepted.integer("repeats", repeats, 1)
         self.run()
         seconds = []
         for _ in range(repeats):
@@ -169,7 +170,7 @@ class Library:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``)."""
         from microc.driver.export import export_shared, export_tar
 
-        target = Path(path)
+        target = accepted.path("a library", path)
         if target.suffix == ".tar":
             return export_tar(self._sources, target)
         if target.suffix == ".so":
@@ -191,6 +192,6 @@ def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -
     labels = [t["label"] for t in tensors]
     if isinstance(key, str) and (key in names or key in labels):
         return names.index(key) if key in names else labels.index(key)
-    if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(tensors):
-        return key
-    raise UsageError(f"there is no {what} {key!r}", hint=f"{what}s: " + ", ".join(names))
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
+        return int(key)
+    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=f"{what}s: " + ", ".join(names))

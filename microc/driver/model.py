@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from microc.codegen.files import replacing
 from microc.codegen.names import network_name
+from microc.driver import accepted
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError, UsageError
 from microc.frontend import objects, sklearn
@@ -18,6 +22,9 @@ from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
 from microc.transform.boundary import Boundary, adapt
+
+SMALLEST, LARGEST = 1e-37, 1e37
+"""Scales of integers, as float32 has them."""
 
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
@@ -38,8 +45,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
 
 def source_of(model: Any, options: Options) -> Path | Graph:
     """What may be given as a model: a path, a graph, or an object that a reader knows, as its graph."""
-    if isinstance(model, (str, Path)):
-        return Path(model)
+    if isinstance(model, (str, os.PathLike)):
+        return accepted.path("a model", model)
     return model if isinstance(model, Graph) else objects.read(model, options.input_shapes)
 
 
@@ -56,7 +63,19 @@ def import_sklearn(
     As :func:`microc.frontend.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves are
     rounded to ``leaf_dtype``.
     """
-    return sklearn.read(estimator, input_shape, input_dtype=input_dtype, input_scale=input_scale, leaf_dtype=leaf_dtype)
+    shape = None if input_shape is None else accepted.integers("input_shape", input_shape)
+    dtypes = {
+        "input_dtype": accepted.text("input_dtype", input_dtype),
+        "leaf_dtype": accepted.text("leaf_dtype", leaf_dtype),
+    }
+    return sklearn.read(estimator, shape, input_scale=_scale(input_scale), **dtypes)
+
+
+def _scale(value: Any) -> float | tuple[float, ...]:
+    """What an integer stands for, or what for every feature."""
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return accepted.number("input_scale", value, SMALLEST, LARGEST)
+    return tuple(accepted.number("input_scale", scale, SMALLEST, LARGEST) for scale in value)
 
 
 def source_name(source: Path | Graph) -> str:
@@ -70,7 +89,7 @@ def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = Non
     ``input_shapes`` binds symbolic dimensions; ``options`` are those fields of :class:`~microc.driver.options.Options` that
     speak of reading. :func:`microc.compile` takes the graph in the place of a path. Raises what reading raises.
     """
-    chosen = make_options(input_shapes=input_shapes or {}, **options)
+    chosen = make_options(input_shapes=input_shapes, **options)
     if chosen.bounds:
         raise UsageError("a graph has one shape: bounds are for compile", hint="give input_shapes here")
     return read_model(source_of(model, chosen), chosen)
@@ -81,7 +100,8 @@ def save(graph: Graph, path: str | Path) -> Path:
 
     Equal graphs give equal files. Raises OutputError where the file cannot be written.
     """
-    target = Path(path)
+    accepted.instance("a graph", graph, Graph, "what microc.load gives")
+    target = accepted.path("a graph file", path)
     with replacing(target) as temporary:
         temporary.write_bytes(to_bytes(graph))
     return target

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from microc.driver import accepted
+from microc.driver.accepted import Check
 from microc.errors import UsageError
 from microc.plugin import Plugin, load_plugin
 from microc.target import GOALS
@@ -117,65 +119,94 @@ def _words(value: Any) -> str:
     return str(value)
 
 
+def _budget(what: str) -> Check:
+    return lambda _, value: accepted.integer(what, value, hint="bytes, 30 * 1024 for example; 0: what the board has")
+
+
+def _one_of(what: str, known: Sequence[Any]) -> Check:
+    return lambda _, value: accepted.choice(what, value, known)
+
+
+def _wishes(name: str, value: Any) -> dict[str, str]:
+    return accepted.by_name(name, value, accepted.text, EVERY)
+
+
+def _set(name: str, value: Any) -> frozenset[str]:
+    return frozenset(accepted.names(name, value))
+
+
+def _axes(name: str, value: Any) -> dict[str, int]:
+    def axis(what: str, given: Any) -> int:
+        return accepted.integer(what, given, -AXES, AXES, "the time axis of an input, 1 for example")
+
+    return accepted.by_name(name, value, axis, EVERY)
+
+
+def _plugins(name: str, value: Any) -> tuple[Plugin, ...]:
+    given = (value,) if isinstance(value, (str, Path, Plugin)) else value
+    if not isinstance(given, (list, tuple)):
+        raise accepted.refused(name, value, "paths of plugin files")
+    return tuple(p if isinstance(p, Plugin) else load_plugin(accepted.path("a plugin", p)) for p in given)
+
+
+def _bound(name: str, given: Any) -> Bound:
+    """The sizes that a symbolic dimension may have; UsageError where there are none."""
+    bound = given if isinstance(given, Bound) else Bound(given)
+    parts = (bound.maximum, bound.minimum, bound.step)
+    bound = Bound(*(accepted.integer(name, part, -accepted.LARGEST, hint="64, or a microc.Bound") for part in parts))
+    if bound.minimum < 1 or bound.step < 1 or bound.maximum // bound.step * bound.step < bound.minimum:
+        raise UsageError(
+            f"no sizes from {bound.minimum} to {bound.maximum} in steps of {bound.step}",
+            where=name,
+            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
+        )
+    return bound
+
+
+AXES = 64
+"""More than any tensor has."""
+CHECKS: Mapping[str, Check] = MappingProxyType(
+    {
+        "name": accepted.text,
+        "input_shapes": lambda name, value: accepted.by_name(name, value, accepted.integers),
+        "bounds": lambda name, value: accepted.by_name("bound", value, _bound),
+        "inputs": accepted.names,
+        "outputs": accepted.names,
+        **dict.fromkeys(ENDS, _wishes),
+        "stream": _axes,
+        "hop": lambda _, value: accepted.integer("a step's frames", value, hint="frames; 0: as few as strides allow"),
+        "stream_allow": _set,
+        "plugins": _plugins,
+        "opt_level": _one_of("the optimisation level", OPT_LEVELS),
+        "disabled": _set,
+        "required": _set,
+        "io_in_arena": accepted.truth,
+        "requantize": _one_of("requantize", REQUANTIZE),
+        "hybrid": _one_of("hybrid", HYBRID),
+        "rounding": _one_of("rounding", ROUNDING),
+        "optimize": _one_of("optimize", GOALS),
+        "flash": _budget("a flash budget"),
+        "ram": _budget("a budget for the arena"),
+        "protocol": _one_of("protocol", PROTOCOLS),
+        "dump": lambda name, value: None if value is None else accepted.path(name, value),
+    }
+)
+"""What every option may be; None is as good as leaving out those that are names or mappings."""
+
+
 def make_options(**values: Any) -> Options:
     """Options from keywords; UsageError for one that does not exist or has no such value.
 
     ``plugins`` may be paths of plugin files, which are loaded.
     """
-    known = {field.name for field in fields(Options)}
-    unknown = sorted(set(values) - known)
+    unknown = sorted(set(values) - set(CHECKS))
     if unknown:
-        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(known)))
-    sets = dict.fromkeys(("disabled", "required", "stream_allow"), frozenset)
-    for name, kind in {**sets, "inputs": tuple, "outputs": tuple}.items():
-        given = values.get(name, ())
-        values[name] = kind((given,) if isinstance(given, str) else given)
-    plugins = values.get("plugins", ())
-    plugins = (plugins,) if isinstance(plugins, (str, Path, Plugin)) else plugins
-    values["plugins"] = tuple(p if isinstance(p, Plugin) else load_plugin(p) for p in plugins)
-    for name in ENDS:
-        given = values.get(name) or {}
-        values[name] = {EVERY: given} if isinstance(given, str) else given
-    values["bounds"] = {name: _bound(name, given) for name, given in (values.get("bounds") or {}).items()}
-    axes = values.get("stream") or {}
-    values["stream"] = axes if isinstance(axes, Mapping) else {EVERY: axes}
-    if values.get("dump") is not None:
-        values["dump"] = Path(values["dump"])
-    if values.get("protocol") == "mlperf":
-        values["io_in_arena"] = False
-    chosen = Options(**values)
-    if chosen.opt_level not in OPT_LEVELS:
-        raise UsageError(f"there is no optimisation level {chosen.opt_level!r}", hint="levels: 0, 1, 2")
-    if chosen.requantize not in REQUANTIZE:
-        raise UsageError(f"requantize cannot be {chosen.requantize!r}", hint="float or fixed")
-    if chosen.hybrid not in HYBRID:
-        raise UsageError(f"hybrid cannot be {chosen.hybrid!r}", hint="float or dynamic")
-    if chosen.protocol not in PROTOCOLS:
-        raise UsageError(f"there is no protocol {chosen.protocol!r}", hint=" or ".join(PROTOCOLS))
-    if chosen.rounding not in ROUNDING:
-        raise UsageError(f"rounding cannot be {chosen.rounding!r}", hint=", ".join(ROUNDING))
-    if chosen.optimize not in GOALS:
-        raise UsageError(f"optimize cannot be {chosen.optimize!r}", hint=", ".join(GOALS))
+        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(CHECKS)))
+    chosen = Options(**{name: CHECKS[name](name, value) for name, value in values.items()})
+    if chosen.protocol == "mlperf":
+        chosen = replace(chosen, io_in_arena=False)
     if not chosen.stream and (chosen.hop or chosen.stream_allow):
         raise UsageError("hop and stream_allow say how a network streams", hint="name the time axis: stream=1")
-    if not all(isinstance(axis, int) for axis in chosen.stream.values()):
-        raise UsageError(f"stream cannot be {dict(chosen.stream)!r}", hint="the time axis of an input, 1 for example")
     if not chosen.stream_allow <= set(ALLOWED):
         raise UsageError(f"stream_allow cannot be {sorted(chosen.stream_allow)}", hint=" and ".join(ALLOWED))
-    if not isinstance(chosen.hop, int) or chosen.hop < 0:
-        raise UsageError(f"a step cannot take {chosen.hop!r} frames", hint="0: as few as strides allow")
-    if not isinstance(chosen.flash, int) or chosen.flash < 0:
-        raise UsageError(f"a flash budget cannot be {chosen.flash!r}", hint="bytes; 0: what the board has")
     return chosen
-
-
-def _bound(name: str, given: int | Bound) -> Bound:
-    """The sizes that a symbolic dimension may have; UsageError where there are none."""
-    bound = given if isinstance(given, Bound) else Bound(given)
-    if bound.minimum < 1 or bound.step < 1 or bound.maximum // bound.step * bound.step < bound.minimum:
-        raise UsageError(
-            f"no sizes from {bound.minimum} to {bound.maximum} in steps of {bound.step}",
-            where=f"bound of {name!r}",
-            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
-        )
-    return bound

@@ -19,6 +19,7 @@ from microc.device.emulator import Emulator
 from microc.device.info import Stats, Timing
 from microc.device.ports import find_port
 from microc.device.transport import Transport, open_transport
+from microc.driver import accepted
 from microc.driver.clock import Clock
 from microc.driver.firmware import Project, networks, open_project
 from microc.driver.shapes import RunShapes
@@ -65,6 +66,13 @@ class Device:
         patience: float = PATIENCE,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(source, Project):
+            accepted.path("a project or line", source)
+        accepted.text("a port", port)
+        accepted.text("a network", network)
+        accepted.call("progress", progress)
+        bauds = accepted.integers("bauds", bauds, 1)
+        patience = accepted.number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
             if _is_line(source):
                 transport = _open(str(source), bauds, _BAUD)
@@ -147,11 +155,12 @@ class Device:
 
     def run_kernel(self, kernel: int) -> Timing:
         """Execute one kernel; all in order are one inference."""
-        return self.client.run(kernel, kernel)
+        number = accepted.integer("a kernel", kernel, most=len(self.kernels) - 1)
+        return self.client.run(number, number)
 
     def read(self, name: str) -> Array:
         """A tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
-        tensor = self._tensors.get(name)
+        tensor = self._tensors.get(accepted.text("a tensor", name))
         if tensor is None:
             raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
         dtype = dtypes.to_numpy(tensor["dtype"])
@@ -171,7 +180,7 @@ class Device:
 
     def time(self, repeat: int = 10) -> Timing:
         """Ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
-        return self.client.run(repeat=repeat)
+        return self.client.run(repeat=accepted.integer("repeat", repeat, 1, (1 << 32) - 1))
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""

@@ -15,6 +15,17 @@ Tensor = Mapping[str, Any]
 """A tensor of a manifest."""
 
 
+def as_array(what: str, value: Any) -> Array:
+    """``value`` as an array of numbers or bools; UsageError for anything else."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged lists, and objects whose own __array__ fails
+        raise UsageError(f"{what} is no array: {error}", hint="give a numpy array") from error
+    if array.dtype.kind not in "biufcV":
+        raise UsageError(f"{what} is no array of numbers but of {array.dtype}", hint="give a numpy array")
+    return array
+
+
 class RunShapes:
     """The sizes of the next run; at first the largest. A network whose sizes do not vary has none."""
 
@@ -56,7 +67,8 @@ class RunShapes:
         """Take the sizes from the shapes of inputs; UsageError where they contradict each other."""
         told: dict[str, int] = {}
         for tensor, array in zip(tensors, arrays, strict=True):
-            for extent, given in zip(tensor.get("extents", ()), np.shape(array), strict=False):
+            extents = tensor.get("extents", ())
+            for extent, given in zip(extents, as_array("an input", array).shape if extents else (), strict=False):
                 if isinstance(extent, str) and told.setdefault(extent, given) != given:
                     raise UsageError(
                         f"input {tensor['name']} has {extent} = {given}, another input {told[extent]}",
@@ -80,7 +92,7 @@ class RunShapes:
 
     def checked(self, value: Any, tensor: Tensor) -> Array:
         """``value`` as an array, if it has the shape and dtype of a tensor; UsageError otherwise."""
-        array = np.asarray(value)
+        array = as_array(f"input {tensor['name']}", value)
         shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
         if array.shape != shape:
             raise UsageError(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.driver import accepted
 from microc.driver.library import Library
 from microc.driver.session import Device
 from microc.driver.shapes import RunShapes
@@ -107,6 +108,7 @@ def verify(
     ``inputs``: sets of arrays in the graph's order; state is reset once and lives from set to set. Stops at the first
     difference, with what was compared before it. ``tolerance`` is for floats, 0 demands equal bits.
     """
+    tolerance = accepted.number("a tolerance", tolerance, 0, 1)
     device.reset()
     library.reset()
     kernels = device.kernels

@@ -133,5 +133,5 @@ def test_what_the_runner_cannot_use_is_refused(tmp_path: Path) -> None:
         microc.bundle(program, microc.compile(digits.FLOAT, board="host", protocol="mlperf")).write(tmp_path / "c")
     with pytest.raises(UsageError, match="MLPerf Tiny's runner"), microc.Device(program.write(tmp_path / "d")):
         pass
-    with pytest.raises(UsageError, match="no protocol 'morse'"):
+    with pytest.raises(UsageError, match="protocol cannot be 'morse'"):
         microc.compile(digits.INT8, board="host", protocol="morse")

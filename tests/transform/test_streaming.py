@@ -223,7 +223,7 @@ def test_several_inputs() -> None:
         ({"stream": "time"}, "stream cannot be"),
         ({"hop": 2}, "say how a network streams"),
         ({"stream": 1, "stream_allow": "everything"}, "stream_allow cannot be"),
-        ({"stream": 1, "hop": -1}, "cannot take -1 frames"),
+        ({"stream": 1, "hop": -1}, "frames cannot be -1"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
