@@ -201,7 +201,8 @@ def _export_command(add: Adder) -> None:
     )
     command.add_argument(
         "--input", dest="inputs", type=Path, action="append", default=[], metavar="X.npy",
-        help="what the example runs on; once for each input, in the graph's order (default: a pattern)",
+        help="what the example runs on; once for each input, in the graph's order (default: a pattern); with an axis more in "
+        "front, frames for a network that keeps something from run to run",
     )  # fmt: skip
     compile_options(command)
 

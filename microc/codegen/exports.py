@@ -14,20 +14,19 @@ from types import MappingProxyType
 from typing import Any
 
 import jinja2
-import numpy as np
 
-from microc import dtypes, paths
+from microc import paths
 from microc.codegen.compiler_options import optimisation
-from microc.codegen.data import definition
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.network import render_network
 from microc.codegen.render import render, render_line
+from microc.codegen.samples import Frame, definitions, literals, sample_frames
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
-from microc.dtypes import Array
+from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError
-from microc.module import Module, Value
+from microc.module import Module
 from microc.target import Board
 
 STATUS: Mapping[str, str] = MappingProxyType(
@@ -68,23 +67,34 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
+class FormatContext:
+    """What a format says of itself: texts of whoever wrote its templates."""
+
+    title: Code
+    status: Code
+    checked: Code
+
+
+@dataclass(frozen=True, slots=True)
 class PackageContext:
     """What the templates of exports show.
 
     ``package`` names all that the package has; ``optimisation`` are gcc's options for the network on ``cpu``. ``samples``: an
-    array in C for every input; ``sample_bytes``: the same as literals of Python.
+    array in C for every input; ``sample_bytes``: by frame and input, the same as literals of Python. ``frames``: how many the
+    sample has of a network that keeps something from run to run; 0 for all others, whose sample is one input.
     """
 
     model: ModelContext
-    format: Format
-    package: str
-    cpu: str
-    isa: str
-    board_title: str
-    optimisation: str
-    samples: tuple[str, ...]
-    sample_bytes: tuple[tuple[str, ...], ...]
-    commands: tuple[str, ...] = ()
+    format: FormatContext
+    package: Name
+    cpu: Word
+    isa: Name
+    board_title: Text
+    optimisation: Code
+    samples: tuple[Code, ...]
+    sample_bytes: tuple[tuple[tuple[Code, ...], ...], ...]
+    frames: int
+    commands: tuple[Code, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,28 +157,12 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     return Format(name=folder.name, folder=folder, commands=commands, files=files, **data)
 
 
-def sample(module: Module) -> tuple[Array, ...]:
-    """An input for every input of the network, the same everywhere: bytes of a pattern, floats from -1 on to 1."""
-    return tuple(_pattern(module.values[name], k) for k, name in enumerate(module.inputs))
-
-
-def _pattern(value: Value, number: int) -> Array:
-    steps: Array = (np.arange(value.nbytes // dtypes.nbytes(value.dtype)) * 37 + 101 * number) % 256
-    if value.dtype == "bool":
-        steps = steps % 2
-    elif dtypes.is_float(value.dtype):
-        steps = (steps - 128) / 128
-    elif dtypes.int_range(value.dtype)[0] < 0:
-        steps = steps - 128
-    return steps.astype(dtypes.to_numpy(value.dtype)).reshape(value.shape)
-
-
 def export_files(
-    module: Module, board: Board, name: str, version: str, inputs: Sequence[Array] | None = None
+    module: Module, board: Board, name: str, version: str, frames: Sequence[Frame] | None = None
 ) -> Package:
     """Everything that ``microc export`` writes.
 
-    ``name``: of the format. ``board``: what the network was compiled for; ``inputs``: the sample input (:func:`sample` unless
+    ``name``: of the format. ``board``: what the network was compiled for; ``frames``: the sample (:func:`sample_frames` unless
     given).
     """
     found = load_format(name)
@@ -179,8 +173,8 @@ def export_files(
             where=module.source,
             hint="bind them with --input-shape, or choose a format in C",
         )
-    context = _context(module, board, found, version, inputs)
-    sources, headers = (_inside(_line(text, context), found) for text in (found.sources, found.headers))
+    context = _context(module, board, found, version, frames)
+    sources, headers = (_inside(_line(text, context, found), found) for text in (found.sources, found.headers))
     network = render_network(context.model)
     for end in (".c", ".h"):
         network[f"{context.package}_sample{end}"] = render(f"export/sample{end}.j2", context)
@@ -189,7 +183,7 @@ def export_files(
     }
     files["LICENSE"] = render("export/LICENSE.j2", context)
     for path, template in found.files.items():
-        files[_inside(_line(path, context), found)] = _rendered(template, context)
+        files[_inside(_line(path, context, found), found)] = _rendered(template, context, found)
     files[MARKER] = to_json({**manifest(module, version), "format": found.name})
     return Package(MappingProxyType(dict(sorted(files.items()))), context.commands)
 
@@ -198,21 +192,21 @@ def _joined(folder: str, file: str) -> str:
     return f"{folder}/{file}" if folder else file
 
 
-def _rendered(template: str, context: PackageContext) -> str:
+def _rendered(template: str, context: PackageContext, chosen: Format) -> str:
     """A template of the format's folder; UsageError where a format of the user's own is wrong."""
     try:
-        return render(template, context, context.format.folder)
+        return render(template, context, chosen.folder)
     except jinja2.TemplateError as error:
-        where = f"{context.format.folder / template}:{getattr(error, 'lineno', None) or 1}"
+        where = f"{chosen.folder / template}:{getattr(error, 'lineno', None) or 1}"
         raise UsageError(f"a template of the format is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
-def _line(text: str, context: PackageContext) -> str:
+def _line(text: str, context: PackageContext, chosen: Format) -> str:
     """A text of ``format.toml``, filled in."""
     try:
         return render_line(text, context)
     except jinja2.TemplateError as error:
-        where = str(context.format.folder / DESCRIPTION)
+        where = str(chosen.folder / DESCRIPTION)
         raise UsageError(f"the format's {text!r} is wrong: {error}", where=where, hint=_OWN_FORMAT) from error
 
 
@@ -228,35 +222,21 @@ def _inside(path: str, chosen: Format) -> str:
 
 
 def _context(
-    module: Module, board: Board, chosen: Format, version: str, inputs: Sequence[Array] | None
+    module: Module, board: Board, chosen: Format, version: str, frames: Sequence[Frame] | None
 ) -> PackageContext:
-    package = PACKAGE.format(name=module.name)
-    arrays = sample(module) if inputs is None else tuple(inputs)
+    package = Name(PACKAGE.format(name=module.name))
+    frames = sample_frames(module) if frames is None else frames
     model = model_context(module, version, stack_bound(module), package)
     context = PackageContext(
         model=model,
-        format=chosen,
+        format=FormatContext(Code(chosen.title), Code(chosen.status), Code(chosen.checked)),
         package=package,
-        cpu=board.target.cpu,
-        isa=board.target.isa,
-        board_title=board.title,
-        optimisation=optimisation(board.target, module.options["optimize"]),
-        samples=tuple(
-            "static " + "\n".join(definition(value, space=f"{model.upper}_FLASH " if model.flash_space else ""))
-            for value in (_stored(f"{name}_values", array) for name, array in zip(module.inputs, arrays, strict=True))
-        ),
-        sample_bytes=tuple(_literals(array.tobytes()) for array in arrays),
+        cpu=Word(board.target.cpu),
+        isa=Name(board.target.isa),
+        board_title=Text(board.title),
+        optimisation=Code(optimisation(board.target, module.options["optimize"])),
+        samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
+        sample_bytes=literals(frames),
+        frames=len(frames) if module.state else 0,
     )
-    return replace(context, commands=tuple(_line(text, context) for text in chosen.commands))
-
-
-def _stored(name: str, array: Array) -> Value:
-    """An array as a constant of C; halves of floats are their bits there."""
-    bits = array.view(np.uint16) if str(array.dtype) in dtypes.HALF else array
-    return Value(name, bits.shape, str(bits.dtype), "const", bits)
-
-
-def _literals(data: bytes, width: int = 24) -> tuple[str, ...]:
-    """Literals of bytes in Python, which stand side by side."""
-    lines = ("".join(f"\\x{byte:02x}" for byte in data[k : k + width]) for k in range(0, len(data), width))
-    return tuple(f'b"{line}"' for line in lines)
+    return replace(context, commands=tuple(Code(_line(text, context, chosen)) for text in chosen.commands))

@@ -23,7 +23,9 @@ from microc.driver.lower import Progress
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
-from microc.driver.shapes import RunShapes
+from microc.driver.shapes import RunShapes, as_array
+from microc.dtypes import Array
+from microc.errors import UsageError
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
@@ -112,16 +114,31 @@ class Program:
         """Write the network wrapped for a build system; what was written.
 
         ``name`` of a format, or the path of one of the user's own (:func:`microc.codegen.exports.load_format`). ``folder`` as in
-        :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on.
+        :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on; for a network that keeps
+        something from run to run they may have an axis more, the first: the frames of a sequence, a run each.
         """
         target = accepted.path("a folder", folder)
         accepted.text("a format", name)
-        given = [_tensor(self.module, name) for name in self.module.inputs]
-        arrays = None if inputs is None else RunShapes({}).fitting(given, accepted.arrays("inputs", inputs))
+        frames = None if inputs is None else self._frames(accepted.arrays("inputs", inputs))
         with active(self.plugins):
-            package = export_files(self.module, self.board, name, __version__, arrays)
+            package = export_files(self.module, self.board, name, __version__, frames)
         write_tree(target, package.files)
         return package
+
+    def _frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
+        """What each run of the example takes; UsageError where that are no inputs of the network."""
+        given = [_tensor(self.module, name) for name in self.module.inputs]
+        arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
+        longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, given, strict=False)]
+        if not self.module.state or not longer or not all(longer):
+            return [tuple(RunShapes({}).fitting(given, arrays))]
+        lengths = {len(array) for array in arrays}
+        if lengths == {0} or len(lengths) > 1:
+            counts = ", ".join(str(len(array)) for array in arrays)
+            raise UsageError(
+                f"the inputs of the example have {counts} frames", hint="one or more, as many of each input"
+            )
+        return [tuple(RunShapes({}).fitting(given, frame)) for frame in zip(*arrays, strict=True)]
 
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""

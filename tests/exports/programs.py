@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import microc
-from microc.codegen.exports import list_formats, sample
+from microc.codegen.exports import list_formats
+from microc.codegen.samples import sample_frames
 from microc.device.boards import bare_board
 from microc.driver.api import Program
 from microc.graph.ir import Graph, Loc, Node, TensorType
@@ -60,16 +61,20 @@ def program(which: str = "digits", target: str = "host", io_in_arena: bool = Tru
 
 
 @cache
-def said(which: str = "digits") -> str:
-    """What every example prints about a network on its sample input; the library runs the same C."""
-    library = program(which).library()
-    results = library(*sample(program(which).module))
+def said(which: str = "digits", turns: int = 0) -> str:
+    """What every example prints about a network on its sample, frame after frame; the library runs the same C.
+
+    ``turns``: of a loop that goes round, and begins the sample again after its last frame; 0: the sample once.
+    """
+    library, frames = program(which).library(), sample_frames(program(which).module)
     lines = []
-    for tensor, array in zip(library.outputs, results if isinstance(results, tuple) else (results,), strict=True):
-        values = (array.view(np.uint16) if array.dtype == np.float16 else array).reshape(-1).tolist()
-        words = [f"{x:g}" if isinstance(x, float) else str(int(x)) for x in values[:16]]
-        more = f" ... ({len(values)} values)" if len(values) > 16 else ""
-        lines.append(f"{tensor['name']}: {' '.join(words)}{more}\n")
+    for turn in range(turns or len(frames)):
+        results = library(*frames[turn % len(frames)])
+        for tensor, array in zip(library.outputs, results if isinstance(results, tuple) else (results,), strict=True):
+            values = (array.view(np.uint16) if array.dtype == np.float16 else array).reshape(-1).tolist()
+            words = [f"{x:g}" if isinstance(x, float) else str(int(x)) for x in values[:16]]
+            more = f" ... ({len(values)} values)" if len(values) > 16 else ""
+            lines.append(f"{tensor['name']}: {' '.join(words)}{more}\n")
     return "".join(lines)
 
 

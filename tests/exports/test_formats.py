@@ -14,9 +14,10 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.codegen.exports import STATUS, export_files, load_format, sample
+from microc.codegen.exports import STATUS, export_files, load_format
 from microc.codegen.network import network_files
 from microc.codegen.project import project_files
+from microc.codegen.samples import sample
 from microc.device.boards import bare_board, list_boards, load_board
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
