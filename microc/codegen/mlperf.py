@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.render import render
+from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
@@ -19,10 +20,10 @@ OUTPUTS = ("int8", "uint8", "int16", "float32")
 class BenchmarkContext:
     """What ``main_mlperf.c.j2`` shows. ``error``: 1 where the result is how far the output is from the input."""
 
-    name: str
-    board_title: str
-    vendor: str
-    scale: str
+    name: Name
+    board_title: Text
+    vendor: Word
+    scale: Code
     zero_point: int
     error: int
 
@@ -50,10 +51,10 @@ def benchmark_main(modules: Sequence[Module], board: Board) -> str:
             hint="choose another: --output-dtype float32",
         )
     context = BenchmarkContext(
-        name=module.name,
-        board_title=board.title,
-        vendor=VENDOR,
-        scale=ExprPrinter().literal(1.0 if result.scale is None else result.scale, "float32"),
+        name=Name(module.name),
+        board_title=Text(board.title),
+        vendor=Word(VENDOR),
+        scale=Code(ExprPrinter().literal(1.0 if result.scale is None else result.scale, "float32")),
         zero_point=result.zero_point or 0,
         error=int(source.dtype == result.dtype == "float32" and source.shape == result.shape),
     )

@@ -14,6 +14,7 @@ from microc.codegen.manifest import manifest, to_json
 from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
+from microc.codegen.text import Code, Name
 from microc.module import Module, Value
 
 
@@ -21,13 +22,13 @@ from microc.module import Module, Value
 class SharedContext:
     """What ``shared.c.j2`` shows: entry points of a desktop library."""
 
-    name: str
-    upper: str
-    prototypes: tuple[str, ...]
-    manifest_lines: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    sizes: tuple[str, ...]
+    name: Name
+    upper: Name
+    prototypes: tuple[Code, ...]
+    manifest_lines: tuple[Code, ...]
+    inputs: tuple[Name, ...]
+    outputs: tuple[Name, ...]
+    sizes: tuple[Name, ...]
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
@@ -49,21 +50,22 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
 
 def shared_source(data: Mapping[str, Any]) -> str:
     """``shared.c``: a manifest's network as a desktop library."""
-    name = data["model"]
-    sizes = tuple(size["name"] for size in data.get("sizes", ()))
+    sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
     last = ", const int32_t *sizes" if sizes else ""
+    prototypes = (
+        "extern const int8_t microc_manifest[];",
+        f"int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
+        f"int microc_run(void *arena, const void *const *inputs, void *const *outputs{last});",
+        "void microc_reset(void *arena);",
+    )
+    manifest_lines = definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))
     context = SharedContext(
-        name=name,
-        upper=name.upper(),
-        prototypes=(
-            "extern const int8_t microc_manifest[];",
-            f"int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
-            f"int microc_run(void *arena, const void *const *inputs, void *const *outputs{last});",
-            "void microc_reset(void *arena);",
-        ),
-        manifest_lines=tuple(definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))),
-        inputs=tuple(data["inputs"]),
-        outputs=tuple(data["outputs"]),
+        name=Name(data["model"]),
+        upper=Name(data["model"].upper()),
+        prototypes=tuple(map(Code, prototypes)),
+        manifest_lines=tuple(map(Code, manifest_lines)),
+        inputs=tuple(map(Name, data["inputs"])),
+        outputs=tuple(map(Name, data["outputs"])),
         sizes=sizes,
     )
     return render("project/shared.c.j2", context)

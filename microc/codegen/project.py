@@ -17,6 +17,7 @@ from microc.codegen.render import render
 from microc.codegen.rpc import buffer_sizes, rpc_context
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
+from microc.codegen.text import Code, Name, Setting, Text, Word
 from microc.module import Module
 from microc.target import Board
 
@@ -33,13 +34,15 @@ RUNTIME_SOURCES = MappingProxyType(
     {"rpc": ("src/microc_frame.c", "src/microc_rpc.c"), "mlperf": ("src/microc_mlperf.c",)}
 )
 """C files of the runtime by protocol."""
+_LONGEST = 100
+"""Letters of a project's name, which is of all its networks' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """One network of a project: ``folder`` holds its files, empty or with a slash at its end."""
 
-    folder: str
+    folder: Word
     model: ModelContext
 
 
@@ -47,10 +50,10 @@ class Network:
 class Framework:
     """A vendor's framework that builds a project: its chip, the stack of the task that serves, and lines of its configuration."""
 
-    name: str
-    target: str
+    name: Word
+    target: Word
     stack_bytes: int
-    settings: tuple[str, ...]
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,19 @@ class ProjectContext:
     ``shared_arena``: bytes of the arena that several networks share, 0 if none do. ``framework``: absent where make builds.
     """
 
-    title: str
-    project: str
-    version: str
+    title: Text
+    project: Name
+    version: Word
     networks: tuple[Network, ...]
     shared_arena: int
-    board_title: str
-    prefix: str
+    board_title: Text
+    prefix: Word
     is_host: bool
-    c_flags: tuple[str, ...]
-    ld_flags: tuple[str, ...]
-    sources: tuple[str, ...]
-    optimisation: str
-    runtime_optimisation: str
+    c_flags: tuple[Word, ...]
+    ld_flags: tuple[Word, ...]
+    sources: tuple[Word, ...]
+    optimisation: Code
+    runtime_optimisation: Code
     has_linker_script: bool
     framework: Framework | None
 
@@ -84,7 +87,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     """
     several = len(modules) > 1
     networks = tuple(
-        Network(f"{module.name}/" if several else "", model_context(module, version, stack_bound(module)))
+        Network(Word(f"{module.name}/" if several else ""), model_context(module, version, stack_bound(module)))
         for module in modules
     )
     context = _project_context(networks, shared_arena(modules), board, modules[0].options)
@@ -140,23 +143,26 @@ def _project_context(
     build = board.raw["build"]
     own = board.raw.get("framework")
     framework = own and Framework(
-        own["name"], own["target"], board.raw["link"]["stack_bytes"], tuple(own.get("settings", ()))
+        Word(own["name"]),
+        Word(own["target"]),
+        board.raw["link"]["stack_bytes"],
+        tuple(map(Setting, own.get("settings", ()))),
     )
     names = [n.model.name for n in networks]
     return ProjectContext(
-        title=" and ".join(names),
-        project="_".join(names),
+        title=Text(" and ".join(names)),
+        project=Name("_".join(names)[:_LONGEST]),
         version=networks[0].model.version,
         networks=networks,
         shared_arena=shared,
-        board_title=board.title,
-        prefix=build["prefix"],
+        board_title=Text(board.title),
+        prefix=Word(build["prefix"]),
         is_host=board.target.isa == "host",
-        c_flags=tuple(build["c_flags"]),
-        ld_flags=tuple(build["ld_flags"]),
-        sources=tuple(f"runtime/{name}" for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
-        optimisation=optimisation(board.target, options["optimize"]),
-        runtime_optimisation=RUNTIME_OPTIMISATION,
+        c_flags=tuple(map(Word, build["c_flags"])),
+        ld_flags=tuple(map(Word, build["ld_flags"])),
+        sources=tuple(Word(f"runtime/{name}") for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
+        optimisation=Code(optimisation(board.target, options["optimize"])),
+        runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own
         framework=framework,
     )

@@ -1,8 +1,12 @@
-"""Jinja with strict rules: undefined names are errors, blocks leave no blank lines, output is the same everywhere."""
+"""Jinja with strict rules: undefined names are errors, blocks leave no blank lines, output is the same everywhere.
+
+Templates take strings of the kinds of ``text.py`` only, so that a forgotten filter is an error and not a hole.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from microc import paths
+from microc.codegen.text import Kind, Label
+from microc.errors import InternalError
 
 
 @lru_cache(maxsize=32)
@@ -19,30 +25,25 @@ def environment(folder: Path | None = None, html: bool = False) -> jinja2.Enviro
 
     Templates may be strangers': they print what they are given, and reach nothing else.
     """
-    env = SandboxedEnvironment(
+    return SandboxedEnvironment(
         loader=jinja2.FileSystemLoader([str(path) for path in (folder, paths.templates()) if path is not None]),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=html,
     )
-    env.filters["comment"] = safe_comment
-    return env
-
-
-def safe_comment(text: str) -> str:
-    """Text that can stand in a C comment: it neither ends it, nests another, nor continues the line."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
-    return printable.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "? ?")
 
 
 def render(template: str, context: Any, folder: Path | None = None) -> str:
-    """One template filled from a frozen context class (its fields are the template's names); ``folder`` may have it, too."""
+    """One template filled from a frozen context class (its fields are the template's names); ``folder`` may have it, too.
+
+    InternalError for a string in it that is of no kind.
+    """
     return environment(folder).get_template(template).render(_names(context))
 
 
 def render_html(template: str, context: Any) -> str:
-    """The same for a page of HTML: text from models and boards stays text."""
-    return environment(html=True).get_template(template).render(_names(context))
+    """The same for a page of HTML: all strings become labels, which are escaped."""
+    return environment(html=True).get_template(template).render(_names(_labelled(context)))
 
 
 def render_line(text: str, context: Any) -> str:
@@ -58,4 +59,35 @@ def _parsed(text: str) -> jinja2.Template:
 def _names(context: Any) -> dict[str, Any]:
     if not is_dataclass(context) or isinstance(context, type):
         raise TypeError("a template is filled from a dataclass")
+    _refuse_plain(context, type(context).__name__)
     return {f.name: getattr(context, f.name) for f in fields(context)}
+
+
+def _refuse_plain(value: Any, where: str) -> None:
+    """InternalError for a string anywhere in the value that is of no kind, and for what templates have no use for."""
+    if value is None or isinstance(value, (bool, int, float, Kind)):
+        return
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            _refuse_plain(part, where)
+    elif isinstance(value, Mapping):
+        for part in (*value, *value.values()):
+            _refuse_plain(part, where)
+    elif is_dataclass(value):
+        for f in fields(value):
+            _refuse_plain(getattr(value, f.name), f"{where}.{f.name}")
+    else:
+        raise InternalError(f"{where} holds a {type(value).__name__}, which may be anything: {value!r}")
+
+
+def _labelled(value: Any) -> Any:
+    """The value with all strings in it as labels."""
+    if isinstance(value, str):
+        return Label(value)
+    if isinstance(value, (tuple, list)):
+        return tuple(_labelled(part) for part in value)
+    if isinstance(value, Mapping):
+        return {key: _labelled(part) for key, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _labelled(getattr(value, f.name)) for f in fields(value)})
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc.codegen.memory import Memory
+from microc.codegen.text import Code, Name
 from microc.module import Module
 from microc.target import Board
 
@@ -25,25 +26,25 @@ _KINDS = {"input": "INPUT", "output": "OUTPUT", "state": "STATE", "intermediate"
 class RpcTensor:
     """A row of the board's tensor table."""
 
-    place: str
+    place: Code
     size: int
-    kernel: str
-    dtype: str
-    kind: str
-    name: str
+    kernel: Code
+    dtype: Name
+    kind: Name
+    name: Name
 
 
 @dataclass(frozen=True, slots=True)
 class RpcContext:
     """What ``rpc_model.c.j2`` shows: the descriptor of the model for the RPC runtime."""
 
-    name: str
-    upper: str
+    name: Name
+    upper: Name
     tensors: tuple[RpcTensor, ...]
-    buffers: tuple[str, ...]
-    inputs: tuple[tuple[str, str], ...]
-    outputs: tuple[tuple[str, str], ...]
-    fingerprint: tuple[str, ...]
+    buffers: tuple[Code, ...]
+    inputs: tuple[tuple[Name, Code], ...]
+    outputs: tuple[tuple[Name, Code], ...]
+    fingerprint: tuple[Code, ...]
     has_state: bool
     sizes: tuple[int, ...]
     shares_arena: bool
@@ -53,28 +54,28 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
     """The descriptor's rows, in the manifest's order; one of ``several`` networks shares its arena, unless it has state."""
     assert module.plan is not None
     own = [n for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets]
-    buffers = tuple(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];" for n in own)
+    buffers = tuple(Code(f"static uint64_t buffer_{n}[{max(1, -(-module.values[n].nbytes // 8))}];") for n in own)
     return RpcContext(
-        name=module.name,
-        upper=module.name.upper(),
+        name=Name(module.name),
+        upper=Name(module.name.upper()),
         tensors=tuple(_rpc_tensor(module, name) for name in Memory(module).names),
         buffers=buffers,
-        inputs=tuple((n, _place(module, n)) for n in module.inputs),
-        outputs=tuple((n, _place(module, n)) for n in module.outputs),
-        fingerprint=tuple(f"0x{module.fingerprint[k : k + 2]}" for k in range(0, 32, 2)),
+        inputs=tuple((Name(n), _place(module, n)) for n in module.inputs),
+        outputs=tuple((Name(n), _place(module, n)) for n in module.outputs),
+        fingerprint=tuple(Code(f"0x{module.fingerprint[k : k + 2]}") for k in range(0, 32, 2)),
         has_state=bool(module.state),
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=several and not module.state,
     )
 
 
-def _place(module: Module, name: str) -> str:
+def _place(module: Module, name: str) -> Code:
     """The address of a value as a constant expression."""
     base, offset = module.base_of(name)
     assert module.plan is not None
     if base in module.plan.offsets:
-        return f"(void *)((uint8_t *)arena + {module.plan.offsets[base] + offset})"
-    return f"(void *)((uint8_t *)buffer_{base} + {offset})"
+        return Code(f"(void *)((uint8_t *)arena + {module.plan.offsets[base] + offset})")
+    return Code(f"(void *)((uint8_t *)buffer_{base} + {offset})")
 
 
 def _rpc_tensor(module: Module, name: str) -> RpcTensor:
@@ -83,10 +84,10 @@ def _rpc_tensor(module: Module, name: str) -> RpcTensor:
     return RpcTensor(
         place=_place(module, name),
         size=value.nbytes,
-        kernel=str(last[-1]) if last else "MICROC_NO_KERNEL",
-        dtype=f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}",
-        kind=f"MICROC_{_KINDS[value.storage]}",
-        name=name,
+        kernel=Code(last[-1] if last else "MICROC_NO_KERNEL"),
+        dtype=Name(f"MICROC_{_DTYPES.get(value.dtype, value.dtype.upper())}"),
+        kind=Name(f"MICROC_{_KINDS[value.storage]}"),
+        name=Name(name),
     )
 
 

@@ -12,7 +12,7 @@ from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
-from microc.codegen.render import safe_comment
+from microc.codegen.text import Code, Name, Note, Text, Word
 from microc.errors import InternalError
 from microc.module import Call, Module, Value
 from microc.tir import ir
@@ -24,15 +24,15 @@ from microc.tir.rewrite import map_expr, substitute
 class Tensor:
     """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in the arena."""
 
-    name: str
-    macro: str
-    type: str
+    name: Name
+    macro: Name
+    type: Code
     elements: int
     bytes: int
-    meaning: str
-    label: str
+    meaning: Code
+    label: Text
     offset: int | None
-    count: str = ""
+    count: Code
     """Its elements as an expression over ``sizes->...``; empty where they do not vary."""
 
 
@@ -40,12 +40,12 @@ class Tensor:
 class SizeMember:
     """A size in the header: its name, its macros' stem, what it may be, what the model calls it."""
 
-    name: str
-    macro: str
+    name: Name
+    macro: Name
     minimum: int
     maximum: int
     step: int
-    label: str
+    label: Text
 
 
 OWN_FLASH = frozenset({"avr"})
@@ -58,15 +58,15 @@ NEAR_FLASH = 60 * 1024
 class ModelContext:
     """Everything that ``model.h.j2``, ``model.c.j2``, ``model_data.h.j2`` and ``model_data.c.j2`` show."""
 
-    name: str
-    upper: str
-    source: str
-    fingerprint: str
-    version: str
+    name: Name
+    upper: Name
+    source: Text
+    fingerprint: Word
+    version: Word
     arena_size: int
     arena_align: int
     lower_bound: int
-    planner: str
+    planner: Text
     kernel_count: int
     macs: int
     const_bytes: int
@@ -77,16 +77,16 @@ class ModelContext:
     sizes: tuple[SizeMember, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    helpers: tuple[str, ...]
-    kernels: tuple[str, ...]
+    helpers: tuple[Code, ...]
+    kernels: tuple[Code, ...]
     steps: tuple[Step, ...]
-    resets: tuple[str, ...]
-    data_declarations: tuple[str, ...]
-    data_definitions: tuple[str, ...]
-    flash_space: str
+    resets: tuple[Code, ...]
+    data_declarations: tuple[Code, ...]
+    data_definitions: tuple[Code, ...]
+    flash_space: Name | None
     data_needs_math: bool
-    regions: tuple[tuple[int, int, str], ...]
-    stem: str
+    regions: tuple[tuple[int, int, Name], ...]
+    stem: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Step:
     """One case of the step function: the call and where it comes from."""
 
     number: int
-    call: str
-    layer: str
+    call: Code
+    layer: Text
 
 
 def tensor_of(module: Module, name: str) -> Tensor:
@@ -107,12 +107,13 @@ def tensor_of(module: Module, name: str) -> Tensor:
         meaning += f", real = {value.scale:.9g} * (q - {value.zero_point})"
     elements = value.nbytes // dtypes.nbytes(value.dtype)
     offset = module.plan.offsets.get(name) if module.plan else None
-    count = ""
+    count = Code()
     if value.extents:
         meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
-        count = _count(module, value.extents)
-    kind = dtypes.c_name(value.dtype)
-    return Tensor(name, name.upper(), kind, elements, value.nbytes, meaning, value.label, offset, count)
+        count = Code(_count(module, value.extents))
+    kind = Code(dtypes.c_name(value.dtype))
+    macro, label = Name(name.upper()), Text(value.label)
+    return Tensor(Name(name), macro, kind, elements, value.nbytes, Code(meaning), label, offset, count)
 
 
 def _count(module: Module, extents: Sequence[ir.Expr]) -> str:
@@ -147,19 +148,19 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
-    steps = tuple(Step(k, _call_text(module, call), _short(call.layer)) for k, call in enumerate(module.calls))
+    steps = tuple(Step(k, _call_text(module, call), Text(_short(call.layer))) for k, call in enumerate(module.calls))
     prefixed = [_prefixed(module, v) for v in consts]
     resets = _resets(module)
     return ModelContext(
-        name=module.name,
-        upper=module.name.upper(),
-        source=module.source,
-        fingerprint=module.fingerprint,
-        version=version,
+        name=Name(module.name),
+        upper=Name(module.name.upper()),
+        source=Text(module.source),
+        fingerprint=Word(module.fingerprint),
+        version=Word(version),
         arena_size=plan.size,
         arena_align=plan.align,
         lower_bound=plan.lower_bound,
-        planner=plan.planner,
+        planner=Text(plan.planner),
         kernel_count=len(module.calls),
         macs=module.macs,
         const_bytes=module.const_bytes,
@@ -168,7 +169,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         needs_string=bool(resets) or any("memcpy" in h for h in helpers),
         io_in_arena=plan.io_in_arena,
         sizes=tuple(
-            SizeMember(s.name, s.name.upper(), s.minimum, s.maximum, s.step, safe_comment(s.label))
+            SizeMember(Name(s.name), Name(s.name.upper()), s.minimum, s.maximum, s.step, Text(s.label))
             for s in module.sizes
         ),
         inputs=tuple(tensor_of(module, n) for n in module.inputs),
@@ -177,23 +178,25 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         kernels=kernels,
         steps=steps,
         resets=resets,
-        data_declarations=tuple(f"extern {declaration(v, space)};" for v in prefixed),
+        data_declarations=tuple(Code(f"extern {declaration(v, space)};") for v in prefixed),
         data_definitions=tuple(
-            "\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)) for v in prefixed if v.data is not None
+            Code("\n".join(definition(v, f"{module.name.upper()}_ALIGNED", space)))
+            for v in prefixed
+            if v.data is not None
         ),
-        flash_space=_flash_space(module) if space else "",
+        flash_space=_flash_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         regions=tuple(
-            (offset, module.values[name].nbytes, name)
+            (offset, module.values[name].nbytes, Name(name))
             for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
         ),
-        stem=stem,
+        stem=Name(stem),
     )
 
 
-def _flash_space(module: Module) -> str:
+def _flash_space(module: Module) -> Name:
     """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
-    return "__flash" if module.const_bytes <= NEAR_FLASH else "__memx"
+    return Name("__flash" if module.const_bytes <= NEAR_FLASH else "__memx")
 
 
 def _prefixed(module: Module, value: Value) -> Value:
@@ -201,20 +204,20 @@ def _prefixed(module: Module, value: Value) -> Value:
     return Value(f"{module.name}_{value.name}", value.shape, value.dtype, "const", value.data)
 
 
-def _helpers(printer: StmtPrinter) -> tuple[str, ...]:
+def _helpers(printer: StmtPrinter) -> tuple[Code, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
     texts = helper_texts(printer.expr.helpers, printer.expr).values()
-    return tuple("\n".join(part for line in lines for part in wrapped(line)) for lines in texts)
+    return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
 
 
-def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> str:
+def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> Code:
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{_short(call.layer)} (step {k}, {call.macs} MACs)" for k, call in uses]
     notes = [*layers, *kernel.comment]
-    comment = [line for note in notes for line in wrapped(f" * {safe_comment(note)}", "*     ")]
+    comment = [line for note in notes for line in wrapped(f" * {Note(note)}", "*     ")]
     code = [line for whole in printer.function(kernel.func, f"{module.name.upper()}_KERNEL") for line in wrapped(whole)]
-    return "\n".join(["/*", *comment, " */", *code])
+    return Code("\n".join(["/*", *comment, " */", *code]))
 
 
 def _short(layer: str, limit: int = 100) -> str:
@@ -222,7 +225,7 @@ def _short(layer: str, limit: int = 100) -> str:
     return layer if len(layer) <= limit else layer[: limit - 3] + "..."
 
 
-def _call_text(module: Module, call: Call) -> str:
+def _call_text(module: Module, call: Call) -> Code:
     kernel = next(k for k in module.kernels if k.name == call.kernel)
     written = set(call.writes) | set(call.workspace)
     args = [
@@ -232,7 +235,8 @@ def _call_text(module: Module, call: Call) -> str:
     names = {size.scalar: size.name for size in module.sizes}
     args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
     indent = 2 * INDENT
-    return "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});")).removeprefix(indent)
+    text = "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});"))
+    return Code(text.removeprefix(indent))
 
 
 def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
@@ -255,7 +259,7 @@ def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
     return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
 
 
-def _resets(module: Module) -> tuple[str, ...]:
+def _resets(module: Module) -> tuple[Code, ...]:
     """Statements that put every state tensor to its initial content: one byte, one number of more bytes, or a constant."""
     lines = []
     for name in module.state:
@@ -280,4 +284,4 @@ def _resets(module: Module) -> tuple[str, ...]:
                 f"{INDENT}memcpy({place} + i, &start, {width});",
                 "}",
             ]
-    return tuple(lines)
+    return tuple(map(Code, lines))
