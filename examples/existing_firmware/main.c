@@ -17,7 +17,7 @@ static const char *const camera[IMAGES][8] = {
     {"...5f1..", "...ff2..", "..4ff1..", "..9fe...", "..7ff...", "...ff1..", "...ff2..", "...6fb.."},
 };
 
-static uint32_t arena[(DIGITS_ARENA_SIZE + 3) / 4 + 1];
+static uint64_t arena[(DIGITS_ARENA_SIZE + 7) / 8 + 1];
 
 static int8_t pixel_of(char letter)
 {

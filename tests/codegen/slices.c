@@ -9,7 +9,7 @@
 #define TICKS 3u
 
 struct task {
-    uint32_t arena[(DIGITS_ARENA_SIZE + 3) / 4 + 1];
+    uint64_t arena[(DIGITS_ARENA_SIZE + 7) / 8 + 1];
     int8_t image[DIGITS_IMAGE_SIZE];
     int8_t whole[RUNS][DIGITS_PROBABILITIES_SIZE];
     int8_t sliced[RUNS][DIGITS_PROBABILITIES_SIZE];

@@ -140,7 +140,7 @@ def test_a_firmware_of_ones_own(host: firmware.Project, tmp_path: Path) -> None:
     """Somebody else's program, with the network in it and without our build."""
     (tmp_path / "app.c").write_text(
         """#include "model.h"
-        static uint32_t arena[DIGITS_INT8_ARENA_SIZE / 4 + 1];
+        static uint64_t arena[(DIGITS_INT8_ARENA_SIZE + 7) / 8 + 1];
         static int application(void) { return 41; }
         int main(void)
         {

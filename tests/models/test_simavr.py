@@ -21,7 +21,7 @@ MAIN = """
 #include <avr/io.h>
 #include <avr/sleep.h>
 
-static uint32_t arena[{upper}_ARENA_SIZE / 4 + 4];
+static uint64_t arena[({upper}_ARENA_SIZE + 7) / 8 + 1];
 static volatile uint16_t overflows;
 ISR(TIMER1_OVF_vect) {{ overflows++; }}
 
