@@ -9,7 +9,7 @@ from microc.errors import ScheduleError
 from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.rewrite import free_vars, map_stmt, substitute_stmt, walk_stmt
+from microc.tir.rewrite import buffers_written, free_vars, map_stmt, substitute_stmt, walk_stmt
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
@@ -150,6 +150,19 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
     if kind == "unrolled":
         extent_of(old)
     return replace(func, body=replace_stmt(func.body, old, replace(old, kind=kind)))
+
+
+def check_parallel(func: ir.PrimFunc, step: str) -> None:
+    """ScheduleError if ``step`` left a parallel loop that writes a workspace: there is one of it for all threads, as large as
+    one turn needs."""
+    for loop in walk_stmt(func.body):
+        if isinstance(loop, ir.For) and loop.kind == "parallel":
+            shared = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
+            if shared:
+                raise ScheduleError(
+                    f"{step}: the turns of parallel loop {loop.var.name!r} would share the workspace {shared[0]!r}",
+                    hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well",
+                )
 
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:

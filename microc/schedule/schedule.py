@@ -95,8 +95,11 @@ class Schedule:
         if primitive not in PRIMITIVES:
             raise ScheduleError(f"there is no primitive {primitive!r}", hint="known: " + ", ".join(PRIMITIVES))
         frozen = tuple(_frozen(a) for a in args)
-        func = PRIMITIVES[primitive](self.func, *frozen)
-        return replace(self, func=func, trace=(*self.trace, Step(primitive, frozen)))
+        func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
+        trace = (*self.trace, step)
+        if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):
+            loops.check_parallel(func, str(step))
+        return replace(self, func=func, trace=trace)
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
         """``loop`` of n becomes nested loops of these extents; one may be None: whatever covers n."""

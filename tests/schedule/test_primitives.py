@@ -28,7 +28,10 @@ MATMUL: dict[str, Steps] = {
     "reorder": lambda s: s.reorder("k", "o", "p"),
     "unroll": lambda s: s.unroll("k"),
     "vectorize": lambda s: s.vectorize("o_out"),
-    "parallel": lambda s: s.parallel("p"),
+    "parallel": lambda s: s.parallel("p_out"),
+    "parallel turns with memory of their own": lambda s: (
+        s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p")
+    ),
     "annotate": lambda s: s.annotate("acc", "note", 1).annotate("p", "note", "x"),
     "decompose_reduction": lambda s: s.decompose_reduction("acc", "k"),
     "decompose outside a spatial loop": lambda s: s.reorder("p", "k", "o").decompose_reduction("acc", "k"),
@@ -150,6 +153,30 @@ def test_parallel_loops_print_for_openmp() -> None:
     schedule = Schedule(matmul(4, 4, 4)).reverse_compute_at("out", "o").set_scope("acc", "register").parallel("p")
     text = StmtPrinter().function(lower(schedule.func))
     assert any("#pragma omp parallel for" in line for line in text)
+
+
+SHARED: dict[str, tuple[Steps, Steps]] = {
+    "a result": (lambda s: s, lambda s: s.parallel("p")),
+    "a copy made in the loop": (
+        lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
+        lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p"),
+    ),
+    "a scope": (
+        lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
+        lambda s: s.set_scope("acc", "workspace"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_parallel_turns_share_no_workspace(name: str) -> None:
+    """The step that would make them is refused, not the code that is printed in the end."""
+    before, step = SHARED[name]
+    schedule = before(Schedule(matmul(4, 4, 4)))
+    with pytest.raises(ScheduleError, match="would share the workspace") as refusal:
+        step(schedule)
+    assert "set_scope" in refusal.value.hint
+    StmtPrinter().function(lower(schedule.func))
 
 
 def test_a_fused_reduction_is_refused_before_it_is_decomposed() -> None:
