@@ -15,7 +15,7 @@ from microc.dtypes import Array, to_numpy
 from microc.tir import ir
 
 WARNINGS = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror")
-UNDEFINED = "-fsanitize=undefined"
+UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 """Faults are written to stderr as ``runtime error``; tests look there, so that one fault does not end the whole run."""
 
 GUARD, POISON = 64, 0xA5

@@ -170,6 +170,8 @@ class ExprPrinter:
             return f"({dtypes.c_name(a.dtype)})(({wide}){self._at(a, _PREFIX)} << {self._at(b, _PREFIX)})", _PREFIX
         if op == "add" and isinstance(b, ir.Const) and isinstance(b.value, int) and -(1 << 31) < b.value < 0:
             return self._infix("sub", a, ir.Const(-b.value, b.dtype))
+        if op == "sub" and a.dtype in ("int32", "int64") and ir.int_value(a) == 0:
+            return self._print(ir.Un("neg", b))
         return self._infix(op, a, b)
 
     def _infix(self, op: str, a: ir.Expr, b: ir.Expr) -> tuple[str, int]:

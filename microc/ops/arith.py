@@ -13,7 +13,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
-from microc.fixed import round_half_away, round_half_even
+from microc.fixed import FAR_APART, INT32_MAX, round_half_away, round_half_even
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.registry import Legalized
 from microc.tir import ir
@@ -29,8 +29,14 @@ class TirArith:
     def narrow(self, x: Expr) -> Expr:
         return ir.cast("int32", x)
 
+    def wrapped(self, x: Expr) -> Expr:
+        return ir.cast("int32", x)
+
     def select(self, condition: Expr, a: Expr, b: Expr | int) -> Expr:
         return ir.select(condition, a, b)
+
+    def clamp(self, x: Expr, low: Expr | int, high: Expr | int) -> Expr:
+        return ir.minimum(ir.maximum(x, low), high)
 
 
 TIR = TirArith()
@@ -78,8 +84,13 @@ def activation_range(
     rounded = round_half_even if rounding == "even" else round_half_away
 
     def quantised(real: float) -> int:
-        steps = np.array([real], np.float32) / np.float32(quant.scale[0])
-        return quant.zero_point[0] + int(rounded(steps)[0])
+        with np.errstate(over="ignore"):
+            steps = float(rounded(np.array([real], np.float32) / np.float32(quant.scale[0]))[0])
+        if abs(steps) > INT32_MAX:
+            raise UnsupportedError(
+                f"{activation} of values with a scale of {quant.scale[0]:.3g}", where=where, hint=FAR_APART
+            )
+        return quant.zero_point[0] + int(steps)
 
     least, most = bounds[activation]
     return (

@@ -94,8 +94,7 @@ def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     weight = graph.types[node.inputs[1]]
-    assert weight.quant is not None
-    return legalize_product(node, graph, Product(weight.shape[1], single=len(weight.quant.scale) == 1))
+    return legalize_product(node, graph, Product(weight.shape[1]))
 
 
 def _dense_cases() -> Iterable[Case]:

@@ -20,6 +20,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, scalar_quant, with_names
 from microc.ops.normalize import inverse_root
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.tables import inverse_root_ratio
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
 
@@ -33,7 +34,7 @@ def legalize_rsqrt16(node: Node, graph: Graph) -> Legalized | None:
     out, zero_out = scalar_quant(node, graph, node.outputs[0])
     if zero or zero_out:
         return None
-    multiplier, shift = quantize_multiplier(1.0 / float(np.sqrt(np.float32(scale)) * np.float32(out)))
+    multiplier, shift = quantize_multiplier(inverse_root_ratio(scale, out))
     rewrite = Rewrite(node, graph)
     rewrite.emit("qrsqrt", node.inputs, node.outputs, {"multiplier": multiplier, "shift": shift - _FRACTION})
     return rewrite.legalized()

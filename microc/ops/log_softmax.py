@@ -108,7 +108,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return through_float(node, graph)
     scale = float(np.float32(scalar_quant(node, graph, node.inputs[0])[0]))
     powers = exponentials(scale, 1.0, "double")
-    mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)))
+    mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
     reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY))

@@ -183,7 +183,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     """Quantised: exact integers and requantize. Float: the activation apart."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    return legalize_product(node, graph, Product(graph.types[node.inputs[0]].shape[-1], single=True, centres=True))
+    return legalize_product(node, graph, Product(graph.types[node.inputs[0]].shape[-1], centres=True))
 
 
 def _cases() -> Iterable[Case]:

@@ -20,12 +20,16 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
+from microc.fixed import INT32_MAX
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
 from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize, product_multipliers
 
 _SURFACE = frozenset({"activation", "rounding"})
+_UNKNOWN = 1 << 62
+"""Where the bias is computed nothing is known of the sums: their 32 bits are taken to hold them."""
+_WIDEST = 1 << 47
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,15 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
         terms = _centred_operands(rewrite, product.depth)
     else:
         terms = _constant(rewrite, weights, data_zero)
-    fits = terms.largest <= dtypes.int_range("int32")[1]
+    fits = terms.largest <= INT32_MAX
     wide = rounding != "even" and _is_wide(node, graph) and not (exact_scales and fits)
-    accumulator = "int32"
-    if terms.largest > dtypes.int_range("int32")[1] and graph.types[node.inputs[0]].dtype == "int16":
-        accumulator = "int64" if wide or rounding == "even" else accumulator
+    if wide and _WIDEST <= terms.largest != _UNKNOWN:
+        raise UnsupportedError(
+            f"{node.op} with sums of {terms.largest.bit_length()} bits",
+            where=str(node.loc),
+            hint="the bias is too large: TFLite's integers of 64 bits are scaled where they have 48 at most",
+        )
+    accumulator = "int32" if fits or terms.largest == _UNKNOWN else "int64"
     terms = _with_bias_dtype(rewrite, terms, accumulator)
     attrs: dict[str, Attr] = {k: v for k, v in node.attrs.items() if k not in _SURFACE}
     attrs |= {"activation": "", "out_dtype": accumulator}
@@ -93,7 +101,7 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     )
     multipliers = product_multipliers(data, weight, output.quant, rounding, product.single and not exact_scales)
     result = Requantization(multipliers, out_zero, low, high, output.dtype, product.trailing)
-    bound = terms.bound if terms.bound <= dtypes.int_range("int32")[1] or accumulator == "int64" else -1
+    bound = terms.bound if terms.bound <= INT32_MAX or wide else -1
     emit_requantize(rewrite, acc, node.outputs[0], result, "wide" if wide else rounding, bound)
     return rewrite.legalized()
 
@@ -129,7 +137,7 @@ def _constant(rewrite: Rewrite, weights: Array, data_zero: int) -> _Sum:
     bound = int(np.maximum(np.abs(above), np.abs(below)).max(initial=0))
     operands: tuple[str, ...] = (node.inputs[0], weight)
     if name and given is None:
-        return _Sum((*operands, _shifted(rewrite, name, folded)), 1 << 62, 1 << 62, data_zero)
+        return _Sum((*operands, _shifted(rewrite, name, folded)), _UNKNOWN, _UNKNOWN, data_zero)
     if total.any():
         operands = (*operands, rewrite.constant("bias", total))
     return _Sum(operands, largest, bound, data_zero)
@@ -169,7 +177,7 @@ def _centred_operands(rewrite: Rewrite, depth: int) -> _Sum:
         bound += int(np.abs(bias.astype(np.int64)).max(initial=0))
         operands.append(rewrite.constant("bias", bias.astype(np.int64).reshape(-1)))
     elif name:
-        bound = 1 << 62
+        bound = _UNKNOWN
         operands.append(name)
     return _Sum(tuple(operands), bound, bound, 0)
 

@@ -17,6 +17,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError, UnsupportedError
 from microc.fixed import (
     INT32_MAX,
+    INT32_MIN,
     NUMPY,
     bounded,
     multiply_double_rounding,
@@ -82,24 +83,37 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
     if attrs["rounding"] == "wide":
         return wide_rounded(x, bound, scale, out)
-    if x.dtype == "int64":
-        raise InternalError("requantize of int64 takes rounding wide")
+    if x.dtype == "int64":  # sums that 32 bits may not hold
+        if zero:
+            raise InternalError("requantize of int64 takes no zero point off")
+        x = ir.cast("int32", ir.clamp(x, INT32_MIN, INT32_MAX))
     low, high = (-bound, bound) if bound >= 0 else dtypes.int_range(x.dtype)
     if bound < 0:
         low, high = low - zero, high - zero
-    x = ir.cast("int32", x)
-    x = x - zero if zero else x
+    x = _less(ir.cast("int32", x), zero, bound < 0)
+    low, high = max(low, INT32_MIN), min(high, INT32_MAX)
     if attrs["rounding"] == "single":
         return single_rounded(x, max(-low, high), scale, out)
     return double_rounded(x, low, high, scale, out)
+
+
+def _less(x: Expr, zero: int, unknown: bool) -> Expr:
+    """The int32 x less its zero point; where nothing is known of x the difference saturates."""
+    if unknown and zero > 0:
+        x = ir.maximum(x, INT32_MIN + zero)
+    if unknown and zero < 0:
+        x = ir.minimum(x, INT32_MAX + zero)
+    return x - zero if zero else x
 
 
 def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     attrs = {**REQUANTIZE, **attrs}
     multiplier, shift = (np.asarray(part, np.int64) for part in _scale_parts(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
+    x = x if attrs["rounding"] == "wide" else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
     scaled = _ROUNDING[attrs["rounding"]](x, multiplier, shift, NUMPY)
-    clipped = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"])
+    shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
+    clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
 
 

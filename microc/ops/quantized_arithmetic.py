@@ -110,7 +110,8 @@ def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
 def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
     """What :func:`_finished` computes, over numpy."""
     scaled = _multiply(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
-    clipped = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"])
+    shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
+    clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
 
 

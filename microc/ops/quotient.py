@@ -3,7 +3,7 @@
 The divisor's sign goes to the dividend; its reciprocal, a mantissa and a number of bits, is read from tables. The dividend is
 shifted to the left as far as it goes, multiplied, and shifted back with the output's multiplier, the ratio of the scales: in
 doubles as TFLite Micro is built, in floats in LiteRT. A divisor of zero gives zero. So do dividends so small that TFLite would
-shift by more than 31 bits, which C leaves undefined.
+shift by more than 31 bits; ratios so large that it would shift to the left give what no shift does. C leaves both undefined.
 """
 
 from __future__ import annotations
@@ -75,10 +75,9 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     lengths = np.frompyfunc(lambda n: int(n).bit_length(), 1, 1)(magnitude).astype(np.int64)
     headroom = np.where(a < 0, 32, 31) - lengths
     quotient = doubling_high_mul(a << headroom, mantissa, NUMPY)
-    right = np.maximum(bits + headroom - attrs["shift"], 0)
+    right = NUMPY.clamp(bits + headroom - attrs["shift"], 0, 31)
     scaled = doubling_high_mul(quotient, attrs["multiplier"], NUMPY)
-    far = np.minimum(right, 31)
-    value = rounding_shift_right(scaled, far, NUMPY)
+    value = rounding_shift_right(scaled, right, NUMPY)
     return (np.clip(value + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(np.int8),)
 
 

@@ -77,7 +77,7 @@ def emit_requantize(
             operand = rewrite.constant("scale", scales.reshape(shape))
             rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
         return
-    mantissas, shifts = _fixed(parameters.multipliers)
+    mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == "wide" else 30)
     if rounding == "wide":
         mantissas = np.asarray(reduce_multiplier(mantissas))
     attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
@@ -96,9 +96,9 @@ def emit_requantize(
     rewrite.emit("requantize", operands, output, attrs)
 
 
-def _fixed(multipliers: tuple[float, ...]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
+def _fixed(multipliers: tuple[float, ...], most: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
     """Mantissas and shifts. A zero mantissa takes a shift that other channels have: any gives 0."""
-    pairs = [quantize_multiplier(real) for real in multipliers]
+    pairs = [quantize_multiplier(real, most) for real in multipliers]
     common = next((shift for mantissa, shift in pairs if mantissa), 0)
     mantissas = np.array([mantissa for mantissa, _ in pairs], np.int64)
     shifts = np.array([shift if mantissa else common for mantissa, shift in pairs], np.int64)

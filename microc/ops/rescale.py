@@ -15,7 +15,7 @@ from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize
-from microc.ops.tables import stored_bounds
+from microc.ops.tables import slope_ratio, stored_bounds
 
 
 def int16_rescaled(node: Node, graph: Graph) -> Legalized:
@@ -33,8 +33,8 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
         parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
         emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, _rounding(node), bound, zero_in)
         return rewrite.legalized()
-    alpha = np.float64(np.float32(node.attr("alpha")))
-    slope = np.float64(scale_in) * abs(alpha) / np.float64(scale_out)
+    alpha = node.attr("alpha")
+    slope = slope_ratio(scale_in, scale_out, alpha)
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _with(rewrite, "sub", x, zero_in)
@@ -63,7 +63,7 @@ def int16_abs(node: Node, graph: Graph) -> Legalized:
     if zero_in:
         x = _with(rewrite, "sub", x, zero_in)
     size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": ""})
-    ratio = np.float32(scale_in) / np.float32(scale_out)
+    ratio = np.float64(scale_in) / np.float64(scale_out)
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
     emit_requantize(rewrite, size, node.outputs[0], parameters, _rounding(node), 1 << 16)

@@ -53,6 +53,11 @@ class Output:
         return ir.cast(self.dtype, clamped(x, low, high, "int32") + self.zero_point)
 
     @property
+    def narrow(self) -> bool:
+        """Whether the largest numbers are clamped in any case, so that it does not matter which of them they are."""
+        return max(abs(self.minimum - self.zero_point), abs(self.maximum - self.zero_point)) < HALF >> 1
+
+    @property
     def hides_negative(self) -> bool:
         """Whether negative scaled values are clamped to what 0 becomes, as after relu.
 
@@ -150,17 +155,19 @@ def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[
 def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
     """``fixed.multiply_double_rounding`` of an int32 within low..high; stored to ``out`` if given, else int32."""
     found: tuple[Expr, bool] | None = None
-    left = max(-scale.right, 0) if isinstance(scale.right, int) else 0
-    if scale.multiplier == HALF and left == 1:
+    left = max(-scale.right_range[0], 0)
+    fits = low << left >= INT32_MIN and high << left <= INT32_MAX
+    known = isinstance(scale.right, int) or not left
+    if scale.multiplier == HALF and scale.right == -1 and (fits or (out is not None and out.narrow)):
         found = x, False
     elif (sums := accumulated(x, max(-low, high), scale, out)) is not None:
         found = sums
-    elif low << left >= INT32_MIN and high << left <= INT32_MAX:
+    elif fits and known:
         product = high_mul(x << left if left else x, low << left, high << left, scale.multiplier)
         distance = Scale(scale.multiplier, 0, (0, 0)) if left else scale
         found = rounded_right(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
     if found is None:
-        found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
+        found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
     value, complete = found
     if out is None:
         return value

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from microc.dtypes import Array
-from microc.errors import ModelError
-from microc.fixed import NUMPY, Arith
+from microc.errors import ModelError, UnsupportedError
+from microc.fixed import FAR_APART, NUMPY, Arith
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, scalar_quant
 from microc.ops.registry import Case, Legalized, OpDef
@@ -34,7 +34,7 @@ def sigmoid_table() -> Array:
 
 
 def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
-    """(multiplier, right shift) that take data of ``scale`` to the table's; None where the shift leaves 32 bits.
+    """(multiplier, right shift) that take data of ``scale`` to the table's; None where they leave 15 and 31 bits.
 
     The table's unit is 1 / (3 * 4096). Scales that are powers of two near it (within 0.1 %) multiply exactly.
     """
@@ -45,7 +45,7 @@ def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
     multiplier, shift = scale * 4096.0 * 3.0, 0
     while multiplier <= 32767.0 / 2.0 and shift <= 30:
         multiplier, shift = multiplier * 2.0, shift + 1
-    return (int(multiplier), shift) if shift <= 30 and multiplier < 32768 else None
+    return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
 
 
 def _curve(attrs: Mapping[str, Any], x: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
@@ -98,9 +98,11 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
     """``sigmoid`` or ``tanh`` of int16 where TFLite's kernel applies: zero points of zero, output scale 2**-15."""
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    scaling = input_scaling(node.op, scale_in)
-    if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3 or scaling is None:
+    if zero_in or zero_out or abs(scale_out * 32768 - 1) > 1e-3:
         return None
+    scaling = input_scaling(node.op, scale_in)
+    if scaling is None:
+        raise UnsupportedError(f"an input scale of {scale_in:.3g}", hint=FAR_APART)
     rewrite = Rewrite(node, graph)
     operands = (node.inputs[0], rewrite.constant("table", sigmoid_table()))
     attrs: dict[str, Attr] = {"curve": node.op, "multiplier": scaling[0], "shift": scaling[1]}

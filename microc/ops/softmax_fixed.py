@@ -52,7 +52,7 @@ def exponentials(scale: float, beta: float, rounding: str) -> Array:
     real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != "single" else (1 << 30) - 1))
     if real <= 1.0:
         raise UnsupportedError(f"a quantised softmax with scale {scale} and beta {beta}, too small for fixed point")
-    mantissa, shift = quantize_multiplier(real)
+    mantissa, shift = quantize_multiplier(real, 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distance = -np.arange(256, dtype=np.int64)
     scaled = _multiply(np.maximum(distance, -radius), mantissa, shift, rounding, NUMPY)

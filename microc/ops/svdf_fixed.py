@@ -1,8 +1,8 @@
 """``qsvdf``: TFLite Micro's integer SVDF. int8 data and feature weights, int16 or int8 time weights and state.
 
 Zero points of data and state are folded into ``feature_bias`` (F) and ``bias``. As in TFLite a fused activation does nothing
-beyond the clamp to the output's dtype, and sums must fit 32 bits. ``feature_bound`` and ``bound`` are the largest absolute
-values of the two sums, as far as the weights tell.
+beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest absolute values of the two sums, as far as
+the weights tell. What does not fit 32 bits loses its upper bits: so sums that fit are right, however they are added up.
 
 Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
 """
@@ -42,11 +42,12 @@ def _scaled_feature(x: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
-    new = np.clip(_scaled_feature(data @ weights.T + feature_bias, attrs, NUMPY), low, high)
+    new = np.clip(_scaled_feature(NUMPY.wrapped(data @ weights.T + feature_bias), attrs, NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
     total, memory = stepped(old, new, time, bias, attrs["rank"])
     multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
+    total = NUMPY.wrapped(total)
     scaled = multiply(total, attrs["multiplier"], attrs["shift"], NUMPY) + attrs["zero_point"]
     result = np.clip(scaled, attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
@@ -55,10 +56,10 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     x, weights, feature_bias, time, bias, state = tensors(call)
     attrs = call.attrs
-    new = feature(call, x, weights, "int32", feature_bias)
+    new = feature(call, x, weights, _sums(attrs["feature_bound"]), feature_bias)
 
     def newest(b: Expr, f: Expr) -> Expr:
-        value, bound = new[b, f], attrs["feature_bound"]
+        value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
         if attrs["rounding"] == "single":
             scaled = _scaled_feature(value, attrs, TIR)
         else:
@@ -68,16 +69,21 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
 
     memory = following(call, state, newest)
-    acc = summed(call, memory, time, bias, "int32")
+    acc, bound = summed(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
     def element(b: Expr, u: Expr) -> Expr:
         if attrs["rounding"] == "single":
-            return single_rounded(acc[b, u], attrs["bound"], scale, out)
-        return double_rounded(acc[b, u], -attrs["bound"], attrs["bound"], scale, out)
+            return single_rounded(ir.cast("int32", acc[b, u]), bound, scale, out)
+        return double_rounded(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
 
     return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
+
+
+def _sums(bound: int) -> str:
+    """The dtype of sums: where they may leave 32 bits one whose overflow C defines."""
+    return "int32" if bound <= INT32_MAX else "uint32"
 
 
 def legalize_quantised(node: Node, graph: Graph) -> Legalized:
@@ -102,8 +108,8 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
     state_reach = max(abs(end) for end in dtypes.int_range(graph.types[state].dtype))
     attrs: dict[str, Attr] = {"rank": node.attr("rank"), "rounding": rounding, "state_zero_point": zero_state}
     attrs |= {"feature_multiplier": new_mantissa, "feature_shift": new_shift, "multiplier": mantissa, "shift": shift}
-    attrs |= {"feature_bound": _bound(abs(w).sum(axis=1) * data_reach)}
-    attrs |= {"bound": _bound(abs(by_unit).sum(axis=1) * state_reach + abs(folded))}
+    attrs |= {"feature_bound": int((abs(w).sum(axis=1) * data_reach).max())}
+    attrs |= {"bound": int((abs(by_unit).sum(axis=1) * state_reach + abs(folded)).max())}
     zero_out = scalar_quant(node, graph, node.outputs[0])[1]
     attrs |= {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rewrite = Rewrite(node, graph)
@@ -112,10 +118,6 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
         bias = rewrite.constant("bias", folded.astype(np.int32))
     rewrite.emit("qsvdf", (data, weights, feature_bias, time, bias, state), node.outputs, attrs)
     return rewrite.legalized()
-
-
-def _bound(sums: Array) -> int:
-    return min(int(sums.max()), INT32_MAX)
 
 
 def _cases() -> Iterable[Case]:

@@ -76,7 +76,7 @@ def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor,
     def element(b: Expr, u: Expr) -> Expr:
         f = u * rank + r.var
         product = ir.cast(dtype, following[b, f, m.var]) * ir.cast(dtype, time[f, m.var])
-        return te.sum_reduce(product, r, m, init=bias[u])
+        return te.sum_reduce(product, r, m, init=ir.cast(dtype, bias[u]))
 
     return te.compute((batch, filters // rank), element, "acc", ("b", "u"))
 
@@ -88,7 +88,7 @@ def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te
 
     def element(b: Expr, f: Expr) -> Expr:
         product = ir.cast(dtype, x[b, d.var]) * ir.cast(dtype, weights[f, d.var])
-        return te.sum_reduce(product, d, init=bias[f] if bias is not None else 0)
+        return te.sum_reduce(product, d, init=ir.cast(dtype, bias[f]) if bias is not None else 0)
 
     return te.compute((batch, filters), element, "feature", ("b", "f"))
 

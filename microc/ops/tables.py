@@ -18,7 +18,7 @@ import numpy as np
 
 from microc import dtypes, fixed, fixedpoint
 from microc.dtypes import Array
-from microc.errors import InternalError
+from microc.errors import InternalError, UnsupportedError
 from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Quant
 from microc.ops.arith import Rewrite
@@ -44,14 +44,19 @@ class TableCall:
         return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
 
     @property
-    def scales(self) -> tuple[np.float64, np.float64]:
-        """Scales of input and output. TFLite Micro forms its multipliers from them as doubles, its float tables as floats."""
-        return np.float64(self.source.scale[0]), np.float64(self.result.scale[0])
+    def scales(self) -> tuple[np.float32, np.float32]:
+        """Scales of input and output."""
+        return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
+
+    @property
+    def ratio(self) -> float:
+        """The input's scale over the output's, in doubles as TFLite Micro is built."""
+        return float(self.scales[0]) / float(self.scales[1])
 
     def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
         """Integers relative to the output's zero point, shifted there and clamped."""
         least, most = dtypes.int_range(self.out_dtype)
-        shifted = values + self.result.zero_point[0]
+        shifted = NUMPY.clamp(values + self.result.zero_point[0], fixed.INT32_MIN, fixed.INT32_MAX)
         clipped: Array = np.clip(shifted, max(low, least), min(high, most))
         return clipped.astype(dtypes.to_numpy(self.out_dtype))
 
@@ -77,6 +82,10 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
     with np.errstate(invalid="ignore"):
         steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
+        steps = [
+            float(NUMPY.clamp(step, fixed.INT32_MIN, fixed.INT32_MAX)) if math.isfinite(real) else step
+            for step, real in zip(steps, bounds, strict=True)
+        ]
     least, most = (step + quant.zero_point[0] for step in steps)
     return int(min(max(least, low), high)), int(min(max(most, low), high))
 
@@ -101,28 +110,32 @@ def emit_lookup(
 
 def _float_table(call: TableCall, even: bool = False) -> Array:
     """Through floats: TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
-    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
-    real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
-    inverse = np.float32(1) / scale_out
-    rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
-    return call.finished(np.nan_to_num(rounded.astype(np.float64), nan=0.0, posinf=1e9, neginf=-1e9).astype(np.int64))
+    scale_in, scale_out = call.scales
+    with np.errstate(all="ignore"):
+        real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
+        inverse = np.float32(1) / scale_out
+        rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
+    steps = NUMPY.clamp(rounded.astype(np.float64), fixed.INT32_MIN, fixed.INT32_MAX)
+    return call.finished(np.nan_to_num(steps, nan=0.0).astype(np.int64))
 
 
 def _clipped(call: TableCall) -> Array:
     """relu and clip: rescaled, then clamped to the quantised bounds."""
-    scale_in, scale_out = call.scales
     low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
-    return call.finished(call.multiplied(call.input, float(scale_in / scale_out)), low, high)
+    return call.finished(call.multiplied(call.input, call.ratio), low, high)
 
 
 def _leaky_relu(call: TableCall) -> Array:
     """Two rescalings; a negative alpha mirrors the result of its size."""
-    scale_in, scale_out = call.scales
-    alpha = np.float64(np.float32(call.attrs["alpha"]))
-    x = call.input
-    below = call.multiplied(np.minimum(x, 0), float(scale_in * abs(alpha) / scale_out))
-    above = call.multiplied(np.maximum(x, 0), float(scale_in / scale_out))
+    x, alpha = call.input, call.attrs["alpha"]
+    below = call.multiplied(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
+    above = call.multiplied(np.maximum(x, 0), call.ratio)
     return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below))
+
+
+def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
+    """What leaky_relu multiplies negative numbers by, without its sign."""
+    return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
 
 
 def _sigmoid(call: TableCall) -> Array:
@@ -143,21 +156,24 @@ def _tanh(call: TableCall) -> Array:
 def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
     """Inputs beyond the radius of Q4.27 give the ends; the others go through ``function`` and are shifted down."""
     real = float(call.scales[0]) * (1 << 27)
-    _, left = quantize_multiplier(real)
-    radius = math.floor(math.ldexp(15 << 27, -left))
-    x = call.input
-    raw = call.multiplied(np.clip(x, -radius, radius), real)
+    _, left = fixed.mantissa_and_shift(real)
+    if not 0 <= left <= 62:
+        raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=fixed.FAR_APART)
+    x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
+    inner = np.clip(x, 1 - radius, radius - 1)  # without a number in between nothing is multiplied
+    raw = call.multiplied(inner, real) if radius > 1 else np.zeros_like(x)
     value = fixed.rounding_shift_right(function(raw, 4), shift, NUMPY)
     return np.where(x <= -radius, low, np.where(x >= radius, high, value))
 
 
 def _hard_swish(call: TableCall) -> Array:
     """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
-    scale_in, scale_out = call.scales
-    out_mantissa, out_shift = quantize_multiplier(float(scale_in / 128 / scale_out))
-    factor_mantissa, factor_shift = quantize_multiplier(float(scale_in / 128 / (3 / 32768)))
-    if out_shift > 0:
+    with np.errstate(under="ignore"):
+        fine_scale = float(call.scales[0] / np.float32(128))  # as a float in TFLite: of denormal numbers, bits go
+    if fixed.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
         return _float_table(call)
+    out_mantissa, out_shift = quantize_multiplier(fine_scale / float(call.scales[1]))
+    factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
     fine = call.input * 128
     scaled = _high_mul16(fine, fixed.reduce_multiplier(out_mantissa))
     factor = fine
@@ -167,24 +183,22 @@ def _hard_swish(call: TableCall) -> Array:
     if factor_shift > 0:
         factor = _saturated16(factor << 1)
     elif factor_shift < 0:
-        factor = fixed.rounding_shift_right(factor, -factor_shift, NUMPY)
+        factor = _divided16(factor, -factor_shift)
     factor = (factor + (1 << 15)) >> 1
     product = factor * scaled
     truncated = np.where(product < 0, -(-product >> 15), product >> 15)
-    return call.finished(fixed.rounding_shift_right(truncated, -out_shift, NUMPY))
+    return call.finished(_divided16(truncated, -out_shift))
 
 
 def _abs(call: TableCall) -> Array:
     """The size of x, scaled where the output's scale is another one; the ratio of scales is a float32."""
-    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
     size = np.abs(call.input)
-    return call.finished(size if scale_in == scale_out else call.multiplied(size, float(scale_in / scale_out)))
+    return call.finished(size if call.scales[0] == call.scales[1] else call.multiplied(size, call.ratio))
 
 
 def _rsqrt(call: TableCall) -> Array:
     """1 / sqrt(x), of zero the largest number; of negative numbers, which TFLite refuses, as of zero."""
-    scale_in, scale_out = (np.float32(scale) for scale in call.scales)
-    real = 1.0 / float(np.float32(np.sqrt(scale_in)) * scale_out)
+    real = inverse_root_ratio(float(call.scales[0]), float(call.scales[1]))
     _, most = dtypes.int_range(call.out_dtype)
     roots = []
     for x in call.input.tolist():
@@ -193,6 +207,18 @@ def _rsqrt(call: TableCall) -> Array:
     mantissa, shift = quantize_multiplier(real)
     scaled = fixed.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
     return np.where(call.input > 0, call.finished(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
+
+
+def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
+    """What rsqrt of stored numbers is multiplied by: the root and the product in float32, as TFLite does."""
+    with np.errstate(all="ignore"):
+        return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
+
+
+def _divided16(x: Any, exponent: int) -> Any:
+    """gemmlowp's RoundingDivideByPOT of 16 bits. From exponent 16 on its mask of the remainder is all ones, and what it makes of
+    zero and all positive numbers is 1, of negative ones -1."""
+    return fixed.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
 
 
 def _high_mul16(a: Any, b: Any) -> Any:

@@ -111,7 +111,10 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
 
 
 def _is_sum(x: ir.Expr) -> bool:
-    """Whether an operand is the sum that a block begins with: it reads 32-bit numbers, and nothing has been scaled yet."""
+    """Whether an operand is the sum that a block begins with: it reads 32-bit numbers, and nothing has been scaled yet, nor
+    shifted to the left as multipliers above one want it."""
+    if isinstance(x, ir.Bin) and x.op in ("shl", "mul"):
+        return False
     parts = tuple(walk_expr(x))
     wide = any(isinstance(p, ir.Load) and p.dtype in ("int32", "uint32") for p in parts)
     return wide and not any(isinstance(p, ir.Call) for p in parts)

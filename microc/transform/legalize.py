@@ -47,7 +47,7 @@ def _once(graph: Graph) -> Graph:
         try:
             found = rewrite(node, replace(graph, types=types, consts=consts)) if rewrite is not None else None
         except UnsupportedError as error:
-            refused.append(error)
+            refused.append(error if error.where else _placed(error, node))
             continue
         if found is None:
             nodes.append(node)
@@ -60,6 +60,13 @@ def _once(graph: Graph) -> Graph:
     if refused:
         raise _all_at_once(refused)
     return replace(graph, types=types, consts=consts).with_nodes(nodes) if changed else graph
+
+
+def _placed(error: UnsupportedError, node: Node) -> UnsupportedError:
+    """The same of a node: arithmetic does not know whose numbers it is given."""
+    return UnsupportedError(
+        f"{node.op} of {', '.join(map(repr, node.outputs))}: {error.what}", where=str(node.loc), hint=error.hint
+    )
 
 
 def _all_at_once(errors: list[UnsupportedError]) -> UnsupportedError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -140,7 +141,8 @@ def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
         return None
     operands = [_ends(graph, name, ranges) for name in node.inputs if name]
     parameters = operands[1:] if node.op in _RESCALING else []
-    if None in operands or any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters):
+    varied = any(pair is not None and (pair[0] != pair[1]).any() for pair in parameters)
+    if None in operands or varied or _drops_bits(node):
         return _clamp(node, kind)
     lows, highs = ([pair[end] for pair in operands if pair is not None] for end in (0, 1))
     if node.attrs.get("negate_b"):
@@ -148,6 +150,14 @@ def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     if node.op in _MONOTONE:
         return Range(*(np.broadcast_to(_applied(node, ends), kind.shape[-1:]) for ends in (lows, highs)))
     return _of_constants(node, lows, highs, kind)
+
+
+def _drops_bits(node: Node) -> bool:
+    """Whether results may lose upper bits and start anew from the other end: ``wide`` rounding by a multiplier above one."""
+    attrs: Mapping[str, Any] = node.attrs
+    if attrs.get("rounding") != "wide":
+        return False
+    return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 
 
 def _of_constants(node: Node, lows: list[Array], highs: list[Array], kind: TensorType) -> Range:

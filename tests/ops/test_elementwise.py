@@ -53,7 +53,8 @@ def test_sigmoid_table_ends_and_rises() -> None:
     table = sigmoid_table().astype(int)
     assert (table[0], table[1], table[-1]) == (32768, 33451, 65535)
     assert (np.diff(table) >= 0).all()
-    assert input_scaling("tanh", 1e-9 / 4096) is None
+    assert input_scaling("tanh", 1e-9 / 4096) == (6, 31)
+    assert input_scaling("tanh", 1e-15) is input_scaling("tanh", 3.0) is None
 
 
 @pytest.mark.parametrize(

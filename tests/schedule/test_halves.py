@@ -57,6 +57,9 @@ def test_shifts_behind_thirds_are_joined() -> None:
     assert selected == func((third + 11) >> 4, THIRDS)
     wide = Schedule(func(scaled >> 3, THIRDS + 1)).select_high_mul().func
     assert wide == func(ir.call("high_mul", x[v], m) >> 3, THIRDS + 1)
+    for shifted in (x[v] << 18, x[v] * (1 << 18)):  # a multiplier above one: the note speaks of the sum, not of this
+        selected = Schedule(func(ir.call("smmulr", shifted << 1, m), THIRDS)).select_high_mul().func
+        assert selected == func(ir.call("high_mul", shifted, m), THIRDS)
 
 
 def test_selection_needs_the_shift() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from microc.dtypes import Array
 from microc.graph import interp
-from microc.graph.ir import Graph, TensorType
+from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.transform.bounds import tighten_bounds
 from microc.transform.channels import channels
 from microc.transform.constant_channels import fold_constant_channels
@@ -97,6 +97,28 @@ def test_values_lie_in_their_ranges(seed: int) -> None:
             if name in ranges:
                 rows = array.reshape(-1, array.shape[-1])
                 assert (rows >= ranges[name].low).all() and (rows <= ranges[name].high).all()
+
+
+@pytest.mark.parametrize(("shift", "reach"), [(-25, 64 * 20000 // 32768), (7, 32767)])
+def test_scaling_that_may_drop_upper_bits_is_not_monotone(shift: int, reach: int) -> None:
+    """An int32 times 2**7 starts anew from the other end, so that nothing but the clamp is known."""
+    attrs: dict[str, Attr] = {
+        "multiplier": 20000,
+        "shift": shift,
+        "shift_range": (shift, shift),
+        "rounding": "wide",
+        "zero_point": 0,
+    }
+    target: dict[str, Attr] = {
+        "minimum": -32768,
+        "maximum": 32767,
+        "out_dtype": "int16",
+        "bound": -1,
+        "input_zero_point": 0,
+    }
+    types = {"x": TensorType((4,), "int32"), "y": TensorType((4,), "int16")}
+    graph = Graph("g", ("x",), ("y",), (Node("requantize", ("x",), ("y",), {**attrs, **target}),), types)
+    assert abs(int(value_ranges(graph)["y"].high.max()) - reach) <= 1
 
 
 def test_random_networks_do_lose_channels() -> None:

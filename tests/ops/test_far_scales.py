@@ -1,0 +1,100 @@
+"""Scales that are far apart: exact where 32 bits hold what is computed, saturated beyond, refused where nothing would be left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.errors import MicrocError, UnsupportedError
+from microc.fixed import (
+    INT32_MAX,
+    INT32_MIN,
+    NUMPY,
+    multiply_double_rounding,
+    multiply_reduced,
+    multiply_single_rounding,
+    quantize_multiplier,
+    shifted_left,
+)
+from microc.frontend import tflite
+from tests.frontend.tflite_model import Op, constant, quantised
+from tests.ops.oracle import check, run, single
+
+EDGES = np.array([INT32_MIN, INT32_MIN + 1, -(1 << 20), -3, -2, -1, 0, 1, 2, 3, 1 << 20, INT32_MAX - 1, INT32_MAX])
+
+
+@pytest.mark.parametrize("left", range(31))
+def test_a_shift_is_exact_or_saturates(left: int) -> None:
+    found, exact = shifted_left(EDGES, left, NUMPY), EDGES << left
+    fits = (exact >= INT32_MIN) & (exact <= INT32_MAX)
+    np.testing.assert_array_equal(found[fits], exact[fits])
+    assert (np.abs(found[~fits]) >= 1 << 30).all()
+    assert (np.sign(found) == np.sign(EDGES)).all()
+    np.testing.assert_array_equal(found, shifted_left(EDGES, np.full(EDGES.shape, left), NUMPY))
+
+
+@pytest.mark.parametrize("shift", [-31, -1, 0, 1, 7, 30])
+@pytest.mark.parametrize("multiply", [multiply_double_rounding, multiply_single_rounding])
+def test_scaling_never_falls_and_stays_within_32_bits(multiply: object, shift: int) -> None:
+    for mantissa in (1 << 30, 1518500250, INT32_MAX):
+        found = multiply(EDGES, mantissa, shift, NUMPY)  # type: ignore[operator]
+        assert (np.diff(found) >= 0).all()
+        assert found.min() >= INT32_MIN
+        assert found.max() <= INT32_MAX
+
+
+def test_scaling_of_64_bits_loses_upper_bits() -> None:
+    x = np.array([(1 << 47) - 1, -(1 << 47), 12345], np.int64)
+    wanted = ((x * 20000 + (1 << 7)) >> 8).astype(np.int32)
+    np.testing.assert_array_equal(multiply_reduced(x, 20000, 7, NUMPY), wanted)
+
+
+@pytest.mark.parametrize("real", [float("nan"), float("inf"), -1.0, 2.0**30, 1e300])
+def test_no_multiplier_of_32_bits(real: float) -> None:
+    with pytest.raises(UnsupportedError, match="multiplier"):
+        quantize_multiplier(real)
+
+
+def test_small_multipliers_are_zero() -> None:
+    assert quantize_multiplier(2.0**-33) == quantize_multiplier(5e-324) == (0, 0)
+    assert quantize_multiplier(2.0**-32) == (1 << 30, -31)
+
+
+def test_a_refusal_names_operator_tensor_and_place() -> None:
+    tensors = (quantised("x", (4,), 2.0**31, 0), quantised("gain", (4,), 1.0, 0), quantised("loud", (4,), 2.0**-9, 0))
+    model = single(Op("MUL", ("x", "gain"), ("loud",), "MulOptions"), tensors)
+    with pytest.raises(MicrocError) as refused:
+        run(tflite.read(model, "far.tflite"), [np.zeros(4, np.int8)] * 2)
+    assert "mul of 'loud'" in refused.value.what
+    assert "far.tflite" in refused.value.where
+    assert refused.value.hint
+
+
+def test_sums_beyond_32_bits_are_clamped_to_the_right_end() -> None:
+    """A bias next to the end of int32, which the zero point of the data would carry beyond it."""
+    weights, bias = np.array([[127], [-127]], np.int8), np.array([INT32_MAX, INT32_MIN], np.int32)
+    tensors = (
+        quantised("x", (1, 1), 0.1, -128),
+        constant("w", weights, scale=(0.02,), zero_point=(0,)),
+        constant("b", bias, scale=(0.002,), zero_point=(0,)),
+        quantised("y", (1, 2), 0.4, 90),
+    )
+    model = single(Op("FULLY_CONNECTED", ("x", "w", "b"), ("y",), "FullyConnectedOptions"), tensors)
+    (found,) = run(tflite.read(model, "sum.tflite"), [np.array([[127]], np.int8)])
+    assert found.tolist() == [[127, -128]]
+
+
+@pytest.mark.parametrize("code", ["LOGISTIC", "TANH"])
+@pytest.mark.parametrize("scale", [2.0**-28, 2.0**-20, 16.0, 2.0**10, 2.0**31])
+def test_curves_of_far_scales(code: str, scale: float) -> None:
+    result = (1 / 256, -128) if code == "LOGISTIC" else (1 / 128, 0)
+    tensors = (quantised("x", (256,), scale, 5), quantised("y", (256,), *result))
+    check(single(Op(code, ("x",), ("y",)), tensors), np.arange(-128, 128).astype(np.int8))
+
+
+@pytest.mark.parametrize(
+    ("given", "out"), [(2.0**-30, 2.0**-10), (2.0**20, 2.0**19), (2.0**-36, 2.0**-37), (2.0**-145, 2.0**-125)]
+)
+def test_hard_swish_of_far_scales(given: float, out: float) -> None:
+    tensors = (quantised("x", (256,), given, 5), quantised("y", (256,), out, -3))
+    check(single(Op("HARD_SWISH", ("x",), ("y",), "HardSwishOptions"), tensors), np.arange(-128, 128).astype(np.int8))
