@@ -69,7 +69,11 @@ def _own() -> Iterator[Row]:
         cases = tuple(operator.cases())
         types = (case.types or operator.infer(case.attrs, ()) for case in cases)
         dtypes = _ordered(kinds[0].dtype for kinds in types if kinds)
-        yield Row("microc", name, dtypes, f"{_form(operator)}, {len(cases)} cases")
+        yield Row("microc", name, dtypes, f"{_form(operator)}, {len(cases)} cases{_edges(operator)}")
+
+
+def _edges(operator: OpDef) -> str:
+    return f". {operator.edges}" if operator.edges else ""
 
 
 def _form(operator: OpDef) -> str:
@@ -91,11 +95,16 @@ def widest(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 _TITLES = {
-    "TFLite": ("TFLite", "The dtypes are those of the first output."),
+    "TFLite": (
+        "TFLite",
+        "The dtypes are those of the first output. A `SLICE` whose begin is computed, and lies so that the part is not inside of "
+        "the tensor, gives the nearest part that is; TFLite reads what happens to be there.",
+    ),
     "ONNX": (
         "ONNX",
         "The dtypes are those of the first input. Floats between `DequantizeLinear` and `QuantizeLinear` are computed in "
-        "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype.",
+        "integers; whatever depends on constants and shapes alone is computed when compiling, in any dtype. `Pow` of "
+        "integers is rounded to zero from float64: what does not fit becomes the end of the range; squares wrap around.",
     ),
     "PyTorch": (
         "PyTorch",

@@ -103,16 +103,13 @@ def _clip(application: Application, data: str, low: float, high: float) -> None:
 
 
 def power(application: Application) -> None:
-    """Pow: the exponent may have another dtype; squares and square roots are spelled as such."""
+    """Pow: the exponent may have another dtype; squares are spelled as such."""
     data, exponent = application.operand(0), application.value(1)
     known = application.builder.consts.get(exponent)
-    if known is not None and known.size == 1 and known.ndim <= len(application.type(data).shape):
-        if float(known.reshape(())) == 2.0:
-            application.result("mul", (data, data))
-            return
-        if float(known.reshape(())) == 0.5:
-            application.result("sqrt", (data,))
-            return
+    single = known is not None and known.size == 1 and known.ndim <= len(application.type(data).shape)
+    if known is not None and single and float(known.reshape(())) == 2.0:
+        application.result("mul", (data, data))
+        return
     kind = application.type(data).dtype
     real = kind if kind in FLOAT else "float64"
     operands = [
@@ -135,14 +132,12 @@ def mean(application: Application) -> None:
 
 
 def prelu(application: Application) -> None:
-    """PRelu: max(x, 0) + slope * min(x, 0), slope broadcast to x."""
+    """PRelu: slope * x where x is negative, else x; the slope is broadcast to x."""
     data, slope = application.operand(0), application.operand(1)
     shape = application.type(data).shape
     if application.broadcast(shape, application.type(slope).shape) != shape:
         application.broken(f"slope of shape {application.type(slope).shape} for data of shape {shape}")
-    below = application.emit("minimum", (data, application.scalar(0.0, application.type(data).dtype)))
-    above = application.emit("relu", (data,))
-    application.result("add", (above, application.emit("mul", (below, slope))))
+    application.result("prelu", (data, slope), {"rounding": "even"})
 
 
 def hard_sigmoid(make: Composer, x: str) -> str:

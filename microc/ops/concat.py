@@ -198,6 +198,7 @@ GATHER = OpDef(
     cases=_cases_gather,
     defaults={"axis": 0, "batch_dims": 0},
     operand_names=("data", "indices"),
+    edges="Negative places count from the end; beyond the ends the nearest element is read",
 )
 """``gather``: data at indices along an axis, each of the leading ``batch_dims`` axes at indices of its own.
 

@@ -169,6 +169,7 @@ OPERATORS: tuple[OpDef, ...] = (
         defaults={"guarded": False},
         macs=_macs_loop,
         regions=("body",),
+        edges="A guarded loop without a bound runs as long as its condition holds, for ever if that never changes",
     ),
     OpDef(
         "branch",

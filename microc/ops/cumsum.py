@@ -42,7 +42,9 @@ def _running(attrs: Mapping[str, Any], x: Array) -> Array:
     """The sums of float64 or int64 numbers."""
     axis = attrs["axis"]
     turned = np.flip(x, axis) if attrs["reverse"] else x
-    total = np.cumsum(turned, axis=axis) - (turned if attrs["exclusive"] else 0)
+    total = np.cumsum(turned, axis=axis)
+    if attrs["exclusive"]:  # what comes before: taking the element off again would not undo an infinity
+        total = np.concatenate([np.zeros_like(total.take([0], axis)), total], axis).take(range(x.shape[axis]), axis)
     return np.flip(total, axis) if attrs["reverse"] else total
 
 

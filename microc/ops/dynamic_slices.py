@@ -125,6 +125,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_dynamic_slice,
         cases=_cases_dynamic_slice,
         operand_names=("data", "begin"),
+        edges="What would begin outside begins at the nearest place where the part lies inside",
     ),
     OpDef(
         "dynamic_update_slice",
@@ -134,5 +135,6 @@ OPERATORS: tuple[OpDef, ...] = (
         update=_update_in_place,
         cases=_cases_update,
         operand_names=("data", "update", "begin"),
+        edges="What would begin outside begins at the nearest place where the part lies inside",
     ),
 )

@@ -146,6 +146,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_gather,
         cases=_cases_gather,
         operand_names=("data", "indices"),
+        edges="Negative places count from the end; beyond the ends the nearest element is read",
     ),
     OpDef(
         "scatter_elements",
@@ -155,5 +156,6 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_scatter,
         defaults={"reduction": ""},
         operand_names=("data", "indices", "updates"),
+        edges="Negative places count from the end; beyond the ends the nearest element is written",
     ),
 )

@@ -57,6 +57,7 @@ def _unary(function: Unary) -> OpDef:
         cases=lambda: _unary_cases(function),
         defaults={**function.defaults, "rounding": "double"},
         legalize=_legalize_unary,
+        edges=function.edges,
     )
 
 
@@ -152,6 +153,7 @@ def _binary(function: Binary) -> OpDef:
         defaults={"activation": "", "rounding": "double"},
         legalize=_legalize_binary,
         operand_names=("a", "b"),
+        edges=function.edges,
     )
 
 
@@ -283,6 +285,13 @@ def _cast_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     *(_unary(function) for function in UNARY),
     *(_binary(function) for function in BINARY),
-    OpDef("cast", infer=_infer_cast, reference=_cast_reference, scalar=_cast_scalar, cases=_cast_cases),
+    OpDef(
+        "cast",
+        infer=_infer_cast,
+        reference=_cast_reference,
+        scalar=_cast_scalar,
+        cases=_cast_cases,
+        edges="Floats beyond an integer of 32 bits or more become its end, NaN becomes 0; narrower integers take the lowest bits",
+    ),
     QSIGMOID16,
 )

@@ -25,7 +25,7 @@ from microc.tir.ir import Expr
 class Unary:
     """``name``: ``array`` over numpy float64 (integers: int64), ``scalar`` over one TIR value of 32 or 64 bits.
 
-    ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two.
+    ``domain`` bounds the test data; ``tolerance`` is the float error allowed between the two; ``edges`` as in OpDef.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Unary:
     defaults: Mapping[str, Attr] = field(default_factory=dict)
     domain: tuple[float, float] = (-6.0, 6.0)
     tolerance: float = 2e-6
+    edges: str = ""
 
 
 def _zero(x: Expr) -> Expr:
@@ -79,7 +80,8 @@ def _softplus(_: Mapping[str, Any], x: Expr) -> Expr:
 
 
 def _hard_swish(_: Mapping[str, Any], x: Expr) -> Expr:
-    return x * ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
+    """The factor is made before the product, which would overflow at numbers of which it is one."""
+    return x * (ir.clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
 
 
 def _elu(attrs: Mapping[str, Any], x: Expr) -> Expr:
@@ -90,7 +92,7 @@ def _sign(_: Mapping[str, Any], x: Expr) -> Expr:
     one = ir.const(1, x.dtype)
     if dtypes.info(x.dtype).kind == "uint":
         return ir.minimum(x, one)
-    return ir.select(x > 0, one, ir.select(x < 0, -one, x))
+    return ir.select(x > 0, one, ir.select(x < 0, -one, x + 0 if dtypes.is_float(x.dtype) else x))
 
 
 def _numpy(name: str) -> Callable[[Mapping[str, Any], Array], Array]:
@@ -114,6 +116,8 @@ TRANSCENDENTAL = (
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
+_LOWEST = "The lowest integer stays what it is"
+
 UNARY: tuple[Unary, ...] = (
     Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
     Unary("clip", _clip_array, _clip, NUMBERS, {"minimum": 0.0, "maximum": 6.0}, (-9.0, 9.0), 0.0),
@@ -136,8 +140,8 @@ UNARY: tuple[Unary, ...] = (
     Unary("log", lambda _, x: np.log(x), _call("log"), domain=(1e-6, 1e4)),
     Unary("sqrt", lambda _, x: np.sqrt(x), _call("sqrt"), domain=(0.0, 1e4), tolerance=0.0),
     Unary("rsqrt", lambda _, x: 1 / np.sqrt(x), lambda _, x: 1.0 / ir.call("sqrt", x), domain=(1e-6, 1e4)),
-    Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0),
-    Unary("neg", lambda _, x: -x, _negative, SIGNED, tolerance=0.0),
+    Unary("abs", lambda _, x: np.abs(x), _abs, SIGNED, tolerance=0.0, edges=_LOWEST),
+    Unary("neg", lambda _, x: -x, _negative, SIGNED, tolerance=0.0, edges=_LOWEST),
     *(Unary(name, _numpy(name), _call(name), domain=domain, tolerance=4e-6) for name, domain in TRANSCENDENTAL),
     Unary("sign", lambda _, x: np.sign(x), _sign, NUMBERS, tolerance=0.0),
     Unary("bit_not", lambda _, x: ~x, lambda _, x: ir.Un("bitnot", x), INTEGERS),
@@ -147,7 +151,7 @@ UNARY: tuple[Unary, ...] = (
     Unary("ceil", lambda _, x: np.ceil(x), _call("ceil"), tolerance=0.0),
     Unary("round", lambda _, x: np.rint(x), _call("rint"), tolerance=0.0),
     Unary("erf", lambda _, x: np.asarray(_ERF(x)), _call("erf")),
-    Unary("hard_swish", lambda _, x: x * np.clip(x + 3, 0, 6) / 6, _hard_swish),
+    Unary("hard_swish", lambda _, x: x * (np.clip(x + 3, 0, 6) / 6), _hard_swish),
 )
 
 UNARY_BY_NAME: Mapping[str, Unary] = MappingProxyType({function.name: function for function in UNARY})

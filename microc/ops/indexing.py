@@ -215,6 +215,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_gather_nd,
         defaults={"batch_dims": 0},
         operand_names=("data", "indices"),
+        edges="Negative places count from the end; beyond the ends the nearest element is read",
     ),
     OpDef(
         "scatter_nd",
@@ -224,5 +225,6 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_scatter_nd,
         defaults={"reduction": ""},
         operand_names=("data", "indices", "updates"),
+        edges="Negative places count from the end; beyond the ends the nearest element is written",
     ),
 )

@@ -44,13 +44,17 @@ def _narrow(x: Expr) -> bool:
 
 
 def beats(op: str, a: Expr, b: Expr) -> Expr:
-    """Whether ``a`` compares so with the best so far, ``b``; any number beats NaN, and NaN beats nothing."""
+    """Whether ``a`` compares so, ``gt`` or ``lt``, with the best so far, ``b``; NaN is larger than any number."""
     wins = ir.binary(op, a, b)
-    return ir.Bin("or", wins, ir.Bin("and", b.ne(b), a.eq(a))) if dtypes.is_float(a.dtype) else wins
+    if not dtypes.is_float(a.dtype):
+        return wins
+    larger, smaller = (a, b) if op == "gt" else (b, a)
+    return ir.Bin("or", wins, ir.Bin("and", larger.ne(larger), smaller.eq(smaller)))
 
 
 def contestants(x: Array, largest: bool) -> Array:
-    """The numbers as :func:`beats` compares them: NaN behind all others, -inf (or inf) just before the largest that is finite."""
+    """Numbers of which ``argmax`` (or ``argmin``) finds the best that is no NaN: NaN behind all others, -inf (or inf) just before
+    the largest that is finite."""
     if x.dtype.kind != "f":
         return x
     wide, most = x.astype(np.float64), np.finfo(np.float64).max

@@ -19,13 +19,15 @@ from microc.tir.ir import Expr
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits."""
+    """``name``: ``array`` over numpy float64 or int64, ``scalar`` over two TIR values of one dtype of 32 or 64 bits; ``edges``
+    as in OpDef."""
 
     name: str
     array: Callable[[Array, Array], Array]
     scalar: Callable[[Expr, Expr], Expr]
     dtypes: tuple[str, ...] = NUMBERS
     tolerance: float = 0.0
+    edges: str = ""
 
 
 def _quotient(op: str, a: Expr, b: Expr) -> Expr:
@@ -79,10 +81,16 @@ def _power(a: Expr, b: Expr) -> Expr:
     match b:
         case ir.Const(2.0):
             return a * a
-        case ir.Const(0.5):
-            return ir.call("sqrt", a)
+        case ir.Const(0.5):  # the square root of -inf is NaN, that of -0.0 has its sign: powers of them are inf and 0.0
+            return ir.select(a.eq(float("-inf")), ir.const(float("inf"), a.dtype), ir.call("sqrt", a + 0.0))
         case _:
             return ir.call("pow", a, b)
+
+
+def _power_array(a: Array, b: Array) -> Array:
+    """numpy takes square roots where all exponents are one half: those of -inf and -0.0 are no powers."""
+    found = np.power(a, b)
+    return np.asarray(np.where((b == 0.5) & ((a == 0) | np.isneginf(a)), np.abs(a), found))
 
 
 def _floor_divide(a: Expr, b: Expr) -> Expr:
@@ -122,26 +130,37 @@ def _shift_right_array(a: Array, b: Array) -> Array:
     return np.asarray(np.where((b >= 0) & (b < 64), a >> (b & 63), signs))
 
 
+_WRAPS = "Integers wrap around"
+_QUOTIENT = "An integer by zero is 0, the lowest by -1 itself"
+_REMAINDER = "An integer by zero leaves 0"
+_NAN = "NaN goes through"
+_PLACES = (
+    "By as many places as there are bits, or more, or fewer than none, only the sign of what goes to the right is left"
+)
+
 BINARY: tuple[Binary, ...] = (
-    Binary("add", np.add, lambda a, b: wrapping("add", a, b)),
-    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b)),
-    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b)),
-    Binary("div", _divide_array, _divide),
-    Binary("maximum", np.maximum, _larger),
-    Binary("minimum", np.minimum, _smaller),
-    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6),
-    Binary("floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide),
-    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6),
+    Binary("add", np.add, lambda a, b: wrapping("add", a, b), edges=_WRAPS),
+    Binary("sub", np.subtract, lambda a, b: wrapping("sub", a, b), edges=_WRAPS),
+    Binary("mul", np.multiply, lambda a, b: wrapping("mul", a, b), edges=_WRAPS),
+    Binary("div", _divide_array, _divide, edges=_QUOTIENT),
+    Binary("maximum", np.maximum, _larger, edges=_NAN),
+    Binary("minimum", np.minimum, _smaller, edges=_NAN),
+    Binary("squared_difference", lambda a, b: (a - b) ** 2, _squared_difference, SIGNED, 1e-6, _WRAPS),
+    Binary(
+        "floor_div", lambda a, b: np.floor(a / b) if a.dtype.kind == "f" else a // b, _floor_divide, edges=_QUOTIENT
+    ),
+    Binary("floor_mod", lambda a, b: np.mod(a, b), _floor_mod, tolerance=1e-6, edges=_REMAINDER),
     Binary(
         "fmod",
         np.fmod,
         lambda a, b: ir.call("fmod", a, b) if dtypes.is_float(a.dtype) else _remainder("truncmod", a, b),
+        edges=_REMAINDER,
     ),
     Binary("bit_and", np.bitwise_and, lambda a, b: a & b, INTEGERS),
     Binary("bit_or", np.bitwise_or, lambda a, b: a | b, INTEGERS),
     Binary("bit_xor", np.bitwise_xor, lambda a, b: a ^ b, INTEGERS),
-    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS),
-    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS),
-    Binary("pow", np.power, _power, FLOAT, 4e-6),
+    Binary("shift_left", _shift_left_array, lambda a, b: _shift(a, b, "shl"), INTEGERS, edges=_PLACES),
+    Binary("shift_right", _shift_right_array, lambda a, b: _shift(a, b, "shr"), INTEGERS, edges=_PLACES),
+    Binary("pow", _power_array, _power, FLOAT, 4e-6),
     Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )

@@ -85,7 +85,6 @@ def _restored(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ..
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    x = np.where(np.isnan(x), lowest, x) if x.dtype.kind == "f" else x
     return _restored(attrs, _windows(attrs, x, lowest).max(axis=(4, 5)), x.dtype)
 
 
@@ -173,7 +172,7 @@ def _max_compute(call: OpCall) -> te.Tensor:
     data = call.operands[0]
     assert data is not None
     lowest = _lowest(data.type.dtype)
-    acc = _reduced(call, "max", lowest, lowest)
+    acc = _reduced(call, "maximum", lowest, lowest)
     return _epilogue(acc, lambda value, *_: ir.cast(data.type.dtype, value))
 
 
@@ -292,6 +291,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_geometries,
         defaults=DEFAULTS,
         legalize=legalize_max,
+        edges="NaN goes through",
         rows=_max_rows,
         operand_names=("data",),
     ),

@@ -272,6 +272,7 @@ OPERATORS = (
         scalar=_quantize_scalar,
         cases=quantize_cases,
         defaults={"axis": None, "rounding": "away"},
+        edges="NaN becomes the lowest number",
         legalize=_legalize_quantize,
     ),
     OpDef(

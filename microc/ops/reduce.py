@@ -1,7 +1,7 @@
 """Reductions over axes: sum, mean, max, min, prod. Axes that are neighbours are walked as one.
 
 Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
-rounds to zero; what overflows wraps around, as in numpy. ``max`` and ``min`` pass over NaN, as TFLite's do. Quantised sums and
+rounds to zero; what overflows wraps around, as in numpy. NaN goes through all. Quantised sums and
 means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with ``even``.
 What the multiplier of a mean is made of stays there as ``average``, for means over as many elements as a run has.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -52,7 +51,7 @@ def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """How a reduction combines: the TIR operator, where it starts, and numpy's function of (array, axes, keepdims)."""
+    """How a reduction combines: by what of :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
 
     name: str
     combine: str
@@ -63,20 +62,15 @@ class Reduction:
         if self.combine in ("add", "mul"):
             return int(self.combine == "mul")
         if dtypes.is_float(dtype):
-            return float("-inf") if self.combine == "max" else float("inf")
-        return dtypes.int_range(narrow)[self.combine == "min"]
-
-
-def _numbers(function: Any, nothing: float, x: Array, **axes: Any) -> Array:
-    """``function`` of what is no NaN."""
-    return np.asarray(function(np.where(np.isnan(x), nothing, x) if x.dtype.kind == "f" else x, **axes))
+            return float("-inf") if self.combine == "maximum" else float("inf")
+        return dtypes.int_range(narrow)[self.combine == "minimum"]
 
 
 REDUCTIONS = (
     Reduction("sum", "add", np.sum),
     Reduction("mean", "add", np.sum),
-    Reduction("max", "max", partial(_numbers, np.max, -np.inf)),
-    Reduction("min", "min", partial(_numbers, np.min, np.inf)),
+    Reduction("max", "maximum", np.max),
+    Reduction("min", "minimum", np.min),
     Reduction("prod", "mul", np.prod),
 )
 
@@ -252,6 +246,7 @@ def _definition(reduction: Reduction) -> OpDef:
         defaults={"keepdims": False, "rounding": "double", **more},
         legalize=_legalize,
         operand_names=("data",),
+        edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",
     )
 
 

@@ -122,6 +122,7 @@ class OpDef:
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     - ``repeats``: ``scalar`` writes its operands down so many times that they are read from memory: whatever computes them
       is a kernel of its own.
+    - ``edges``: what holds where the formats say nothing, for the page of operators: NaN, overflow, places outside.
     - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
       ``compute``.
     """
@@ -143,6 +144,7 @@ class OpDef:
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
     repeats: bool = False
+    edges: str = ""
     regions: tuple[str, ...] = ()
 
     @property

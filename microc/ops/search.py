@@ -1,5 +1,7 @@
-"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins; NaN comes
-last.
+"""Where the largest elements are: ``argmax``, ``argmin``, ``topk``. The first of equal elements wins.
+
+NaN: ``topk`` takes it for larger than any number, as ONNX Runtime and PyTorch do. For ``argmax`` and ``argmin`` it compares
+with nothing, as for TFLite and ONNX Runtime: it is passed over, but where it comes first nothing beats it.
 
 Sources: TFLite ``reference/arg_min_max.h``, ``topk_v2.cc``; ONNX ArgMax, TopK.
 """
@@ -12,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from microc import te
+from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.numbers import beats, contestants
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
-from microc.tir.ir import Buffer, Stmt, Var
+from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _INDICES = ("int32", "int64")
 
@@ -56,6 +58,9 @@ def _reference_arg(largest: bool, attrs: Mapping[str, Any], arrays: Sequence[Any
         found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs["keepdims"])
     else:
         found = find(x, axis=axis, keepdims=attrs["keepdims"])
+    if arrays[0].dtype.kind == "f":
+        first = np.take(arrays[0], [0], axis=axis)
+        found = np.where(np.isnan(first if attrs["keepdims"] else first.squeeze(axis)), 0, found)
     return (np.asarray(found).astype(attrs["out_dtype"]),)
 
 
@@ -78,7 +83,7 @@ def _compute_arg(largest: bool, call: OpCall) -> te.Tensor:
         zero = ir.const(0, "int32")
         first = ir.seq(ir.Store(best, (zero,), x[n, 0, i]), ir.Store(place, (zero,), ir.const(0, dtype)))
         wins = ir.If(
-            beats(better, x[n, k + 1, i], best[0]),
+            ir.binary(better, x[n, k + 1, i], best[0]),
             ir.seq(ir.Store(best, (zero,), x[n, k + 1, i]), ir.Store(place, (zero,), ir.cast(dtype, k + 1))),
         )
         rest = ir.For(k, ir.const(extent - 1, "int32"), wins)
@@ -108,6 +113,7 @@ def _arg(name: str, largest: bool) -> OpDef:
         reference=lambda attrs, arrays: _reference_arg(largest, attrs, arrays),
         compute=lambda call: _compute_arg(largest, call),
         cases=_cases_arg,
+        edges="NaN is passed over, but where it comes first nothing beats it",
         defaults={"axis": -1, "keepdims": False, "last": False, "out_dtype": "int64"},
         operand_names=("data",),
     )
@@ -128,6 +134,8 @@ def _infer_topk(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[
 def _reference_topk(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.moveaxis(arrays[0], attrs["axis"], -1)
     keys = x.astype(np.float64) if x.dtype.kind == "f" else x.astype(object)
+    if x.dtype.kind == "f" and attrs["largest"]:
+        keys = np.where(np.isnan(keys), np.inf, np.minimum(keys, np.finfo(np.float64).max))
     order = np.argsort(-keys if attrs["largest"] else keys, axis=-1, kind="stable")[..., : attrs["k"]]
     values = np.take_along_axis(x, order, axis=-1)
     found = (np.moveaxis(a, -1, attrs["axis"]) for a in (values, order.astype(attrs["out_dtype"])))
@@ -150,7 +158,10 @@ def _compute_topk(call: OpCall) -> tuple[te.Tensor, ...]:
         value, place = Buffer("value", (1,), kind, "register"), Buffer("place", (1,), dtype, "register")
         zero = ir.const(0, "int32")
         held, at = Var("held", kind), Var("at", dtype)
-        earlier = ir.Bin("and", value[0].eq(held), place[0] < at)
+        alike: Expr = value[0].eq(held)
+        if dtypes.is_float(kind):
+            alike = ir.Bin("or", alike, ir.Bin("and", value[0].ne(value[0]), held.ne(held)))
+        earlier = ir.Bin("and", alike, place[0] < at)
         ahead = ir.Bin("or", at < 0, ir.Bin("or", beats(better, value[0], held), earlier))
         swap = ir.seq(
             ir.Store(values, (n, j, i), value[0]),
@@ -192,6 +203,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_topk,
         compute=_compute_topk,
         cases=_cases_topk,
+        edges="NaN is larger than any number",
         defaults={"axis": -1, "largest": True, "out_dtype": "int64"},
         operand_names=("data",),
     ),

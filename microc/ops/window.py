@@ -16,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.concat import first_operand
-from microc.ops.numbers import NUMBERS, beats, compute_dtype, contestants
+from microc.ops.numbers import NUMBERS, beats, compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -63,7 +63,7 @@ def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) ->
     x = arrays[0]
     shape = _result(attrs, TensorType(x.shape, x.dtype.name))
     taps = _taps(attrs, x.astype(np.float64), _neutral(combine, x.dtype.name), shape[2:])
-    return ((taps.sum(0) if combine == "add" else np.where(np.isnan(taps), -np.inf, taps).max(0)).astype(x.dtype),)
+    return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
 
 
 def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Expr], taps: Sequence[Expr]) -> Any:
@@ -134,7 +134,7 @@ def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Arr
     flat = (np.indices(spatial) * steps).sum(0)
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
     places = _taps(attrs, (flat + planes).astype(np.float64), 0, shape[2:])
-    best = np.expand_dims(contestants(taps, True).argmax(0), 0)
+    best = np.expand_dims(taps.argmax(0), 0)
     value, place = (np.take_along_axis(each, best, 0)[0] for each in (taps, places))
     return value.astype(x.dtype), place.astype(np.int64)
 
@@ -183,7 +183,7 @@ def _reduction(name: str, combine: str) -> OpDef:
 
 OPERATORS: tuple[OpDef, ...] = (
     _reduction("window_sum", "add"),
-    _reduction("window_max", "max"),
+    _reduction("window_max", "maximum"),
     OpDef(
         "window_argmax",
         infer=_infer_arg,

@@ -189,7 +189,13 @@ def create_prim_func(
 
 
 def combined(combine: str, total: Expr, value: Expr) -> Expr:
-    """A reduction's next total. The largest and the smallest of floats pass over NaN: the total stays unless the value is beyond
-    it, since ``max`` and ``min`` take their second operand where they compare with NaN."""
+    """A reduction's next total. ``max`` and ``min`` of floats pass over NaN: the total stays unless the value is beyond it, since
+    these take their second operand where they compare with NaN. ``maximum`` and ``minimum`` are NaN from the first NaN on."""
+    if combine in ("maximum", "minimum"):
+        plain = "max" if combine == "maximum" else "min"
+        if not dtypes.is_float(total.dtype):
+            return ir.Bin(plain, total, value)
+        beyond = ir.binary("gt" if combine == "maximum" else "lt", value, total)
+        return ir.select(ir.Bin("or", beyond, value.ne(value)), value, total)
     swapped = combine in ("max", "min") and dtypes.is_float(total.dtype)
     return ir.Bin(combine, value, total) if swapped else ir.Bin(combine, total, value)

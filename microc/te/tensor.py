@@ -33,7 +33,8 @@ class TensorRead(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """``combine`` (``add``, ``max``, ``min``, ``mul``) of ``value`` over ``axes``, starting from ``init``.
+    """``combine`` of ``value`` over ``axes``, starting from ``init``: ``add``, ``mul``, or, by what becomes of NaN
+    (:func:`microc.te.lower.combined`), ``max``, ``min``, ``maximum``, ``minimum``.
 
     Stands only as the whole body of a compute. ``init`` may use the spatial axes (a bias, say).
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -83,3 +85,39 @@ def test_the_lowest_integer_by_minus_one() -> None:
 def test_empty_axes_are_refused_clearly() -> None:
     with pytest.raises(ModelError, match="conv2d of shapes"):
         registry.infer("conv2d", {}, [TensorType((0, 4, 4, 2), "float32"), TensorType((3, 1, 1, 2), "float32")])
+
+
+_LOW = -(1 << 31)
+PROMISES: tuple[tuple[str, dict[str, Any], tuple[Any, ...], Any], ...] = (
+    ("abs", {}, ([_LOW],), [_LOW]),
+    ("neg", {}, ([_LOW],), [_LOW]),
+    ("add", {}, ([_LOW], [-1]), [-1 - _LOW]),
+    ("mul", {}, ([1 << 30], [6]), [_LOW]),
+    ("div", {}, ([5, _LOW], [0, -1]), [0, _LOW]),
+    ("floor_div", {}, ([-5, _LOW], [0, -1]), [0, _LOW]),
+    ("fmod", {}, ([5, _LOW], [0, -1]), [0, 0]),
+    ("shift_left", {}, ([3, 3], [32, -1]), [0, 0]),
+    ("shift_right", {}, ([-3, 3, -3], [32, 40, -1]), [-1, 0, -1]),
+    ("cast", {"dtype": "int32"}, ([3e9, -np.inf, np.nan],), [-1 - _LOW, _LOW, 0]),
+    ("cast", {"dtype": "uint8"}, ([300.0, -1.0],), [44, 255]),
+    ("quantize", {"scale": (1.0,), "zero_point": (5,), "out_dtype": "uint8"}, ([np.nan, np.inf],), [0, 255]),
+    ("gather", {}, ([1, 2, 3], [5, -1, -9]), [3, 3, 1]),
+    ("scatter_nd", {}, ([1, 2, 3], [[7], [-9]], [8, 9]), [9, 2, 8]),
+    ("dynamic_slice", {"size": (2,)}, ([1, 2, 3], [9]), [2, 3]),
+    ("dynamic_slice", {"size": (2,)}, ([1, 2, 3], [-9]), [1, 2]),
+    ("max", {"axes": (0,)}, ([1.0, np.nan, 3.0],), np.nan),
+    ("argmax", {"axis": 0}, ([1.0, np.nan, 3.0],), 2),
+    ("argmax", {"axis": 0}, ([np.nan, 1.0, 3.0],), 0),
+)
+
+
+@pytest.mark.parametrize(("name", "attrs", "operands", "wanted"), PROMISES)
+def test_what_the_page_of_operators_says(
+    name: str, attrs: dict[str, Any], operands: tuple[Any, ...], wanted: Any
+) -> None:
+    """Where formats define nothing; the references here, which the C is held to by ``test_compiled.py``."""
+    definition = registry.get(name)
+    arrays = [np.array(each, np.float32 if isinstance(each[0], float) else np.int32) for each in operands]
+    (made,) = definition.reference({**definition.defaults, **attrs}, arrays)
+    np.testing.assert_array_equal(made, wanted)
+    assert definition.edges
