@@ -1,4 +1,5 @@
-"""Running a graph on numpy arrays, operator by operator: what a compiled network must equal."""
+"""Running a graph on numpy arrays, operator by operator. By ``ops/meaning.py`` it is what a compiled network must equal, at every
+stage of the passes."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph import interp
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
+from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 
@@ -42,14 +42,8 @@ def _check(graph: Graph, what: str, wanted: Sequence[TensorType]) -> None:
 
 
 def run(graph: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """The outputs of a graph, by the references of its operators."""
-
-    def apply(node: Node, operands: Sequence[Array]) -> Sequence[Array]:
-        definition = registry.get(node.op)
-        return definition.reference({**definition.defaults, **node.attrs}, operands)
-
-    values = interp.run(graph, dict(zip(graph.inputs, arrays, strict=True)), apply)
-    return [values[name] for name in graph.outputs]
+    """The outputs of a graph, by the meaning of its operators."""
+    return evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))[0]
 
 
 def _total_macs(graph: Graph) -> int:
