@@ -8,14 +8,13 @@ from typing import Any
 
 from microc import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
+from microc.frontend.budget import check_shape, inferred
 from microc.graph.file import from_bytes
 from microc.graph.ir import Graph, TensorType
 from microc.graph.text import regions
 from microc.graph.verify import verify
 from microc.ops import registry
 
-MAX_BYTES = (1 << 31) - 1
-"""Largest tensor: the generated C indexes with 32 bits."""
 _SENSELESS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, InternalError)
 """What inference stumbles over when attributes are missing or of the wrong kind: a reader would have refused them."""
 
@@ -43,8 +42,9 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
 
 def _check_graph(graph: Graph, file_name: str) -> None:
     for name, kind in graph.types.items():
-        if dtypes.info(kind.dtype).lanes != 1 or kind.nbytes > MAX_BYTES:
+        if dtypes.info(kind.dtype).lanes != 1:
             raise ModelError(f"{name!r} has an impossible type, {kind.dtype}{list(kind.shape)}", where=file_name)
+        check_shape(kind.shape, kind.dtype, f"{file_name} {name!r}")
     try:
         verify(graph, _infer)
     except InternalError as error:
@@ -63,7 +63,7 @@ def _complete(graph: Graph) -> Graph:
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Output types; attributes that make no sense are the file's fault."""
     try:
-        return registry.infer(op, attrs, types)
+        return inferred(op, {**registry.get(op).defaults, **attrs}, types, "")
     except _SENSELESS as error:
         raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
 

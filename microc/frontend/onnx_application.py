@@ -12,6 +12,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import inferred
 from microc.frontend.onnx_build import Builder, Stored
 from microc.frontend.onnx_file import Operator
 from microc.frontend.operands import integers, normal_axis
@@ -228,10 +229,7 @@ class Application:
         """Append a node that makes ``output``; its name."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        try:
-            (kind,) = definition.infer(attrs, [self.type(name) for name in inputs])
-        except ModelError as error:
-            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        (kind,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
         if 0 in kind.shape:
             self.broken(f"computes shape {kind.shape}, without elements")
         if self._folds(op, inputs, kind):
@@ -258,10 +256,7 @@ class Application:
         """Append a node with several results; those that the file does not name get names of their own."""
         definition, builder = registry.get(op), self.builder
         attrs = {**definition.defaults, **attrs}
-        try:
-            kinds = definition.infer(attrs, [self.type(name) for name in inputs])
-        except ModelError as error:
-            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        kinds = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
         made = [
             name or builder.unique(f"{self.loc.name}_{op}") for name in (*outputs, *[""] * len(kinds))[: len(kinds)]
         ]

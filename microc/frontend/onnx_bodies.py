@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.errors import ModelError
+from microc.frontend.budget import inferred
 from microc.frontend.onnx_application import Application
 from microc.frontend.onnx_build import Builder
 from microc.frontend.onnx_file import OnnxFile, decode_body
@@ -108,10 +108,7 @@ def append(
     """A node of several results."""
     definition = registry.get(op)
     attrs = {**definition.defaults, **attrs}
-    try:
-        kinds = definition.infer(attrs, [application.type(name) for name in inputs])
-    except ModelError as error:
-        raise type(error)(error.what, where=application.where, hint=error.hint) from error
+    kinds = inferred(op, attrs, [application.type(name) for name in inputs], application.where)
     for name, kind in zip(outputs, kinds, strict=True):
         application.builder.define(name, kind, application.where)
     application.builder.nodes.append(Node(op, tuple(inputs), tuple(outputs), attrs, application.loc))

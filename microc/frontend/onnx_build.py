@@ -13,12 +13,9 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frontend.onnx_file import OnnxFile, Operator
-from microc.frontend.onnx_tensor import check_size
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
-
-_CONSTANT_BYTES = 1 << 30
-"""What folding and unfolding constants may add to the file's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,8 @@ class Builder:
     def constant(self, name: str, data: Array) -> str:
         """Define ``name`` as constant data."""
         self._added += data.nbytes
-        if self._added > _CONSTANT_BYTES:
-            raise ModelError(f"constants unfold to more than {_CONSTANT_BYTES} bytes", where=self.file.name)
+        if self._added > MAX_STORED:
+            raise ModelError(f"constants unfold to more than {MAX_STORED} bytes", where=self.file.name)
         self.define(name, TensorType(data.shape, data.dtype.name), self.file.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
@@ -133,7 +130,7 @@ class Builder:
         """Give a new value its type."""
         if name in self.types or name in self.alias:
             raise ModelError(f"{name!r} is made twice", where=where)
-        check_size(kind.shape, kind.dtype, where)
+        check_shape(kind.shape, kind.dtype, where)
         self.types[name] = kind
 
     def stored(self, name: str) -> Stored | None:

@@ -14,13 +14,11 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.frontend.budget import check_shape
 from microc.frontend.onnx_application import Application
 from microc.frontend.onnx_shape import given_axes, target_shape
 from microc.frontend.onnx_slice import slice_bounds, split_parts
-from microc.frontend.onnx_tensor import check_size, dtype
-
-_MAX_BYTES = 512 << 20
-"""Largest constant that folding makes."""
+from microc.frontend.onnx_tensor import dtype
 
 Fold = Callable[[Application], Array | tuple[Array, ...]]
 
@@ -42,9 +40,7 @@ def fold(application: Application) -> bool:
 
 def _bounded(application: Application, shape: tuple[int, ...], kind: str) -> tuple[int, ...]:
     """``shape``, refused if a constant of it were too large."""
-    check_size(shape, kind, application.where)
-    if math.prod(shape) * dtypes.nbytes(kind) > _MAX_BYTES:
-        application.refuse(f"a constant of shape {shape}", f"the largest that is unfolded has {_MAX_BYTES} bytes")
+    check_shape(shape, kind, application.where)
     return shape
 
 
@@ -151,7 +147,11 @@ def _gather(application: Application) -> Array:
 
 def _concat(application: Application) -> Array:
     arrays = [application.constant(position) for position in range(application.count())]
-    return np.concatenate(arrays, axis=application.operator.attributes.integer("axis"))
+    axis = application.axis(application.operator.attributes.integer("axis"), arrays[0].ndim)
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(array.shape[axis] if axis < array.ndim else 0 for array in arrays)
+    _bounded(application, tuple(shape), arrays[0].dtype.name)
+    return np.concatenate(arrays, axis=axis)
 
 
 def _slice(application: Application) -> Array:

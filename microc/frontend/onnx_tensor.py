@@ -10,10 +10,8 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import check_shape
 
-MAX_BYTES = (1 << 31) - 1
-"""Largest tensor: the generated C indexes with 32 bits."""
-MAX_RANK = 8
 DTYPES = {
     1: "float32",
     2: "uint8",
@@ -79,7 +77,7 @@ def array(tensor: Any, where: str) -> Array:
     if tensor.HasField("segment"):
         raise UnsupportedError("the tensor is split into segments", where=where)
     kind, shape = dtype(tensor.data_type, where), tuple(tensor.dims)
-    check_size(shape, kind, where)
+    check_shape(shape, kind, where)
     count = prod(shape)
     if tensor.data_type in FOUR_BITS:
         return _nibbles(tensor, count, kind, where).reshape(shape)
@@ -126,13 +124,3 @@ def _typed(values: Any, kind: str, where: str) -> Array:
     if wide.size and (int(wide.min()) < low or int(wide.max()) > high):
         raise ModelError(f"the data does not fit {kind}", where=where)
     return wide.astype(dtypes.to_numpy(kind))
-
-
-def check_size(shape: tuple[int, ...], kind: str, where: str) -> None:
-    """Refuse ranks, extents and sizes that no compiled model can have."""
-    if len(shape) > MAX_RANK:
-        raise UnsupportedError(f"a tensor of rank {len(shape)}; the largest is {MAX_RANK}", where=where)
-    if any(extent < 0 for extent in shape):
-        raise ModelError(f"shape {shape} has a negative extent", where=where)
-    if prod(shape) * dtypes.nbytes(kind) > MAX_BYTES:
-        raise ModelError(f"shape {shape} of {kind} takes more than {MAX_BYTES} bytes", where=where)

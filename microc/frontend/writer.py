@@ -10,6 +10,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError
+from microc.frontend.budget import MAX_STORED, check_shape, inferred
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
 
@@ -35,6 +36,7 @@ class GraphWriter:
     def __init__(self, file: str) -> None:
         self.loc = Loc(file)
         self._inputs: list[str] = []
+        self._stored = 0
         self._nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
@@ -58,12 +60,16 @@ class GraphWriter:
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32", quant: Quant | None = None) -> str:
         """An input of the network."""
         name = fresh_name(self.types, name)
+        check_shape(shape, dtype, f"{self.where} input {name!r}")
         self.types[name] = TensorType(tuple(shape), dtype, quant)
         self._inputs.append(name)
         return name
 
     def new_constant(self, stem: str, data: Array) -> str:
         name = fresh_name(self.types, stem)
+        self._stored += data.nbytes
+        if self._stored > MAX_STORED:
+            raise ModelError(f"constants take more than {MAX_STORED} bytes", where=self.where)
         self.types[name] = TensorType(data.shape, data.dtype.name)
         self.consts[name] = np.ascontiguousarray(data).reshape(data.shape)
         return name
@@ -91,10 +97,7 @@ class GraphWriter:
         """The values that an application with several results makes."""
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
-        try:
-            kinds = definition.infer(attrs, [self.types[name] for name in inputs if name])
-        except ModelError as error:
-            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        kinds = inferred(op, attrs, [self.types[name] for name in inputs if name], self.where)
         names = []
         for kind in kinds:
             names.append(fresh_name(self.types, self.loc.name or op))

@@ -47,7 +47,7 @@ def test_it_is_known_by_its_content(graph: Graph, tmp_path: Path) -> None:
         ("groups=1", "groups=2", "contradicts itself"),
         ("int8[1,8,8,1]", "int8[1,8,8,9]", "contradicts itself"),
         ("int8[1,8,8,1]", "int8x4[1,8,8,1]", "impossible type"),
-        ("int8[1,8,8,1]", "int8[65536,65536,8,1]", "impossible type"),
+        ("int8[1,8,8,1]", "int8[65536,65536,8,1]", "the largest takes"),
         ("output %", "output %x", "not defined"),
     ],
 )
