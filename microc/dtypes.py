@@ -16,7 +16,7 @@ from microc.errors import InternalError
 
 Array = NDArray[Any]
 
-_PATTERN = re.compile(r"(int|uint|float)(4|8|16|32|64)(?:x(\d+))?")
+_PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x([1-9]\d?))?")
 HALF = ("float16", "bfloat16")
 """Floats that C99 has no type for: their bits are moved about as ``uint16_t``, arithmetic is done in float32."""
 

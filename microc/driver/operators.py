@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -90,8 +91,9 @@ def spelled(dtypes: Sequence[str], every: Sequence[str]) -> str:
 
 
 def widest(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The longest list of dtypes in a table."""
-    return max((row.dtypes for row in rows), key=len, default=())
+    """The longest list of dtypes in a table that several rows share."""
+    rows_of = Counter(row.dtypes for row in rows)
+    return max(rows_of, key=lambda dtypes: (rows_of[dtypes] > 1, len(dtypes)), default=())
 
 
 _TITLES = {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import MAX_NESTED
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_build import STATE_INSIDE, Builder
 from microc.frontend.tflite_file import Operator, TfliteFile
@@ -46,6 +47,8 @@ def _read(
     def subgraph(index: int, given: Mapping[int, str]) -> Inside:
         if index in around:
             raise ModelError(f"subgraph {index} is inside itself", where=file.name)
+        if len(around) >= MAX_NESTED:
+            raise ModelError(f"subgraphs are nested more than {MAX_NESTED} deep", where=file.name)
         return _read(file.subgraph(index), f"{name}_{index}", {}, (*around, index), builder, given)
 
     operators = [file.operator(index) for index in range(file.operator_count)]

@@ -15,6 +15,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import inferred
 from microc.frontend.operands import integers, normal_axis
 from microc.frontend.tflite_build import Builder
 from microc.frontend.tflite_file import Operator, Tensor
@@ -206,10 +207,7 @@ class Application:
     def inferred(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
         """The types of what an application makes."""
         definition = registry.get(op)
-        try:
-            return definition.infer({**definition.defaults, **attrs}, [self.type(name) for name in inputs])
-        except ModelError as error:
-            raise type(error)(error.what, where=self.where, hint=error.hint) from error
+        return inferred(op, {**definition.defaults, **attrs}, [self.type(name) for name in inputs], self.where)
 
     def append(
         self,

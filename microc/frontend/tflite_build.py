@@ -10,9 +10,9 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend.budget import check_shape
 from microc.frontend.tflite_file import Tensor, TfliteFile
 from microc.frontend.tflite_inside import Inside
-from microc.frontend.tflite_options import check_size
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 
 DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
@@ -48,7 +48,8 @@ class Builder:
     ``subgraph`` reads another subgraph of the file, for control flow: by its index and the inputs of it that stand for
     variables. ``around`` is what this one is inside of, with such inputs (``handles``). ``pieces`` are slices whose extents
     nobody knows before they are joined again. ``gates``: from which node on there is a condition for running, and which.
-    ``complexes``: values of floats that stand for complex tensors.
+    ``complexes``: values of floats that stand for complex tensors. ``halves``: constants of
+    float16 that operators make, by tensor.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {}
         self.consts: dict[str, Array] = {}
+        self.halves: dict[int, Array] = {}
         self.state: dict[str, Array] = {}
         self.updates: dict[str, str] = {}
         self.variables: Variables = Variables(around.variables.initial if around else {})
@@ -117,7 +119,7 @@ class Builder:
             raise UnsupportedError(
                 f"{name!r} has dtype {kind.dtype}", where=where, hint=f"microc has {', '.join(DTYPES)}"
             )
-        check_size(kind, where)
+        check_shape(kind.shape, kind.dtype, where)
         self.types[name] = kind
 
     def define_state(self, name: str, kind: TensorType, data: Array | None, where: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from microc import dtypes
+from microc.dtypes import Array
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling
 from microc.graph.ir import Attr
@@ -28,9 +29,9 @@ def quantize(application: Application) -> None:
 def dequantize(application: Application) -> None:
     """DEQUANTIZE: integers to floats; constants stored as float16 are widened here."""
     source, target = application.source(0), application.target()
-    if source.type.dtype == "float16" and source.constant:
-        widened = application.builder.file.array(source).astype(np.float32)
-        application.builder.constant(target.name, widened)
+    half = _half(application)
+    if half is not None:
+        application.builder.constant(target.name, half.astype(np.float32))
         return
     quant = source.type.quant
     if source.type.dtype not in (*QUANTISED, "int32"):
@@ -44,13 +45,30 @@ def dequantize(application: Application) -> None:
 
 
 def densify(application: Application) -> None:
-    """DENSIFY of a constant: sparse ones are dense as soon as they are read."""
-    target, data = application.target(), application.constant(0)
-    application.builder.constant(target.name, data, target.type.quant)
+    """DENSIFY of a constant: sparse ones are dense as soon as they are read. One of float16 is kept for what widens it."""
+    target, half = application.target(), _half(application)
+    if half is None:
+        application.builder.constant(target.name, application.constant(0), target.type.quant)
+    elif target.type.dtype != "float16" or target.index in application.builder.halves:
+        application.broken(f"a constant of float16 becomes {target.name!r} of {target.type.dtype}, or does so twice")
+    else:
+        application.builder.halves[target.index] = half
+
+
+def _half(application: Application) -> Array | None:
+    """The first operand where it is a constant of float16, stored or made dense: no value of the graph is."""
+    source = application.source(0)
+    if source.type.dtype != "float16":
+        return None
+    return application.builder.file.array(source) if source.constant else application.builder.halves.get(source.index)
 
 
 def cast(application: Application) -> None:
-    """CAST: the stored numbers in another dtype."""
+    """CAST: the stored numbers in another dtype; constants of float16 are widened here."""
+    half = _half(application)
+    if half is not None and application.target().type.dtype == "float32":
+        application.builder.constant(application.target().name, half.astype(np.float32))
+        return
     if application.source(0).type.dtype not in MOVABLE:
         application.refuse(f"{application.source(0).type.dtype} input", f"microc has {', '.join(MOVABLE)}")
     application.result("cast", (application.value(0),), {"dtype": application.target().type.dtype})
@@ -114,7 +132,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "BITCAST": Spelling(bitcast, MOVABLE),
     "BUCKETIZE": Spelling(bucketize, ("int32",)),
     "CAST": Spelling(cast, MOVABLE),
-    "DENSIFY": Spelling(densify, MOVABLE),
+    "DENSIFY": Spelling(densify, (*MOVABLE, "float16")),
     "DEQUANTIZE": Spelling(dequantize, FLOAT),
     "FAKE_QUANT": Spelling(fake_quant, FLOAT),
     "QUANTIZE": Spelling(quantize, (*QUANTISED, "int32")),

@@ -17,24 +17,27 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import check_shape
 from microc.frontend.tflite_options import (
     Custom,
     Options,
     as_array,
     below,
-    check_size,
+    builtin_code,
     custom_options,
     names_of,
     reading,
     short_vector,
     text,
 )
+from microc.frontend.tflite_quantisation import read_quantisation
 from microc.frontend.tflite_sparse import dense, read_sparsity, unpack_int4
-from microc.graph.ir import Quant, TensorType
+from microc.graph.ir import TensorType
 
 IDENTIFIER = b"TFL3"
 _TABLE_COST = 4096
 _ELEMENT_COST = 64
+_SUBGRAPH_COST = 1 << 16
 _FREE_BUDGET = 64 << 20
 
 _DTYPES = {
@@ -52,6 +55,8 @@ _DTYPES = {
     "UINT64": "uint64",
     "INT4": "int8",
 }
+_NEWER_TYPES = {19: "INT2", 20: "UINT4"}
+"""What the schema has got since the generated classes were made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,8 @@ class TfliteFile:
         self._arrays: dict[int, Array] = {}
 
     def subgraph(self, index: int) -> TfliteFile:
-        """Another subgraph of the same file."""
+        """Another subgraph of the same file; one that is called from many places is read for each."""
+        self.charge(_SUBGRAPH_COST)
         return TfliteFile(self._data, self.name, index, self._budget)
 
     def charge(self, cost: int) -> None:
@@ -161,12 +167,18 @@ class TfliteFile:
         with reading(where):
             table = self._graph.Operators(index)
             code = self._model.OperatorCodes(below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
-            number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+            number = builtin_code(code)
             name = self._builtins.get(number, f"BUILTIN_{number}")
             custom: Mapping[str, Custom] = {}
             if name == "CUSTOM":
                 name = f"CUSTOM:{text(code.CustomCode())}"
                 custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())
+            if table.LargeCustomOptionsOffset() > 1:
+                raise UnsupportedError(
+                    f"options of {name} are stored outside the flatbuffer",
+                    where=where,
+                    hint="export a model of less than 2 GB, as one flatbuffer",
+                )
             inputs = self._indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
             outputs = self._indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
             options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
@@ -223,42 +235,21 @@ class TfliteFile:
                     where=where,
                     hint="export a model of less than 2 GB, as one flatbuffer",
                 )
-            kind = self._types.get(table.Type(), f"type_{table.Type()}")
+            kind = self._types.get(table.Type()) or _NEWER_TYPES.get(table.Type(), f"type_{table.Type()}")
             dtype = _DTYPES.get(kind, kind.lower())
             variable = bool(table.IsVariable())
             sparse = table.Sparsity() is not None
-            quant = self._quantisation(table.Quantization(), shape, dtype, where)
+            quant = read_quantisation(table.Quantization(), shape, dtype, where)
+        self.charge(_ELEMENT_COST * len(quant.scale) if quant is not None else 0)
         if len(signature) != len(shape):
             raise ModelError(f"shape {shape} and shape signature {signature} differ in rank", where=where)
         unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
         if any(extent < (-1 if axis in unknown else 0) for axis, extent in enumerate(shape)):
             raise ModelError(f"shape {shape} has a negative extent", where=where)
         checked = TensorType(tuple(1 if axis in unknown else extent for axis, extent in enumerate(shape)), dtype, quant)
-        check_size(checked, where)
+        check_shape(checked.shape, dtype, where)
         constant = buffer > 0 and not variable and (length > 0 or checked.size == 0)
         return Tensor(index, name, checked, unknown, variable, constant, sparse, kind == "INT4", buffer)
-
-    def _quantisation(self, table: Any, shape: tuple[int, ...], dtype: str, where: str) -> Quant | None:
-        """Scales and zero points, checked against shape and dtype; None where there are none or the dtype is real."""
-        if table is None or table.ScaleLength() == 0 or not dtypes.is_valid(dtype) or not dtypes.is_integer(dtype):
-            return None
-        scale, zero_point = as_array(table.ScaleAsNumpy()), as_array(table.ZeroPointAsNumpy())
-        self.charge(_ELEMENT_COST * len(scale))
-        axis = int(table.QuantizedDimension()) if len(scale) > 1 else None
-        if axis is not None and len(shape) == 1:
-            axis = 0  # converters copy the axis of the weights to the bias
-        if len(scale) != len(zero_point):
-            raise ModelError(f"{len(scale)} scales but {len(zero_point)} zero points", where=where)
-        if axis is not None and not 0 <= axis < len(shape):
-            raise ModelError(f"quantised along axis {axis} of a tensor of rank {len(shape)}", where=where)
-        if axis is not None and shape[axis] != len(scale):
-            raise ModelError(f"{len(scale)} scales along axis {axis} of extent {shape[axis]}", where=where)
-        if not (np.all(np.isfinite(scale)) and np.all(scale > 0)):
-            raise ModelError("a quantisation scale is not a positive number", where=where)
-        lowest, highest = dtypes.int_range(dtype)
-        if np.any(zero_point < lowest) or np.any(zero_point > highest):
-            raise ModelError(f"a zero point lies outside {dtype}", where=where)
-        return Quant(tuple(map(float, scale)), tuple(map(int, zero_point)), axis)
 
     def _read_array(self, tensor: Tensor) -> Array:
         where = self.where(tensor)

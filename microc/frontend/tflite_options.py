@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph.ir import TensorType
+from microc.frontend.budget import MAX_RANK
 
-MAX_RANK = 8
-MAX_BYTES = (1 << 31) - 1
-"""Largest tensor: the generated C indexes with 32 bits."""
 _INT32_MAX = (1 << 31) - 1
 _NAME_BYTES = 240
+_BUILTIN_CODE = 10
+"""Where a vtable of OperatorCode says ``builtin_code``: the fourth field, behind two sizes."""
 _MOST_REALS = 1 << 12
 _EMPTY_TABLE = struct.pack("<HHi", 4, 4, 4)
 """A table without fields (vtable, then the offset back to it): every accessor answers with the schema's default."""
@@ -131,6 +129,20 @@ def names_of(enumeration: Any) -> Mapping[int, str]:
     return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
 
 
+def builtin_code(code: Any) -> int:
+    """The number of an operator: the larger of the two fields that say it.
+
+    Old writers know only the deprecated one, of 8 bits; new ones may leave it out, and then ``OperatorCode.BuiltinCode()`` of
+    the generated classes answers 0, which is ADD, for numbers below 127. So the table's own field is read.
+    Source: TFLite ``schema_utils.cc``.
+    """
+    from flatbuffers.number_types import Int32Flags
+
+    table = code._tab
+    at = table.Offset(_BUILTIN_CODE)
+    return max(int(table.Get(Int32Flags, at + table.Pos)) if at else 0, int(code.DeprecatedBuiltinCode()))
+
+
 def below(index: int, count: int) -> int:
     """An index into ``count`` tables; IndexError for another one."""
     if not 0 <= index < count:
@@ -179,10 +191,3 @@ def _simple(found: Any) -> int | float | str | None:
         found.Value if found.IsInt or found.IsFloat or found.IsBool or found.IsString else None
     )
     return value
-
-
-def check_size(kind: TensorType, where: str) -> None:
-    """Refuse a tensor that 32-bit indices cannot address."""
-    size = kind.nbytes if dtypes.is_valid(kind.dtype) else kind.size
-    if size > MAX_BYTES:
-        raise ModelError(f"shape {kind.shape} takes {size} bytes", where=where)

@@ -39,6 +39,8 @@ class Tensor:
     variable: bool = False
     buffer: int | None = None
     sparsity: Sparsity | None = None
+    type_number: int | None = None
+    details: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,15 @@ def model(
     outputs: Sequence[str],
     others: Sequence[Subgraph] = (),
     version: int = 3,
+    deprecated: bool = True,
 ) -> bytes:
-    """The flatbuffer of a model whose main subgraph is given; ``others`` follow it."""
-    return _Writer(version).write((Subgraph(tuple(tensors), tuple(ops), tuple(inputs), tuple(outputs)), *others))
+    """The flatbuffer of a model whose main subgraph is given; ``others`` follow it.
+
+    ``deprecated``: operators have their numbers in the deprecated field, too.
+    """
+    return _Writer(version, deprecated).write(
+        (Subgraph(tuple(tensors), tuple(ops), tuple(inputs), tuple(outputs)), *others)
+    )
 
 
 def quantised(name: str, shape: tuple[int, ...], scale: float, zero_point: int, dtype: str = "INT8") -> Tensor:
@@ -92,9 +100,9 @@ _VECTORS, _WIDTHS = ("Int32Vector", "Uint8Vector"), (np.int32, np.uint8)
 
 
 class _Writer:
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, deprecated: bool) -> None:
         self.fb = flatbuffers.Builder(1024)
-        self.version = version
+        self.version, self.deprecated = version, deprecated
         self.buffers: list[bytes] = [b""]
         self.codes: list[tuple[str, str]] = []
 
@@ -133,7 +141,8 @@ class _Writer:
         name = self.fb.CreateString(custom) if custom else 0
         number = getattr(tflite.BuiltinOperator, code)
         tflite.OperatorCodeStart(self.fb)
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, 127))
+        if self.deprecated:
+            tflite.OperatorCodeAddDeprecatedBuiltinCode(self.fb, min(number, 127))
         tflite.OperatorCodeAddBuiltinCode(self.fb, number)
         if custom:
             tflite.OperatorCodeAddCustomCode(self.fb, name)
@@ -153,7 +162,7 @@ class _Writer:
         return int(tflite.SubGraphEnd(self.fb))
 
     def tensor(self, tensor: Tensor) -> int:
-        quant = self.quantisation(tensor) if tensor.scale else 0
+        quant = self.quantisation(tensor) if tensor.scale or tensor.details else 0
         shape = self.numbers(tensor.shape, np.int32)
         signature = self.numbers(tensor.signature, np.int32) if tensor.signature else 0
         name = self.fb.CreateString(tensor.name)
@@ -164,7 +173,8 @@ class _Writer:
         number = len(self.buffers) - 1 if tensor.data is not None else 0
         tflite.TensorStart(self.fb)
         tflite.TensorAddShape(self.fb, shape)
-        tflite.TensorAddType(self.fb, getattr(tflite.TensorType, tensor.dtype))
+        number_of_type = getattr(tflite.TensorType, tensor.dtype) if tensor.type_number is None else tensor.type_number
+        tflite.TensorAddType(self.fb, number_of_type)
         tflite.TensorAddBuffer(self.fb, number if tensor.buffer is None else tensor.buffer)
         tflite.TensorAddName(self.fb, name)
         if quant:
@@ -210,6 +220,8 @@ class _Writer:
         tflite.QuantizationParametersAddScale(self.fb, scale)
         tflite.QuantizationParametersAddZeroPoint(self.fb, zero_point)
         tflite.QuantizationParametersAddQuantizedDimension(self.fb, tensor.axis)
+        if tensor.details:
+            tflite.QuantizationParametersAddDetailsType(self.fb, tensor.details)
         return int(tflite.QuantizationParametersEnd(self.fb))
 
     def op(self, op: Op, names: Sequence[str]) -> int:

@@ -62,13 +62,12 @@ def test_dtypes_orders_and_empty_arrays(dtype: str) -> None:
         np.testing.assert_array_equal(again.consts[name], array, strict=True)
 
 
-@pytest.mark.parametrize("dtype", ["int4", "bfloat16"])
-def test_dtypes_that_numpy_lacks_are_stored_as_bits(dtype: str) -> None:
+def test_dtypes_that_numpy_lacks_are_stored_as_bits() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    data = np.arange(-8, 8).reshape(2, 8).astype(getattr(ml_dtypes, dtype))
-    graph = Graph("net", (), ("a",), (), {"a": TensorType((2, 8), dtype)}, {"a": data})
+    data = np.arange(-8, 8).reshape(2, 8).astype(ml_dtypes.bfloat16)
+    graph = Graph("net", (), ("a",), (), {"a": TensorType((2, 8), "bfloat16")}, {"a": data})
     file = to_bytes(graph)
-    assert f"const0.{dtype}.npy" in members(file)
+    assert "const0.bfloat16.npy" in members(file)
     again = from_bytes(file, "net.mcg").consts["a"]
     assert again.dtype == data.dtype and again.tobytes() == data.tobytes() and again.shape == (2, 8)
 
