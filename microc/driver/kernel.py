@@ -11,6 +11,10 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
 from microc.target import Goal, Target
+from microc.tir.text import to_text
+
+Choices = dict[tuple[str, ...], tuple[int, Choice]]
+"""What was chosen, the number of the algorithm and its schedule: by how often it is used and the functions of all algorithms."""
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
@@ -34,19 +38,33 @@ def schedule_group(
     uses: int = 1,
     *,
     in_place: bool = False,
+    known: Choices | None = None,
 ) -> tuple[LoweredGroup, Choice]:
     """The group, lowered by the algorithm that was chosen, and its schedule; ``uses`` as in ``choose``.
 
-    ``in_place``: the one node changes a part of its first operand where that lies.
+    ``in_place``: the one node changes a part of its first operand where that lies. ``known``: choices for the same target and
+    goal; a group whose functions are those of one before, but for the numbers in its constants, takes what that has.
     """
     lowered = (
         (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
     )
+    known = {} if known is None else known
+    key = (str(uses), *(f"{group.anchor.op} {to_text(group.func)}" for group in lowered))
+    if key not in known:
+        known[key] = _best(lowered, target, goal, uses)
+    number, choice = known[key]
+    return lowered[number], choice
+
+
+def _best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
+    """The algorithm, by number, and the schedule for it."""
     found = [
-        (group, schedule) for group in lowered for schedule in candidates(group.func, group.anchor.op, target, goal)
+        (number, schedule)
+        for number, group in enumerate(lowered)
+        for schedule in candidates(group.func, group.anchor.op, target, goal)
     ]
     choice = choose([schedule for _, schedule in found], target, goal, uses)
-    return next(group for group, schedule in found if schedule is choice.schedule), choice
+    return next(number for number, schedule in found if schedule is choice.schedule), choice
 
 
 def alias_of(graph: Graph, node: Node) -> Alias | None:

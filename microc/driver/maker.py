@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from microc import te
 from microc.driver.control import LoweredControl, lower_control
-from microc.driver.kernel import alias_of, schedule_group
+from microc.driver.kernel import Choices, alias_of, schedule_group
 from microc.graph.ir import Graph, Node
 from microc.module import Size
 from microc.ops.lowering import LoweredGroup
@@ -25,10 +25,13 @@ class Maker:
 
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal
+        self._choices: Choices = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
+        return schedule_group(
+            self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place, known=self._choices
+        )
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -48,6 +49,10 @@ def _reference_concat(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[
     return (np.concatenate([np.asarray(a) for a in arrays], axis=attrs["axis"]),)
 
 
+_FEW = 16
+"""Parts that are told apart one after the other; of more, halves are."""
+
+
 def _compute_concat(call: OpCall) -> te.Tensor:
     """Rows made of one row of every operand."""
     shape = call.out_types[0].shape
@@ -56,18 +61,15 @@ def _compute_concat(call: OpCall) -> te.Tensor:
     operands = [operand for operand in call.operands if operand is not None]
     tensors = [operand.tensor((outer, operand.type.size // outer)) for operand in operands]
 
-    def element(n: Expr, i: Expr) -> Expr:
-        end = sum(tensor.shape[1] for tensor in tensors)
-        value: Expr | None = None
-        for tensor in reversed(tensors):
-            start = end - tensor.shape[1]
-            mine = tensor[n, i - start]
-            value = mine if value is None else ir.select(i < end, mine, value)
-            end = start
-        assert value is not None
-        return value
+    starts = list(accumulate((tensor.shape[1] for tensor in tensors), initial=0))
 
-    return te.compute((outer, prod(shape[axis:])), element, "joined", ("n", "i"))
+    def element(n: Expr, i: Expr, first: int = 0, last: int = len(tensors)) -> Expr:
+        if last - first == 1:
+            return tensors[first][n, i - starts[first]]
+        middle = first + 1 if len(tensors) <= _FEW else (first + last) // 2
+        return ir.select(i < starts[middle], element(n, i, first, middle), element(n, i, middle, last))
+
+    return te.compute((outer, prod(shape[axis:])), lambda n, i: element(n, i), "joined", ("n", "i"))
 
 
 def rescaled(rewrite: Rewrite, name: str, like: TensorType, rounding: str) -> str:

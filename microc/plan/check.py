@@ -18,6 +18,9 @@ from microc.plan.replay import Replay
 from microc.tir.generalise import instantiate
 from microc.tir.ir import Buffer, PrimFunc
 
+_KEPT = 1 << 15
+"""Bytes of operands whose replay is kept for the next call of the same kernel; it takes 16 times as many."""
+
 
 class _Arena:
     def __init__(self, module: Module) -> None:
@@ -27,6 +30,7 @@ class _Arena:
         ends = {end for place in map(self.place, module.values) if place for end in (place[0].start, place[0].stop)}
         self.edges = np.array(sorted(ends), dtype=np.int64)
         self.owner = np.zeros(len(self.edges), dtype=np.int32)
+        self.replays: dict[tuple[object, ...], Replay] = {}
 
     def cells(self, place: slice) -> slice:
         """The stretches between neighbouring edges that a place covers: their bytes share all their owners."""
@@ -90,7 +94,7 @@ def _check_call(arena: _Arena, call: Call) -> None:
         raise InternalError(f"{call.kernel}: {pairs[0][0]} overlaps {pairs[0][1]}")
     names = {name for pair in pairs for name in pair}
     for sizes in _tried(arena.module) if kernel.func.scalars else [{}]:
-        _check_pairs(_Order(instantiate(kernel.func, sizes), call, names), call, places, pairs)
+        _check_pairs(_Order(arena, kernel.func, sizes, call, names), call, places, pairs)
 
 
 def _check_pairs(order: _Order, call: Call, places: Mapping[str, slice], pairs: Sequence[tuple[str, str]]) -> None:
@@ -130,10 +134,15 @@ def _may_alias(one: set[str], other: set[str]) -> bool:
 class _Order:
     """When a call touches the bytes of some operands."""
 
-    def __init__(self, func: PrimFunc, call: Call, names: set[str]) -> None:
+    def __init__(self, arena: _Arena, func: PrimFunc, sizes: Mapping[str, int], call: Call, names: set[str]) -> None:
+        func = instantiate(func, sizes)
         self.params = {name: [p for p, a in zip(func.params, call.args, strict=True) if a == name] for name in names}
         self.dtypes = {name: {p.dtype for p in params} for name, params in self.params.items()}
-        self.replay = Replay(func, [p for params in self.params.values() for p in params])
+        watched = [p for params in self.params.values() for p in params]
+        key = (call.kernel, *sorted(sizes.items()), *sorted(p.name for p in watched))
+        self.replay = arena.replays.get(key) or Replay(func, watched)
+        if sum(p.nbytes for p in watched) <= _KEPT:
+            arena.replays[key] = self.replay
 
     def done_before(self, first: str, second: str, places: Mapping[str, slice], common: slice) -> Array:
         """By byte: whether ``first`` is touched for the last time before ``second`` is written for the first time."""

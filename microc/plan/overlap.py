@@ -38,6 +38,10 @@ class _Use:
     dtypes: frozenset[str]
 
 
+MOST_BYTES = 1 << 23
+"""Values that are larger together keep apart: their bytes are followed one by one, in a few hundred times their memory."""
+
+
 class Overlaps:
     """Rooms between operands of a module's calls, worked out when asked for, once for every kernel. The order of calls is no
     matter."""
@@ -53,7 +57,12 @@ class Overlaps:
         """Distances from a value that ends with a call to one that starts with it; None if they must stay apart."""
         kernel = self._kernels.get(call.kernel)
         sizes = self.module.values[old].nbytes, self.module.values[new].nbytes
-        if kernel is None or not all(sizes) or (kernel.func.scalars and self._columns(kernel) is None):
+        if (
+            kernel is None
+            or not all(sizes)
+            or sum(sizes) > MOST_BYTES
+            or (kernel.func.scalars and self._columns(kernel) is None)
+        ):
             return None
         key = (kernel.name, sizes, self._roles(call, old), self._roles(call, new))
         if key not in self._known:

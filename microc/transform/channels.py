@@ -18,6 +18,8 @@ from microc.ops.conv_geometry import geometry
 
 _WINDOWS = frozenset(("avg_pool2d", "max_pool2d", "sum_pool2d"))
 _REDUCTIONS = frozenset(("sum", "mean", "max", "min", "prod"))
+MOST_CHANNELS = 1 << 22
+"""Of all computed values of a graph; channels are looked at one by one, those of a graph with more not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Link:
 def channels(graph: Graph, value: str) -> int:
     """The extent of the last axis; 1 for a scalar."""
     return (1, *graph.types[value].shape)[-1]
+
+
+def too_many(graph: Graph) -> bool:
+    """Whether the graph has more channels than are looked at: vectors of millions of elements, which no network has."""
+    return sum(channels(graph, name) for name in graph.types if name not in graph.consts) > MOST_CHANNELS
 
 
 def is_mixing(graph: Graph, node: Node) -> bool:

@@ -27,7 +27,7 @@ from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops import registry
-from microc.transform.channels import Link, channels, is_mixing, links
+from microc.transform.channels import Link, channels, is_mixing, links, too_many
 from microc.transform.context import Pass, PassContext
 
 MULTIPLE = 4
@@ -39,6 +39,8 @@ code than ones."""
 def eliminate_dead_channels(graph: Graph, context: PassContext) -> Graph:
     """Remove channels that no result depends on; the graph itself if there are none."""
     graph = without_dead_nodes(graph)
+    if too_many(graph):
+        return graph
     found = _Liveness(graph)
     return graph if all(mask.all() for mask in found.live.values()) else _Narrowing(graph, found).run()
 

@@ -22,12 +22,14 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, fresh_name
 from microc.ops import registry
-from microc.transform.channels import channels, is_mixing, links
+from microc.transform.channels import channels, is_mixing, links, too_many
 from microc.transform.context import Pass, PassContext
 
 
 def merge_duplicate_channels(graph: Graph, context: PassContext) -> Graph:
     """Let ``conv2d`` and ``dense`` on integers read the first of equal channels only."""
+    if too_many(graph):
+        return graph
     types, consts, nodes = dict(graph.types), dict(graph.consts), list(graph.nodes)
     first = {name: np.arange(channels(graph, name)) for name in graph.types if name not in graph.consts}
     for k, node in enumerate(nodes):
@@ -76,7 +78,7 @@ def _keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[tuple[Ha
     found = links(graph, node)
     if found is None:
         return None
-    keys: list[tuple[Hashable, ...]] = [() for _ in range(channels(graph, node.outputs[0]))]
+    keys: list[list[Hashable]] = [[] for _ in range(channels(graph, node.outputs[0]))]
     for link in found:
         name = node.inputs[link.operand]
         for k, (source, target) in enumerate(zip(link.source, link.target, strict=True)):
@@ -84,11 +86,11 @@ def _keys(graph: Graph, node: Node, first: Mapping[str, Array]) -> list[tuple[Ha
             same: Hashable = (
                 graph.consts[name][..., source].tobytes() if name in graph.consts else int(first[name][source])
             )
-            keys[target] = (*keys[target], name if name in first else "", same, place)
+            keys[target] += (name if name in first else "", same, place)
     return _with_slices(keys, *_parameters(graph, node))
 
 
-def _with_slices(keys: list[tuple[Hashable, ...]], *parameters: Array) -> list[tuple[Hashable, ...]]:
+def _with_slices(keys: Sequence[Sequence[Hashable]], *parameters: Array) -> list[tuple[Hashable, ...]]:
     """The keys with each channel's part of constants that have the channels first."""
     return [(*key, *(array[k].tobytes() for array in parameters)) for k, key in enumerate(keys)]
 

@@ -14,12 +14,20 @@ from microc import dtypes
 from microc.graph.ir import Graph, Node, fresh_name
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
+from microc.transform.written import written
 
 MANDATORY = frozenset(("requantize", "requantize_float"))
 """An accumulator of 32 bits never goes to memory when its requantisation follows, whatever the optimisation level."""
 
 REUSED = 2
 """So many elementwise values of a kernel may be used more than once: the expression of each is written down for every use."""
+
+MOST = 64
+"""So many nodes make a kernel at most: longer expressions than any network has take time that grows with their square."""
+
+MOST_LOADS, FEW_LOADS, LOADS_IN_ALL = 640, 32, 6144
+"""So many operands does the expression of a kernel write down at most (an operator that names its operand twice doubles it), and
+so many all kernels of a network that have more than a few: the time that expressions take grows with them."""
 
 _WIDENING = frozenset(("dequantize", "cast"))
 
@@ -90,6 +98,9 @@ class _Groups:
         self.anchored: set[str] = set()
         self.made: dict[str, list[str]] = {}
         self.reused: set[str] = set()
+        self.loads: dict[str, int] = {}
+        self.left = LOADS_IN_ALL
+        self.spent: dict[str, int] = {}
 
     def run(self) -> list[str]:
         """The group of every node, empty for views."""
@@ -97,9 +108,12 @@ class _Groups:
         return [self.final(group) for group in found]
 
     def final(self, group: str) -> str:
-        while group in self.merged:
-            group = self.merged[group]
-        return group
+        last = group
+        while last in self.merged:
+            last = self.merged[last]
+        while group != last:  # the next one who asks finds it at once
+            self.merged[group], group = last, self.merged[group]
+        return last
 
     def place(self, number: int, node: Node) -> str:
         definition = registry.get(node.op)
@@ -140,11 +154,26 @@ class _Groups:
             chosen -= open_
         if sum(name in self.reused for other in chosen for name in self.made[other]) > REUSED:
             return
+        loads = self.written(node, chosen)
+        spent = sum(self.spent.get(other, 0) for other in chosen)
+        many, nodes = loads if loads > FEW_LOADS else 0, sum(len(self.made[other]) for other in chosen)
+        if (nodes >= MOST or loads > MOST_LOADS or many - spent > self.left) and node.op not in MANDATORY:
+            return
+        self.left -= many - spent
+        self.loads[node.outputs[0]], self.spent[group] = loads, many
         for other in chosen:
             self.merged[other] = group
             self.made[group] = [*self.made.pop(other), *self.made[group]]
         if chosen & self.anchored:
             self.anchored.add(group)
+
+    def written(self, node: Node, chosen: set[str]) -> int:
+        """How many operands the expression of a node writes down, those of the groups ``chosen`` in it."""
+        total = 0
+        for name, count in zip(node.inputs, written(self.graph, node), strict=True):
+            joined = name in self.maker and self.final(self.maker[name]) in chosen
+            total += count * (self.loads.get(name, 1) if joined else 1)
+        return total
 
     def closes(self, group: str, inside: set[str], size: int) -> bool:
         """Whether all that a group makes has ``size`` elements and is read by the groups ``inside`` alone, element by element."""

@@ -24,6 +24,7 @@ from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.conv_geometry import Geometry, geometry
+from microc.transform.channels import too_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,22 @@ class Range:
         return np.asarray(self.low == self.high)
 
 
+_MOST_TAPS = 1 << 24
+"""Of all sets together; of the sums of larger windows nothing is known."""
 Ranges = dict[str, Range]
 _Rule = Callable[[Graph, Node, Ranges], Range | None]
 
 
 def value_ranges(graph: Graph) -> Ranges:
-    """The range of every value with integers of at most 32 bits; others, and scalars, are left out."""
+    """The range of every value with integers of at most 32 bits; others, and scalars, are left out. None of a graph with too
+    many channels is known."""
     found: Ranges = {}
+    if too_many(graph):
+        return found
     for name, array in graph.consts.items():
         if array.dtype.kind in "iu" and array.ndim and array.size:
-            rows = array.astype(np.int64).reshape(-1, array.shape[-1])
-            found[name] = Range(rows.min(axis=0), rows.max(axis=0))
+            rows = array.reshape(-1, array.shape[-1])
+            found[name] = Range(rows.min(axis=0).astype(np.int64), rows.max(axis=0).astype(np.int64))
     for name in (*graph.inputs, *graph.state):
         _put(found, name, graph.types[name], None)
     for node in graph.nodes:
@@ -80,8 +86,10 @@ def tap_sets(g: Geometry) -> tuple[Array, Array]:
     """Which taps can lie inside the data together: bool arrays (R, KH) and (S, KW), every row and column pattern once."""
     axes = []
     for axis, (size, count) in enumerate(((g.height, g.out_height), (g.width, g.out_width))):
-        first = np.arange(count)[:, None] * g.strides[axis] - g.padding[axis]
-        place = first + np.arange(g.kernel[axis]) * g.dilation[axis]
+        first = np.arange(count) * g.strides[axis] - g.padding[axis]
+        taps = np.arange(g.kernel[axis]) * g.dilation[axis]
+        whole = (first >= 0) & (first + taps[-1] < size)
+        place = np.concatenate((first[~whole], first[whole][:1]))[:, None] + taps
         axes.append(np.unique((place >= 0) & (place < size), axis=0))
     return axes[0], axes[1]
 
@@ -111,6 +119,8 @@ def _convolution(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     inside = _interval_sums(weights, low, high)
     outside = weights.sum(axis=-1) * node.attrs.get("pad_value", 0)
     rows, columns = tap_sets(g)
+    if rows.size * columns.size > _MOST_TAPS:
+        return None
     sets = (rows[:, None, :, None] & columns[None, :, None, :]).reshape(-1, *g.kernel)
     least, most = (
         np.einsum("pyx,oyx->po", sets, part) + np.einsum("pyx,oyx->po", ~sets, outside) + bias for part in inside
@@ -206,13 +216,15 @@ def _clamp(node: Node, kind: TensorType) -> Range | None:
 
 def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """The least and greatest entry that each channel can hit."""
-    data, table = ranges[node.inputs[0]], graph.consts.get(node.inputs[1])
-    if table is None or table.dtype.kind not in "iu":
+    data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
+    if data is None or table is None or table.dtype.kind not in "iu":
         return None
-    entry = np.arange(256) + dtypes.int_range(graph.types[node.inputs[0]].dtype)[0]
-    hit = (data.low[:, None] <= entry) & (entry <= data.high[:, None])
-    wide = table.astype(np.int64)
-    return Range(np.where(hit, wide, wide.max()).min(axis=1), np.where(hit, wide, wide.min()).max(axis=1))
+    entry, lowest = np.arange(256), dtypes.int_range(graph.types[node.inputs[0]].dtype)[0]
+    distinct, channel = np.unique((data.low - lowest) * 256 + data.high - lowest, return_inverse=True)
+    low, high = (bound[:, None] for bound in divmod(distinct, 256))
+    hit, wide = (low <= entry) & (entry <= high), table.astype(np.int64)
+    least, most = np.where(hit, wide, wide.max()).min(axis=1), np.where(hit, wide, wide.min()).max(axis=1)
+    return Range(least[channel], most[channel])
 
 
 # ---------------------------------------------------------------- pools, sums, shapes

@@ -19,7 +19,7 @@ from microc.ops import registry
 from microc.ops.sigmoid16 import sigmoid_table
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
-from microc.transform.fuse import MANDATORY, fuse
+from microc.transform.fuse import MANDATORY, MOST, fuse
 from tests.corpus import models, needs_corpus
 from tests.transform.network import Network, check
 
@@ -269,3 +269,14 @@ def test_digits(name: str, level: int) -> None:
 def test_no_accumulator_of_a_real_model_goes_to_memory(path: Path) -> None:
     check_model(path, 0)
     check_model(path, 2)
+
+
+@pytest.mark.parametrize(("op", "most"), [("relu", MOST), ("hard_swish", 10)])
+def test_long_chains_become_several_kernels(op: str, most: int) -> None:
+    """One expression for all would take for ever: an operator that writes its operand down twice doubles it."""
+    net, value = Network(x=(1, 16)), "x"
+    for _ in range(200):
+        value = net.op(op, value)
+    made = fuse(net.graph(value), PassContext(opt_level=2))
+    sizes = [len(nodes) for nodes in groups_of(made)]
+    assert sum(sizes) == 200 and max(sizes) <= most
