@@ -171,7 +171,7 @@ def load_array(path: Path) -> Array:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, MemoryError) as error:
         raise UsageError(f"{path} is no .npy file", where=str(path), hint="write it with numpy.save") from error
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{path} holds several arrays", where=str(path), hint="save each with numpy.save")

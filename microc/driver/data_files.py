@@ -45,7 +45,7 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
             return {name: loaded[name] for name in loaded.files}
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_DATA) from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, MemoryError) as error:
         raise UsageError(f"{path} holds no arrays that can be read", where=str(path), hint=_DATA) from error
 
 
@@ -60,7 +60,10 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
         raise UsageError(f"{folder} holds {reason}", where=str(folder), hint="one file for each sample")
     if picture is None and any(map(pictures.is_picture, files)):
         raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_DATA)
-    arrays = [picture.read(path) if picture and pictures.is_picture(path) else np.load(path) for path in files]
+    arrays = [
+        picture.read(path) if picture and pictures.is_picture(path) else np.load(path, allow_pickle=False)
+        for path in files
+    ]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(

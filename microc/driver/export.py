@@ -54,10 +54,12 @@ def load_library(path: str | Path) -> Library:
 def _read_tar(path: Path) -> dict[str, str]:
     """The members that we write, nothing else; names are compared, never followed."""
     try:
-        with tarfile.open(path) as archive:
+        most = path.stat().st_size
+        with tarfile.open(path, "r:") as archive:  # as it is: what is packed or sparse may unfold for ever
             found = {}
-            for member in archive.getmembers():
-                handle = archive.extractfile(member) if member.isfile() and member.name in MEMBERS else None
+            for member in archive:
+                wanted = member.isreg() and not member.issparse() and member.size <= most and member.name in MEMBERS
+                handle = archive.extractfile(member) if wanted else None
                 if handle is not None:
                     found[member.name] = handle.read().decode()
     except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:

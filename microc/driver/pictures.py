@@ -17,6 +17,8 @@ from microc.errors import ToolError, UsageError
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 """Of files that are taken for pictures."""
 _MODES = {1: "L", 3: "RGB"}
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "WEBP")
+"""What is looked for in them: Pillow runs a program for some others, whatever the file is called."""
 
 
 def is_picture(path: Path) -> bool:
@@ -107,7 +109,7 @@ def _pixels(path: Path, place: Geometry) -> Array:
     except ImportError as error:
         raise ToolError("Pillow reads pictures and is not installed", hint="pip install microc[pictures]") from error
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=_FORMATS) as picture:
             fitting = picture.convert(_MODES[place.channels])
     except (UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} is no picture", where=str(path), hint=f"known: {', '.join(SUFFIXES)}") from error

@@ -66,12 +66,14 @@ def is_tflite(data: bytes) -> bool:
 
 
 def contents(path: Path) -> bytes:
-    """The bytes of a model file; OutputError where it cannot be read, ModelError where it is empty or too large."""
+    """The bytes of a model file; OutputError where it cannot be read, ModelError where it is empty, too large or no file."""
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ModelError(f"{size} bytes are too many for a microcontroller's network", where=path.name)
-        data = path.read_bytes()
+        if not path.is_file() and path.exists() and not path.is_dir():
+            raise ModelError("a device or a pipe is no model file", where=path.name)
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ModelError(f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network", where=path.name)
     except OSError as error:
         raise OutputError(f"cannot read the model: {error.strerror}", where=str(path)) from error
     if not data:

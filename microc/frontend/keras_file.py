@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError
+from microc.frontend.budget import MAX_STORED, read_json
+from microc.frontend.keras_weights import Group, opened
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
-_MOST_BYTES = 512 << 20
 
 
 def is_keras(data: bytes) -> bool:
@@ -31,43 +29,40 @@ def is_keras(data: bytes) -> bool:
 class Weights:
     """One group of the weights' file: a layer's own arrays, and the groups of what is inside the layer."""
 
-    def __init__(self, group: Any, where: str) -> None:
+    def __init__(self, group: Group | None, where: str) -> None:
         self._group, self.where = group, where
 
     def arrays(self) -> tuple[Array, ...]:
         """The layer's variables in order."""
-        if self._group is None or "vars" not in self._group:
+        held = self._group.group("vars") if self._group is not None else None
+        if held is None:
             return ()
-        held = self._group["vars"]
-        try:
-            return tuple(np.asarray(held[str(k)][()]) for k in range(len(held)))
-        except (KeyError, OSError, TypeError) as error:
-            raise ModelError(f"the layer's weights cannot be read: {error}", where=self.where) from error
+        return tuple(held.array(str(k), self.where) for k in range(len(held.names())))
 
     @property
     def path(self) -> str:
         """The group's place in the file, which no two layers have in common."""
-        return self.where if self._group is None else str(self._group.name)
+        return self.where if self._group is None else self._group.path
 
     def inside(self, name: str) -> Weights:
         """A part that has a name in the layer (``cell``, ``forward_layer``)."""
-        present = self._group is not None and name in self._group
-        return Weights(self._group[name] if present else None, self.where)
+        return Weights(self._group.group(name) if self._group is not None else None, self.where)
 
     def layers(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Weights]:
         """The weights of a model's layers by the layers' names.
 
         Groups carry the names; where they do not (early versions), they are called after the classes, numbered.
         """
-        held = self._group["layers"] if self._group is not None and "layers" in self._group else {}
-        named = {str(group["vars"].attrs.get("name", "")): group for group in held.values() if "vars" in group}
+        parts = self._group.group("layers") if self._group is not None else None
+        held = {name: parts.group(name) for name in parts.names()} if parts is not None else {}
+        named = {group.layer(): group for group in held.values() if group is not None}
         counted: Counter[str] = Counter()
         found = {}
         for layer in layers:
             stem, name = snake_case(layer["class_name"]), layer["config"]["name"]
             numbered = f"{stem}_{counted[stem]}" if counted[stem] else stem
             counted[stem] += 1
-            found[name] = Weights(named.get(name, held.get(numbered)), name)
+            found[name] = Weights(named.get(name) or held.get(numbered), name)
         return found
 
 
@@ -88,9 +83,9 @@ def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
         ) from error
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
+            if sum(entry.file_size for entry in archive.infolist()) > MAX_STORED:
                 raise ModelError("the archive unfolds to too many bytes", where=file_name)
-            config, stored = json.loads(archive.read(_CONFIG)), archive.read(_WEIGHTS)
-        return config, Weights(h5py.File(io.BytesIO(stored), "r"), file_name)
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+            config, stored = read_json(archive.read(_CONFIG), f"{file_name} {_CONFIG}"), archive.read(_WEIGHTS)
+        return config, Weights(opened(h5py.File(io.BytesIO(stored), "r"), file_name), file_name)
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error

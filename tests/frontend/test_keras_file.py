@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,105 @@ def test_paths_are_spelled_as_keras_does() -> None:
         "ELU": "elu",
     }
     assert {name: snake_case(name) for name in names} == names
+
+
+def edited(change: Callable[[Any], object]) -> bytes:
+    """A good archive whose weights' file has been changed."""
+    data = archive([dense("first")], {"dense": (KERNEL, BIAS)}, named=False)
+    with zipfile.ZipFile(io.BytesIO(data)) as held:
+        members = {name: held.read(name) for name in held.namelist()}
+    stored = io.BytesIO(members["model.weights.h5"])
+    with h5py.File(stored, "r+") as file:
+        change(file)
+    members["model.weights.h5"] = stored.getvalue()
+    return packed(members)
+
+
+def packed(members: Mapping[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return data.getvalue()
+
+
+def replaced(place: str, new: Callable[[Any, str], object]) -> Callable[[Any], object]:
+    def change(file: Any) -> None:
+        del file[place]
+        new(file, place)
+
+    return change
+
+
+KERNEL_AT = "layers/dense/vars/0"
+
+
+def virtual(file: Any, place: str) -> None:
+    layout = h5py.VirtualLayout((3, 4), "f4")
+    layout[:] = h5py.VirtualSource("secret.h5", "x", (3, 4))
+    file.create_virtual_dataset(place, layout)
+
+
+ELSEWHERE: dict[str, Callable[[Any], object]] = {
+    "an external link": replaced(KERNEL_AT, lambda f, at: f.__setitem__(at, h5py.ExternalLink("secret.h5", "/x"))),
+    "a soft link": replaced(KERNEL_AT, lambda f, at: f.__setitem__(at, h5py.SoftLink("/layers/dense/vars/1"))),
+    "a soft link to nowhere": replaced(KERNEL_AT, lambda f, at: f.__setitem__(at, h5py.SoftLink("/nowhere"))),
+    "a group that is linked": replaced("layers", lambda f, at: f.__setitem__(at, h5py.ExternalLink("secret.h5", "/"))),
+    "a layer that is linked": replaced(
+        "layers/dense", lambda f, at: f.__setitem__(at, h5py.ExternalLink("secret.h5", "/layers/dense"))
+    ),
+    "external storage": replaced(
+        KERNEL_AT, lambda f, at: f.create_dataset(at, (3, 4), "f4", external=[("secret.bin", 0, 48)])
+    ),
+    "a virtual data set": replaced(KERNEL_AT, virtual),
+    "an array that is declared, not stored": replaced(
+        KERNEL_AT, lambda f, at: f.create_dataset(at, (1 << 20, 1 << 20), "f4", chunks=(64, 64))
+    ),
+    "an array without elements": replaced(KERNEL_AT, lambda f, at: f.__setitem__(at, h5py.Empty("f4"))),
+    "strings": replaced(KERNEL_AT, lambda f, at: f.__setitem__(at, "text")),
+    "references": replaced(KERNEL_AT, lambda f, at: f.create_dataset(at, (1,), h5py.ref_dtype)),
+    "records": replaced(KERNEL_AT, lambda f, at: f.create_dataset(at, (3,), [("a", "f4"), ("b", "f4")])),
+    "a group for an array": replaced(KERNEL_AT, lambda f, at: f.create_group(at)),
+    "an array for a group": replaced("layers/dense/vars", lambda f, at: f.__setitem__(at, KERNEL)),
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_weights_that_lie_elsewhere_or_are_no_numbers(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that links speak of is there, and would fit: it is not read."""
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("secret.h5", "w") as secret:
+        secret["x"] = KERNEL
+        secret["layers/dense/vars/0"], secret["layers/dense/vars/1"] = KERNEL, BIAS
+    Path("secret.bin").write_bytes(KERNEL.tobytes())
+    with pytest.raises(ModelError):
+        reader.read(edited(ELSEWHERE[how]), "by_hand.keras", {})
+
+
+def test_one_array_under_many_names_is_read_within_the_budget() -> None:
+    def change(file: Any) -> None:
+        file.create_dataset("large", (60 << 20,), "u1", chunks=(1 << 20,))
+        del file["layers/dense/vars/0"]
+        for k in (0, *range(2, 9)):
+            file[f"layers/dense/vars/{k}"] = file["large"]
+
+    with pytest.raises(ModelError, match="take more than"):
+        reader.read(edited(change), "by_hand.keras", {})
+
+
+@pytest.mark.parametrize(
+    "config", [b"[" * 50_000, b'{"class_name": ' * 3000 + b"1" + b"}" * 3000, b"{", b"[]", b"\xff"]
+)
+def test_configurations_that_are_none(config: bytes) -> None:
+    members = {"metadata.json": b"{}", "config.json": config, "model.weights.h5": b""}
+    with pytest.raises(ModelError):
+        reader.read(packed(members), "by_hand.keras", {})
+
+
+def test_an_archive_that_unfolds_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microc.frontend.keras_file.MAX_STORED", 1 << 20)
+    members = {"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": bytes(1 << 21)}
+    with pytest.raises(ModelError, match="too many bytes"):
+        reader.read(packed(members), "by_hand.keras", {})
