@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
-from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
+from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend import (
     torch_math,
     torch_moves,
@@ -23,7 +23,9 @@ from microc.frontend import (
     torch_pool,
     torch_recurrent,
 )
+from microc.frontend.budget import MAX_STORED
 from microc.frontend.torch_application import Application, Spelling
+from microc.frontend.torch_archive import harmless, is_archive
 from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
 
@@ -55,6 +57,22 @@ WHOLE = (
 
 _MOST_CONSTANT = 1 << 24
 """Elements of a tensor that is computed when compiling."""
+_CREATED = (
+    "lift_fresh_copy",
+    "lift_fresh",
+    "detach",
+    "detach_",
+    "eye",
+    "linspace",
+    "zeros",
+    "ones",
+    "tril",
+    "triu",
+    "stack",
+)
+"""Operators that are computed though they are none of PyTorch's core."""
+_UNSET = ("empty", "empty_strided", "resize_")
+"""Operators of the core whose results nobody knows."""
 
 
 def is_torch(data: bytes) -> bool:
@@ -64,23 +82,25 @@ def is_torch(data: bytes) -> bool:
             names = archive.namelist()
     except zipfile.BadZipFile:
         return False
-    return any(name.endswith(("/models/model.json", "serialized_exported_program.json")) for name in names)
+    return is_archive(names)
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of a ``.pt2`` file; raises what :func:`read_program` raises, ToolError without PyTorch."""
-    torch = _torch(file_name)
+    """The network of a ``.pt2`` file; raises what :func:`read_program` and :func:`harmless` raise, ToolError without PyTorch."""
     if input_shapes:
         raise UsageError(
             "an exported program has one shape",
             where=file_name,
             hint="export it with example inputs of the shape wanted",
         )
+    checked = harmless(data, file_name)
+    torch = _torch(file_name)
     try:
-        program = torch.export.load(io.BytesIO(data))
-    except Exception as error:
+        return read_program(torch.export.load(io.BytesIO(checked)), file_name)
+    except MicrocError:
+        raise
+    except Exception as error:  # whatever PyTorch meets in a program that contradicts itself
         raise ModelError(f"PyTorch cannot load the program: {error}", where=file_name) from error
-    return read_program(program, file_name)
 
 
 def read_program(program: Any, file_name: str = "torch") -> Graph:
@@ -89,14 +109,18 @@ def read_program(program: Any, file_name: str = "torch") -> Graph:
     Inputs and outputs keep the program's order; their names are PyTorch's. Raises UnsupportedError, which lists all operators
     that microc does not do, and ModelError for a program that changes its buffers or whose shapes are not known.
     """
+    return _Translation(_torch(file_name), decomposed(program, file_name), file_name).graph()
+
+
+def decomposed(program: Any, file_name: str = "torch") -> Any:
+    """The program in core ATen, but for layers that we have whole: its nodes are what values of the network are called after."""
     torch = _torch(file_name)
     table = torch.export.default_decompositions()
     for name in WHOLE:
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
-    program = program.run_decompositions(table)
-    return _Translation(torch, program, file_name).graph()
+    return program.run_decompositions(table)
 
 
 def _torch(file_name: str) -> Any:
@@ -120,6 +144,7 @@ class _Translation:
         self.write = GraphWriter(file)
         self.known: dict[Any, Any] = {}
         self.lost: set[Any] = set()
+        self.bytes = 0
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
@@ -206,7 +231,7 @@ class _Translation:
         name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
         application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
         if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
-            return self.computed(node, *arguments)
+            return self.computed(node, name, *arguments)
         if name.startswith("_assert"):  # about shapes and dtypes, which are known
             return None
         spelling = SPELLINGS.get(name)
@@ -214,11 +239,17 @@ class _Translation:
             self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
         return spelling(application)
 
-    def computed(self, node: Any, args: Any, kwargs: Any) -> Any:
-        """A node whose operands are all known, by PyTorch."""
-        made = node.meta.get("val")
-        if hasattr(made, "numel") and made.numel() > _MOST_CONSTANT:
-            self.refuse(f"a constant of {made.numel()} elements", "make it a buffer of the module")
+    def computed(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """A node whose operands are all known, by PyTorch: with its core operators, whose results are always the same."""
+        made, tags = node.meta.get("val"), getattr(node.target, "tags", ())
+        known = self.torch.Tag.core in tags or name in SPELLINGS or name in _CREATED
+        if not known or name in _UNSET or self.torch.Tag.nondeterministic_seeded in tags:
+            self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
+        for tensor in made if isinstance(made, (list, tuple)) else (made,):
+            if hasattr(tensor, "numel"):
+                self.bytes += tensor.numel() * tensor.element_size()
+                if tensor.numel() > _MOST_CONSTANT or self.bytes > MAX_STORED:
+                    self.refuse(f"a constant of {tensor.numel()} elements", "make it a buffer of the module")
         with self.torch.no_grad():
             return node.target(*args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import shutil
 import sys
@@ -15,6 +16,7 @@ import pytest
 import microc
 from microc.errors import ModelError, ToolError, UsageError
 from microc.frontend import detect, sklearn
+from tests.frontend import torch_file
 from tests.frontend.mutate import survey
 
 TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")
@@ -122,20 +124,22 @@ def test_what_is_no_model() -> None:
         microc.compile({})
 
 
-ARCHIVES = (
-    ("h5py", ("config.json", "metadata.json"), "keras"),
-    ("torch", ("model/models/model.json",), "torch"),
-)
-
-
-@pytest.mark.parametrize(("package", "names", "extra"), ARCHIVES)
-def test_a_package_that_is_absent(
-    package: str, names: tuple[str, ...], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
+def keras_archive() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name in ("config.json", "metadata.json"):
             archive.writestr(name, "{}")
+    return data.getvalue()
+
+
+ARCHIVES = {"h5py": (keras_archive, "keras"), "torch": (torch_file.archive, "torch")}
+
+
+@pytest.mark.parametrize("package", ARCHIVES)
+def test_a_package_that_is_absent(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, extra = ARCHIVES[package]
+    path = tmp_path / "model.zip"
+    path.write_bytes(made())
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ToolError) as caught:
         detect.load(path)
