@@ -185,9 +185,13 @@ def test_verbose_tells_on_stderr(microc: Command, tmp_path: Path) -> None:
 
 def test_check(microc: Command, tmp_path: Path) -> None:
     said = microc("check", MODEL, "--board", "microbit")
-    assert said.code == 0 and "4 conv2d" in said.out
+    assert said.code == 0 and "4 conv2d" in said.out and "may fit" in said.out
     data = microc("check", MODEL, "--json").data
-    assert data["operators"]["conv2d"] == 4 and data["fits"] is None
+    assert data["operators"]["conv2d"] == 4 and data["fits"] is data["verdict"] is None
+    data = microc("check", MODEL, "--board", "microbit", "--exact", "--json").data
+    assert data["fits"] is True and data["verdict"] == "yes" and data["arena"] >= data["arena_lower_bound"] > 0
+    assert microc("check", MODEL, "--board", "microbit", "--json").data["verdict"] == "maybe"
+    assert microc("check", MODEL, "--ram", "10").code == 4 == microc("check", MODEL, "--flash", "1K").code
     small = digits.small_board(tmp_path, 4096, 1 << 17)
     said = microc("check", MODEL, "--board", small)
     assert said.code == 4 and "does not fit: weights take" in said.out

@@ -51,6 +51,7 @@ class Arguments(argparse.Namespace):
     plugin_file: Path
     markdown: bool
     listing: bool
+    exact: bool
     format: str
     target: str
     tensors: bool
@@ -160,11 +161,19 @@ def _model_commands(add: Adder) -> None:
     )
     command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
     compile_options(command)
-    command = add("check", "look at a model without compiling it", "model.tflite", "model.onnx --board microbit")
+    command = add(
+        "check",
+        "look at a model without compiling it: can it fit --board, --flash, --ram? (exit code 4 if it surely cannot)",
+        "model.tflite",
+        "model.onnx --board microbit",
+        "model.onnx --board microbit --io caller --exact",
+    )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
-    command.add_argument("--board", default="", help="say whether it can fit this board (exit code 4 if not)")
+    command.add_argument(
+        "--exact", action="store_true", help="compile it for the board where nothing proves that it cannot fit"
+    )
     command.add_argument("--tensors", action="store_true", help="list all tensors, by the names that --inputs takes")
-    reading_options(command)
+    compile_options(command)
     command = add(
         "import",
         "save a model's graph and parameters in one file, which every command reads as a model",

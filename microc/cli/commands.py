@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
 from microc.cli.exporting import export
 from microc.cli.profile import profile
-from microc.cli.session import compile_model, line, reading, run
+from microc.cli.session import chosen_options, compile_model, line, reading, run
 from microc.cli.size import size
 from microc.cli.verify import verify
 from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.driver.check import Check
 
 _SHOWN_SYMBOLS = 12
 
@@ -126,7 +129,7 @@ def check(arguments: Arguments) -> show.Answer:
     from microc.driver.options import make_options
 
     board = load_board(arguments.board) if arguments.board else None
-    found = check_model(arguments.model, make_options(**reading(arguments)), board)
+    found = check_model(arguments.model, make_options(**chosen_options(arguments)), board, exact=arguments.exact)
     data = found.to_data()
     rows = [
         ("model", found.source),
@@ -134,19 +137,26 @@ def check(arguments: Arguments) -> show.Answer:
         ("operators", _operators(data)),
         ("kernels", found.kernels),
         ("multiply-accumulates", show.count(found.macs)),
-        ("weights", f"{show.count(found.weight_bytes)} bytes"),
-        ("arena", f"{show.count(found.arena)} bytes at least"),
+        ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
+        ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
     ]
-    if board is not None:
-        rows.append(
-            (board.name, "nothing speaks against it" if found.fits else "does not fit: " + "; ".join(found.reasons))
-        )
+    if found.verdict:
+        rows.append((found.board or "budget", _verdict(found)))
     text = show.facts(rows)
     if arguments.tensors:
         data["tensors"] = list(found.tensors)
         cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in found.tensors]
         text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
-    return show.Answer(data, text, 0 if found.fits else 4)
+    return show.Answer(data, text, 4 if found.verdict == "no" else 0)
+
+
+def _verdict(found: Check) -> str:
+    """Whether a network fits, and how sure that is."""
+    if found.verdict == "no":
+        return "does not fit: " + "; ".join(found.reasons)
+    if found.need is None:
+        return "may fit: nothing proves that it does not" + (" (--exact compiles it to know)" if found.board else "")
+    return f"fits: {show.count(found.need.flash)} bytes of flash, estimated, and {show.count(found.need.ram)} of RAM"
 
 
 def import_(arguments: Arguments) -> show.Answer:

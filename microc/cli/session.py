@@ -68,30 +68,34 @@ def line(arguments: Arguments) -> dict[str, Any]:
 def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
     """Compile under the options of the command line, for their board unless one is given."""
     from microc.driver import api
+
+    found = board or arguments.board or "host"
+    return api.compile(model, board=found, progress=progress(arguments), **chosen_options(arguments))
+
+
+def chosen_options(arguments: Arguments) -> dict[str, Any]:
+    """The options of the command line that say how a model is compiled."""
     from microc.driver.options import Bound
 
-    return api.compile(
-        model,
-        board=board or arguments.board or "host",
-        progress=progress(arguments),
+    return {
         **reading(arguments),
-        bounds={name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
-        name=arguments.name,
-        opt_level=arguments.opt_level,
-        disabled=frozenset(arguments.disable_pass),
-        io_in_arena=arguments.io == "arena",
-        requantize=arguments.requantize,
-        hybrid=arguments.hybrid,
-        stream=dict(arguments.stream),
-        hop=arguments.hop,
-        stream_allow=[word for words in arguments.stream_allow for word in words],
-        rounding=arguments.rounding,
-        optimize=arguments.optimize,
-        flash=arguments.flash,
-        ram=arguments.ram,
-        protocol=arguments.protocol,
-        dump=arguments.dump,
-    )
+        "bounds": {name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
+        "name": arguments.name,
+        "opt_level": arguments.opt_level,
+        "disabled": frozenset(arguments.disable_pass),
+        "io_in_arena": arguments.io == "arena",
+        "requantize": arguments.requantize,
+        "hybrid": arguments.hybrid,
+        "stream": dict(arguments.stream),
+        "hop": arguments.hop,
+        "stream_allow": [word for words in arguments.stream_allow for word in words],
+        "rounding": arguments.rounding,
+        "optimize": arguments.optimize,
+        "flash": arguments.flash,
+        "ram": arguments.ram,
+        "protocol": arguments.protocol,
+        "dump": arguments.dump,
+    }
 
 
 def reading(arguments: Arguments) -> dict[str, Any]:

@@ -29,10 +29,17 @@ STEPS = (1, 8, 64)
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any."""
+    """Bytes that a board leaves to the network: flash for constants and code, RAM for the arena and outside inputs; 0: any.
+
+    ``board``: its name, if a network that takes more is refused; ``flash_limit``: what constants take at most, even where the
+    code turns out smaller than estimated. ``capacity``: flash and RAM of the whole board.
+    """
 
     flash: int = 0
     ram: int = 0
+    board: str = ""
+    flash_limit: int = 0
+    capacity: tuple[int, int] = (0, 0)
 
 
 def count_macs(graph: Graph) -> int:

@@ -6,25 +6,34 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from microc.driver.budget import count_macs
-from microc.driver.fit import capacity
+from microc.driver.budget import Room, count_macs
+from microc.driver.fit import Footprint, check_modules, room_of
 from microc.driver.kernel import groups_of
-from microc.driver.model import read_model
+from microc.driver.least import Least, least_of, shortages
+from microc.driver.model import source_name
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
+from microc.driver.pipeline import compile_model, read_at_largest
+from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.plugin import active
 from microc.target import Board
 
+VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": None, "yes": True})
+"""Whether a network fits: proven that it does not, neither proven, compiled and fitting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is known of a model before compilation; bytes. ``arena`` is a lower bound: the largest set of live values.
+    """What is known of a model before compilation; bytes.
 
-    ``tensors``: all that are computed or given, as the model file has them, in order.
+    ``least``: what no compilation goes below; ``live``: the largest set of values that are alive together, which is about what
+    the arena takes where values do not overlap and no layer works row by row. ``tensors``: all that are computed or given, as
+    the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
+    ``need``: what the firmware takes, if the network was compiled to know.
     """
 
     model: str
@@ -35,14 +44,18 @@ class Check:
     kernels: int
     macs: int
     weight_bytes: int
-    arena: int
+    live: int
+    least: Least
     board: str
+    verdict: str
     reasons: tuple[str, ...]
     tensors: tuple[dict[str, Any], ...]
+    need: Footprint | None = None
 
     @property
-    def fits(self) -> bool:
-        return not self.reasons
+    def fits(self) -> bool | None:
+        """True and False are certain."""
+        return VERDICTS.get(self.verdict)
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -55,32 +68,51 @@ class Check:
             "kernels": self.kernels,
             "macs": self.macs,
             "weight_bytes": self.weight_bytes,
-            "arena_lower_bound": self.arena,
+            "weights_lower_bound": self.least.weights,
+            "arena_lower_bound": self.least.arena,
+            "arena_live": self.live,
             "board": self.board or None,
-            "fits": self.fits if self.board else None,
+            "verdict": self.verdict or None,
+            "fits": self.fits,
             "reasons": list(self.reasons),
+            "flash": self.need.flash if self.need else None,
+            "ram": self.need.ram if self.need else None,
+            "arena": self.need.arena if self.need else None,
         }
 
 
-def check_model(path: Path, options: Options, board: Board | None = None) -> Check:
-    """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once."""
+def check_model(path: Path | Graph, options: Options, board: Board | None = None, *, exact: bool = False) -> Check:
+    """Read a model and run the graph passes, nothing more. UnsupportedError lists all that microc cannot do, at once.
+
+    ``exact``: compile it for the board, too, if nothing proves that it does not fit.
+    """
     with active(options.plugins):
-        return _checked(read_model(path, options), path, options, board)
+        return _checked(path, options, board, exact=exact)
 
 
-def _checked(graph: Graph, path: Path, options: Options, board: Board | None) -> Check:
-    fused = optimise(graph, options)
-    weights = sum(array.nbytes for array in fused.consts.values())
-    arena = arena_bound(fused)
+def _checked(source: Path | Graph, options: Options, board: Board | None, *, exact: bool) -> Check:
+    read, fused = read_at_largest(source, options)
+    room = room_of(board) if board else Room()
+    least = least_of(fused, options)
+    reasons, need = shortages(least, options, room), None
+    if exact and board and not reasons:
+        try:
+            need = check_modules((compile_model(source, board.target, options, None, room),), board)
+        except FitError as error:
+            reasons = (error.what,)
+    bounded = board or options.flash or options.ram
     return Check(
-        **describe(graph, path.name),
+        **describe(read, source_name(source)),
         kernels=sum(not registry.get(nodes[0].op).view for nodes in groups_of(fused)),
-        macs=count_macs(graph),
-        weight_bytes=weights,
-        arena=arena,
+        macs=count_macs(read),
+        weight_bytes=sum(array.nbytes for array in fused.consts.values()),
+        live=live_bytes(fused),
+        least=least,
         board=board.name if board else "",
-        reasons=_reasons(board, weights, arena) if board else (),
-        tensors=tuple(_tensors(graph)),
+        verdict="no" if reasons else "yes" if need else "maybe" if bounded else "",
+        reasons=reasons,
+        tensors=tuple(_tensors(read)),
+        need=need,
     )
 
 
@@ -93,17 +125,6 @@ def describe(graph: Graph, source: str) -> dict[str, Any]:
         "outputs": [_tensor(graph, name) for name in graph.outputs],
         "operators": dict(sorted(Counter(node.op for node in graph.nodes).items())),
     }
-
-
-def _reasons(board: Board, weights: int, arena: int) -> tuple[str, ...]:
-    """Why a network cannot fit, whatever the compiler does; none proves nothing."""
-    stack = board.raw.get("link", {}).get("stack_bytes", 0)
-    needs = (("flash", "weights take", weights), ("ram", f"arena and stack ({stack}) take at least", arena + stack))
-    return tuple(
-        f"{text} {need} bytes, the board has {capacity(board, kind)} of {'RAM' if kind == 'ram' else kind}"
-        for kind, text, need in needs
-        if capacity(board, kind) and need > capacity(board, kind)
-    )
 
 
 def _tensor(graph: Graph, name: str) -> dict[str, Any]:
@@ -126,8 +147,8 @@ def _tensors(graph: Graph) -> Iterator[dict[str, Any]]:
         yield from ({**_tensor(graph, name), "operator": node.op} for name in node.outputs if name)
 
 
-def arena_bound(graph: Graph) -> int:
-    """The largest sum of bytes alive between two kernels of a fused graph: no arena is smaller.
+def live_bytes(graph: Graph) -> int:
+    """The largest sum of bytes alive between two kernels of a fused graph, in the order of its nodes.
 
     While a kernel runs its results may take the place of operands that nobody needs any more.
     """

@@ -78,7 +78,14 @@ def room_of(board: Board) -> Room:
     """What a firmware leaves to the network."""
     fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
     ram = capacity(board, "ram")
-    return Room(max(capacity(board, "flash") - RUNTIME_FLASH, 0), max(ram - fixed, 1) if ram else 0)
+    flash = capacity(board, "flash")
+    return Room(
+        flash=max(flash - RUNTIME_FLASH, 0),
+        ram=max(ram - fixed, 1) if ram else 0,
+        board=board.name,
+        flash_limit=max(flash - int(CERTAIN * RUNTIME_FLASH), 1) if flash else 0,
+        capacity=(flash, ram),
+    )
 
 
 def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:

@@ -13,6 +13,7 @@ from microc.driver.estimates import estimated
 from microc.driver.family import Family, read_family
 from microc.driver.general import GeneralMaker
 from microc.driver.kernel import groups_of
+from microc.driver.least import refuse_hopeless
 from microc.driver.lower import Progress, build_module
 from microc.driver.merge import merge_kernels
 from microc.driver.model import read_model, source_name
@@ -56,6 +57,22 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
     return run_passes(graph, LOWERING, context, PASSES), streaming
 
 
+def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
+    """The graph as it is read, and fused; where sizes vary, at the largest ones."""
+    if options.bounds:
+        sizes, read = open_sizes(source, options)
+        graph = read({size.label: size.maximum for size in sizes})
+        return graph, optimise(graph, _of_all_sizes(options))
+    graph = read_model(source, options)
+    return graph, optimise(graph, options)
+
+
+def _of_all_sizes(options: Options) -> Options:
+    """Without the passes that use what some sizes have by accident."""
+    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels"}
+    return replace(options, dump=None, disabled=options.disabled | accidents)
+
+
 def compile_model(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Module:
@@ -88,6 +105,7 @@ def _compiled(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Module:
     graph, streaming = optimised(read, options)
+    refuse_hopeless(graph, source, options, room)
     module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
 
     def planned(made: Module) -> Module:
@@ -127,9 +145,8 @@ def _with_sizes(
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
         raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
     sizes, read = open_sizes(source, options)
-    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels"}  # of some sizes
-    own = replace(options, dump=None, disabled=options.disabled | accidents)
-    family = read_family(sizes, lambda at: optimise(read(at), own))
+    family = read_family(sizes, lambda at: optimise(read(at), _of_all_sizes(options)))
+    refuse_hopeless(family.largest, source_name(source), options, room)
     flash = room.flash if room else 0
     module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     module = plan_module(module, io_in_arena=options.io_in_arena)

@@ -40,8 +40,8 @@ def test_a_budget_that_fits_changes_nothing() -> None:
 
 def test_an_impossible_budget_is_refused_with_the_numbers() -> None:
     weights = compiled(optimize="size").const_bytes
-    with pytest.raises(FitError, match=rf"budget of 1000 bytes cannot hold {weights} bytes of weights") as caught:
-        compiled(flash=1000)
+    with pytest.raises(FitError, match=rf"budget of 8000 bytes cannot hold {weights} bytes of weights") as caught:
+        compiled(flash=8000)
     assert "--flash" in caught.value.hint
 
 

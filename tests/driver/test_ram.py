@@ -104,9 +104,9 @@ def test_a_limit_that_is_met_changes_nothing() -> None:
 
 def test_a_limit_out_of_reach_says_what_is_possible() -> None:
     with pytest.raises(
-        FitError, match="an arena of 64 bytes cannot hold the network; the smallest found takes"
+        FitError, match="an arena of 100 bytes cannot hold the network; the smallest found takes"
     ) as caught:
-        compiled(ram=64)
+        compiled(ram=100)
     assert "digits_int8.tflite #" in str(caught.value.hint) and "--io caller" in str(caught.value.hint)
     assert caught.value.exit_code == 4
 

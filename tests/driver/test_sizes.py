@@ -316,7 +316,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert refusal.value.hint == "symbolic dimensions: batch"
     with pytest.raises(UsageError, match="no sizes"):
         microc.compile(path, bounds={"batch": Bound(4, minimum=5)})
-    with pytest.raises(FitError, match="64 are allowed"):
+    with pytest.raises(FitError, match="an arena of 64 bytes cannot hold tensors, which take at least 2048"):
         microc.compile(path, bounds={"batch": 64}, ram=64)
     with pytest.raises(UsageError, match="one shape"):
         microc.load(path, bounds={"batch": 4})
