@@ -1,4 +1,5 @@
-"""Lines with faults, and slow ones, to test what sits on them: emulated lines lose no byte and take no time, real ones do."""
+"""Lines with faults, echoes, and slow ones, to test what sits on them: emulated lines lose no byte, are silent and take no time;
+real ones are not so."""
 
 from __future__ import annotations
 
@@ -113,3 +114,36 @@ class PacedTransport:
 
     def _take_time(self, data: bytes) -> None:
         time.sleep(_BITS * len(data) / self._baud)
+
+
+class EchoTransport:
+    """A line that echoes: ``host`` hears what it sends itself (half duplex), ``board`` hears its own answers (a loop-back plug, a
+    terminal that repeats). ``echoed`` counts the bytes given back to the board."""
+
+    def __init__(self, inner: Transport, *, host: bool = False, board: bool = False) -> None:
+        self.description = inner.description + " (with an echo)"
+        self.echoed = 0
+        self._inner = inner
+        self._host = host
+        self._board = board
+        self._heard = b""
+
+    def read(self, timeout: float) -> bytes:
+        data, self._heard = self._heard, b""
+        if not data:
+            data = self._inner.read(timeout)
+            if self._board and data:
+                self._inner.write(data)
+                self.echoed += len(data)
+        return data
+
+    def write(self, data: bytes) -> None:
+        self._inner.write(data)
+        if self._host:
+            self._heard += data
+
+    def reopen(self) -> bool:
+        return self._inner.reopen()
+
+    def close(self) -> None:
+        self._inner.close()

@@ -303,7 +303,7 @@ static void obey(struct session *session)
     } else if (strcmp(word, "timestamp") == 0) {
         say_timestamp(session);
     } else if (strcmp(word, "help") == 0) {
-        say("name, profile, timestamp, help, db load N, db HH.., db print, infer N [W], results\r\n");
+        say("m-help-[name, profile, timestamp, help, db load N, db HH.., db print, infer N [W], results]\r\n");
     } else if (strcmp(word, "db") == 0) {
         buffer(session, rest);
     } else if (strcmp(word, "infer") == 0) {
@@ -316,14 +316,26 @@ static void obey(struct session *session)
     say("m-ready\r\n");
 }
 
-/* Line ends between commands mean nothing; what is longer than a command can be is cut. */
+/* Every line that is sent begins so, and no command does. */
+static int is_answer(const struct session *session)
+{
+    return session->length >= 2u && (session->command[0] == 'm' || session->command[0] == 'e') && session->command[1] == '-';
+}
+
+/* What a line end cuts off is no command: so a line that echoes, and gives the answers back, has none answered. What is longer
+ * than a command can be is cut. */
 static void take(struct session *session, char letter)
 {
-    if (letter == '%') {
+    if (letter == '\n') {
+        session->length = 0;
+    } else if (letter == '%') {
+        int echoed = is_answer(session);
         session->command[session->length] = '\0';
         session->length = 0;
-        obey(session);
-    } else if (letter != '\r' && letter != '\n' && session->length < COMMAND_SIZE) {
+        if (!echoed) {
+            obey(session);
+        }
+    } else if (letter != '\r' && session->length < COMMAND_SIZE) {
         session->command[session->length++] = letter;
     }
 }

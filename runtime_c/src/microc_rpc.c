@@ -286,11 +286,14 @@ static int is_repetition(const struct microc_rpc *rpc)
            microc_get16(rpc->request + AT_SESSION) == rpc->session && rpc->request[AT_SEQUENCE] == rpc->sequence;
 }
 
-/* Answer the sealed request of `size` bytes. */
+/* Answer the sealed frame of `size` bytes, if it is a request of whatever version. */
 static int answer(struct microc_rpc *rpc, uint16_t size)
 {
     uint16_t length = (uint16_t)(size - MICROC_FRAME_OVERHEAD);
     int outcome;
+    if ((rpc->request[AT_OPERATION] & MICROC_REPLY) != 0) {
+        return 0; /* a reply, perhaps our own by an echo: to answer it would never end */
+    }
     rpc->frames++;
     if (is_repetition(rpc)) {
         rpc->repeats++;

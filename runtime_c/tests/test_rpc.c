@@ -261,6 +261,72 @@ static void test_statistics(void)
     CHECK(microc_get32(answer + 8) == 0 && microc_get32(answer + 12) == 0 && microc_get32(answer + 16) == 1);
 }
 
+/* The line gives back all that the board sends, in pieces of 7 bytes. Returns how often it had to. */
+static int echo(void)
+{
+    static uint8_t line[1u << 14];
+    int rounds = 0;
+    while (memory_sent_size != 0) {
+        size_t size = memory_sent_size, i;
+        memcpy(line, memory_sent, size);
+        memory_sent_size = 0;
+        for (i = 0; i < size; i += 7u) {
+            CHECK(microc_rpc_receive(&rpc, line + i, size - i < 7u ? size - i : 7u) == 0);
+        }
+        rounds++;
+        CHECK(rounds < 3);
+    }
+    return rounds;
+}
+
+/* A board that hears itself answers once: replies, refusals and repetitions are no requests, of any version or session. */
+static void test_loop_back(void)
+{
+    static const uint8_t bytes[MICROC_RPC_MAX_PAYLOAD] = {0};
+    uint8_t frame[64];
+    uint16_t size;
+    unsigned operation, k;
+    begin();
+    CHECK(echo() == 1);
+    for (operation = 0; operation < 128; operation++) {
+        (void)ask(operation, bytes, 8);
+        CHECK(echo() == 1);
+    }
+    size = make_request(frame, 127, NULL, 0);
+    CHECK(deliver(frame, size) == MICROC_BAD_OPERATION && rpc.repeats == 1); /* the kept reply goes out again, once */
+    CHECK(echo() == 1);
+    for (k = 0; k < 3; k++) { /* refusals: another version, session, sequence */
+        static const uint8_t place[3] = {0, 2, 4};
+        size = make_request(frame, MICROC_STATS, NULL, 0);
+        frame[place[k]] = (uint8_t)(frame[place[k]] + 9u);
+        microc_frame_seal(frame, size);
+        (void)deliver(frame, size);
+        CHECK(replies == 1 && echo() == 1);
+    }
+    CHECK(ask(MICROC_STATS, NULL, 0) == MICROC_OK && rpc.bad_frames == 0);
+}
+
+/* Frames that go to the host change nothing, though they are the next request in all else. */
+static void test_replies_are_dropped(void)
+{
+    uint8_t frame[64];
+    unsigned operation, version;
+    begin();
+    for (operation = MICROC_REPLY; operation < 256; operation++) {
+        for (version = 0; version < 3; version++) {
+            uint32_t heard = rpc.frames;
+            uint16_t size = make_request(frame, operation, NULL, 0);
+            frame[0] = (uint8_t)version;
+            frame[4] = (uint8_t)(sequence + (operation & 1u)); /* the last again, and the next */
+            microc_put16(frame + 2, (uint16_t)(session + (operation & 2u)));
+            microc_frame_seal(frame, size);
+            CHECK(deliver(frame, size) == 1 && replies == 0);
+            CHECK(rpc.frames == heard && rpc.refusals == 0 && rpc.repeats == 0);
+        }
+    }
+    CHECK(ask(MICROC_STATS, NULL, 0) == MICROC_OK);
+}
+
 /* Requests whose frames are right and whose contents are anything: each is answered once, nothing else is touched. */
 static void test_storm(void)
 {
@@ -310,6 +376,8 @@ int main(void)
     test_malformed();
     test_order();
     test_statistics();
+    test_loop_back();
+    test_replies_are_dropped();
     test_storm();
     test_noise();
     return 0;

@@ -10,14 +10,17 @@ from microc.device.transport import Transport
 
 BYTES_PER_COMMAND = 31
 PATIENCE = 60.0
+LONGEST = 1 << 20
+"""Bytes of an answer."""
 
 
 class Runner:
     """A dialogue with a device: every command ends with ``%``, every answer with a line ``m-ready``."""
 
-    def __init__(self, line: Transport) -> None:
-        """A device that has just been reset greets; what came before is dropped."""
+    def __init__(self, line: Transport, *, echo: bool = False) -> None:
+        """A device that has just been reset greets; what came before is dropped. ``echo``: the line gives commands back."""
         self._line = line
+        self._echo = echo
         self._received = b""
         self.greeting = self._answer()
         while more := self._received or line.read(0.3):
@@ -27,12 +30,15 @@ class Runner:
     def ask(self, command: str) -> list[str]:
         """The lines of an answer, without its last."""
         self._line.write(command.encode() + b"%")
-        return self._answer()
+        answer = self._answer()
+        if self._echo and answer:
+            answer[0] = answer[0].removeprefix(command + "%")
+        return answer
 
     def _answer(self) -> list[str]:
         deadline = time.monotonic() + PATIENCE
         while b"m-ready\r\n" not in self._received:
-            assert time.monotonic() < deadline, self._received
+            assert time.monotonic() < deadline and len(self._received) < LONGEST, self._received[:1000]
             self._received += self._line.read(1.0)
         answer, self._received = self._received.split(b"m-ready\r\n", 1)
         assert b"\n" not in answer.replace(b"\r\n", b"")
