@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from microc.device.framing import VERSION, Operation
-from microc.device.info import DTYPES, KINDS, DeviceInfo, ModelInfo, Stats, TensorInfo, Timing
+from microc.device.info import DTYPES, KINDS, DeviceInfo, ModelInfo, Stats, TensorInfo, Timing, readable
 from microc.device.link import Link
 from microc.device.transport import Transport
 from microc.errors import DeviceError, UsageError
@@ -16,7 +17,11 @@ Progress = Callable[[str, int, int], None]
 """Told ``(what, done, total)`` as a long operation goes on."""
 
 _NO_KERNEL = 0xFFFF
+_ENTRY = struct.Struct("<IHBB")
 _REQUEST_SECONDS = 1.0  # a request that times several runs is sized to last about so long
+_SLOWEST = 200.0  # bytes of tensors per second: a line of 2400 baud
+_MOST_TENSORS = 0x10000  # of all models together; a board that tells of more would fill the host's memory
+_LARGEST_READ = 1 << 28  # bytes
 
 
 class Client:
@@ -28,7 +33,8 @@ class Client:
     plugged out for example. ``max_payload``: bytes of a frame's payload, if the board takes more. ``model`` picks one of the
     models of the firmware.
 
-    Every method has its effect exactly once, however bad the line is, or raises DeviceError.
+    Every method has its effect exactly once, however bad the line is, or raises DeviceError. It does so in time, whatever the
+    board sends: a run and the whole of ``hello`` in ``run_timeout``, transfers as a line of 2400 baud would.
     """
 
     def __init__(
@@ -80,11 +86,16 @@ class Client:
 
         Raises DeviceError when nothing answers or the firmware speaks another version.
         """
-        max_payload, count, _, tick_hz = struct.unpack("<HBBI", self._link.begin())
-        if max_payload < 32 or tick_hz == 0:
-            raise self._link.nonsense(Operation.HELLO)
-        models = tuple(self._ask_model(index) for index in range(count))
-        self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, models)
+        self._info = None
+        with self._link.within(self._run_timeout):
+            max_payload, count, _, tick_hz = struct.unpack("<HBBI", self._link.begin())
+            if not 32 <= max_payload <= 4096 or tick_hz == 0:
+                raise self._link.nonsense(Operation.HELLO)
+            models: list[ModelInfo] = []
+            for index in range(count):
+                known = sum(len(model.tensors) for model in models)
+                models.append(self._ask_model(index, max_payload, _MOST_TENSORS - known))
+        self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models))
         return self._info
 
     def expect(self, fingerprint: str) -> None:
@@ -104,22 +115,27 @@ class Client:
                 f"tensor {index} takes {tensor.nbytes} bytes ({tensor.dtype}), not {len(data)}", where=self._link.where
             )
         step = self.info.max_payload - 6
-        for offset in range(0, len(data), step):
-            chunk = data[offset : offset + step]
-            self._ask(Operation.WRITE, struct.pack("<HI", index, offset) + chunk, 0)
-            self._tell("write", offset + len(chunk), len(data))
+        with self._transfer(len(data)):
+            for offset in range(0, len(data), step):
+                chunk = data[offset : offset + step]
+                self._ask(Operation.WRITE, struct.pack("<HI", index, offset) + chunk, 0)
+                self._tell("write", offset + len(chunk), len(data))
 
     def read_tensor(self, index: int, nbytes: int | None = None) -> bytes:
         """The first ``nbytes`` bytes of tensor ``index``, or all of them.
 
         An intermediate holds what its ``kernel`` left only until a later kernel reuses the memory.
         """
-        nbytes = self._tensor(index).nbytes if nbytes is None else nbytes
+        has = self._tensor(index).nbytes
+        nbytes = has if nbytes is None else nbytes
+        if not 0 <= nbytes <= min(has, _LARGEST_READ):
+            raise UsageError(f"cannot read {nbytes} bytes of tensor {index}, which has {has}", where=self._link.where)
         data = bytearray()
-        while len(data) < nbytes:
-            size = min(self.info.max_payload, nbytes - len(data))
-            data += self._ask(Operation.READ, struct.pack("<HIH", index, len(data), size), size)
-            self._tell("read", len(data), nbytes)
+        with self._transfer(nbytes):
+            while len(data) < nbytes:
+                size = min(self.info.max_payload, nbytes - len(data))
+                data += self._ask(Operation.READ, struct.pack("<HIH", index, len(data), size), size)
+                self._tell("read", len(data), nbytes)
         return bytes(data)
 
     def run(self, first: int = 0, last: int | None = None, repeat: int = 1) -> Timing:
@@ -136,6 +152,8 @@ class Client:
             count = min(chunk, repeat - done)
             answer = self._ask(Operation.RUN, struct.pack("<HHI", first, last, count), 16, self._run_timeout)
             low, high, ticks = struct.unpack("<IIQ", answer)
+            if not low * count <= ticks <= high * count:
+                raise self._link.nonsense(Operation.RUN)
             least, most, total, done = min(least, low), max(most, high), total + ticks, done + count
             per_request = int(_REQUEST_SECONDS * self.info.tick_hz * done / max(total, 1))
             chunk = max(1, min(per_request, 10 * chunk))  # ticks may stand still: grow with care
@@ -147,12 +165,13 @@ class Client:
         total = self.model.kernel_count
         step = self.info.max_payload // 4
         ticks: list[int] = []
-        while len(ticks) < total:
-            count = min(step, total - len(ticks))
-            payload = struct.pack("<HH", len(ticks), len(ticks) + count - 1)
-            answer = self._ask(Operation.PROFILE, payload, 4 * count, self._run_timeout)
-            ticks += struct.unpack(f"<{count}I", answer)
-            self._tell("profile", len(ticks), total)
+        with self._transfer(4 * total, self._run_timeout):
+            while len(ticks) < total:
+                count = min(step, total - len(ticks))
+                payload = struct.pack("<HH", len(ticks), len(ticks) + count - 1)
+                answer = self._ask(Operation.PROFILE, payload, 4 * count, self._run_timeout)
+                ticks += struct.unpack(f"<{count}I", answer)
+                self._tell("profile", len(ticks), total)
         return tuple(ticks)
 
     def reset_state(self) -> None:
@@ -169,6 +188,10 @@ class Client:
         if self._info is None:
             self.hello()
         return self._link.request(operation, payload, model=self._model_index, size=size, patience=patience)
+
+    def _transfer(self, nbytes: int, seconds: float = 0.0) -> AbstractContextManager[None]:
+        """A time limit for requests that carry ``nbytes`` together, and have the board compute for ``seconds``."""
+        return self._link.within(seconds + self._link.patience + nbytes / _SLOWEST)
 
     def _tell(self, what: str, done: int, total: int) -> None:
         if self._progress is not None:
@@ -187,21 +210,23 @@ class Client:
             raise UsageError(f"no kernels {first} to {last}: {self.model.name!r} has {count}", where=self._link.where)
         return last
 
-    def _ask_model(self, index: int) -> ModelInfo:
+    def _ask_model(self, index: int, max_payload: int, most: int) -> ModelInfo:
         answer = self._link.request(Operation.MODEL, model=index)
-        if len(answer) < 24:
+        if not 24 <= len(answer) <= max_payload:
             raise self._link.nonsense(Operation.MODEL)
         fingerprint, arena, tensor_count, kernel_count = struct.unpack_from("<16sIHH", answer)
-        name = answer[24:].decode(errors="replace")
-        return ModelInfo(name, fingerprint.hex(), arena, kernel_count, self._ask_tensors(index, tensor_count))
+        if tensor_count > most:
+            raise self._link.nonsense(Operation.MODEL)
+        name = readable(answer[24:].decode(errors="replace"))
+        tensors = self._ask_tensors(index, tensor_count, max_payload // _ENTRY.size)
+        return ModelInfo(name, fingerprint.hex(), arena, kernel_count, tensors)
 
-    def _ask_tensors(self, model: int, count: int) -> tuple[TensorInfo, ...]:
+    def _ask_tensors(self, model: int, count: int, step: int) -> tuple[TensorInfo, ...]:
         tensors: list[TensorInfo] = []
         while len(tensors) < count:
-            entries = self._link.request(Operation.TENSORS, struct.pack("<H", len(tensors)), model=model)
-            if not entries or len(entries) % 8 or len(entries) // 8 > count - len(tensors):
-                raise self._link.nonsense(Operation.TENSORS)
-            for nbytes, kernel, dtype, kind in struct.iter_unpack("<IHBB", entries):
+            size = _ENTRY.size * min(step, count - len(tensors))  # as many as fit: fewer would make it last
+            entries = self._link.request(Operation.TENSORS, struct.pack("<H", len(tensors)), model=model, size=size)
+            for nbytes, kernel, dtype, kind in _ENTRY.iter_unpack(entries):
                 if dtype >= len(DTYPES) or kind >= len(KINDS):
                     raise self._link.nonsense(Operation.TENSORS)
                 written = None if kernel == _NO_KERNEL else kernel

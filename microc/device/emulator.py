@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from microc.device.info import readable
 from microc.device.toolchain import require
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
@@ -27,6 +28,7 @@ _START_SECONDS = 20.0
 _REPLY_SECONDS = 20.0
 _END_SECONDS = 10.0
 _SHOWN = 2000
+_LONGEST = 1 << 20  # bytes of an answer on the control socket
 
 _GUARD = """exec 3<&0
 "$@" </dev/null 3<&- & emulator=$!
@@ -197,21 +199,30 @@ class Control:
             self._socket.sendall(json.dumps({"execute": name}).encode() + b"\n")
         except OSError as error:
             raise DeviceError(f"the emulator does not take commands: {error}") from error
-        while True:
+        end = time.monotonic() + _REPLY_SECONDS
+        while time.monotonic() < end:
             reply = self._line()
             if "error" in reply:
-                raise DeviceError(f"the emulator refuses {name}: {reply['error'].get('desc', '')}")
+                refusal = reply["error"]
+                said = refusal.get("desc", "") if isinstance(refusal, dict) else refusal
+                raise DeviceError(f"the emulator refuses {name}: {readable(str(said), 200)}")
             if "return" in reply:
                 return reply["return"]
+        raise DeviceError(f"the emulator does not answer {name} within {_REPLY_SECONDS:.0f} s")
 
     def _line(self) -> dict[str, Any]:
         try:
-            line = self._lines.readline()
+            line = self._lines.readline(_LONGEST)
+            reply = json.loads(line) if line else None
         except OSError as error:
             raise DeviceError(f"the emulator does not answer: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise DeviceError(f"the emulator's answer makes no sense ({type(error).__name__})") from error
         if not line:
             raise DeviceError("the emulator has ended")
-        return cast(dict[str, Any], json.loads(line))
+        if not isinstance(reply, dict):
+            raise DeviceError("the emulator's answer makes no sense")
+        return cast(dict[str, Any], reply)
 
 
 def fill(argument: str, values: Mapping[str, str]) -> str:

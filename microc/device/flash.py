@@ -6,18 +6,22 @@ which the board is reset and runs. That is a true load, and the same steps as wi
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from microc.device.emulator import Emulator, fill
 from microc.device.image import FORMATS, convert
+from microc.device.info import readable
 from microc.device.runners import Runner, runners, select_runner
 from microc.errors import DeviceError, ToolError, UsageError
 from microc.target import Board
 
 _SHOWN_LINES = 20
+_KEPT = 1 << 18  # bytes of what a program says first, and last
 
 
 def flash(
@@ -113,32 +117,36 @@ def _run(command: Sequence[str], chosen: Runner) -> str:
     if program is None:
         raise ToolError(f"{command[0]} is not on PATH", where=line, hint=chosen.install)
     try:
-        done = subprocess.run(
-            [program, *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=chosen.seconds,
-            check=False,
-        )
+        code, said = _said([program, *command[1:]], chosen.seconds)
     except subprocess.TimeoutExpired as error:
         hint = "check the probe and its cable"
         raise DeviceError(f"{command[0]} did not finish in {chosen.seconds:g} s", where=line, hint=hint) from error
     except OSError as error:
         raise ToolError(f"cannot run {program}: {error.strerror or error}", where=line) from error
     for failure in chosen.failures:  # some programs report these with exit code 0
-        if failure.says in done.stdout:
-            raise DeviceError(f"{failure.means}\n{_tail(done.stdout)}", where=line, hint=failure.hint)
-    if done.returncode != 0:
+        if failure.says in said:
+            raise DeviceError(f"{failure.means}\n{_tail(said)}", where=line, hint=failure.hint)
+    if code != 0:
         raise ToolError(
-            f"{command[0]} failed with exit code {done.returncode}\n{_tail(done.stdout)}",
+            f"{command[0]} failed with exit code {code}\n{_tail(said)}",
             where=line,
             hint="check that the board is connected and powered",
         )
-    return done.stdout
+    return said
+
+
+def _said(argv: Sequence[str], seconds: float) -> tuple[int, str]:
+    """The exit code of a program and what it said: of much, the beginning and the end. A board may have it talk without end."""
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, check=False
+        )
+        size = output.seek(0, os.SEEK_END)
+        output.seek(0)
+        data = output.read(_KEPT)
+        output.seek(max(len(data), size - _KEPT))
+        return done.returncode, (data + output.read()).decode(errors="replace")
 
 
 def _tail(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-_SHOWN_LINES:])
+    return "\n".join(f"    {readable(line, 200)}" for line in text.strip().splitlines()[-_SHOWN_LINES:])

@@ -25,6 +25,12 @@ KINDS = ("input", "output", "intermediate", "state")
 """Kinds of tensors by their number on the line (``enum microc_kind``)."""
 
 
+def readable(text: str, longest: int = 64) -> str:
+    """Text of a board, a plug or a program as it may be shown: what a terminal could obey (control and escape characters, marks
+    that turn the direction round) becomes ``?``, and what is longer than ``longest`` characters is cut."""
+    return "".join(c if c.isprintable() else "?" for c in text[:longest])
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A tensor on the board. ``kernel`` is the index of the kernel after which it is complete; None if none writes it."""
@@ -38,7 +44,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model in the firmware. ``fingerprint`` is that of the project it was generated in, 32 hexadecimal digits."""
+    """A model in the firmware. ``name`` is fit to be shown, see :func:`readable`; ``fingerprint`` is that of the project it was
+    generated in, 32 hexadecimal digits."""
 
     name: str
     fingerprint: str

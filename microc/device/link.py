@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
 from types import MappingProxyType
 
 from microc.device.framing import REPLY, VERSION, Decoder, Frame, Operation, Status, encode
@@ -17,6 +19,7 @@ from microc.errors import DeviceError
 
 _GROWTH, _LARGEST_GROWTH = 1.5, 4.0
 _REOPEN_SECONDS = 0.1
+_MANY_STRAYS = 50  # frames that answer no request of ours: a busy line drops a few
 
 _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
@@ -50,11 +53,31 @@ class Link:
         self._retries = retries
         self._reconnect = reconnect
         self._decoder = Decoder()
+        self._deadline = inf
+        self._limit = inf
+        self._strays = 0
 
     @property
     def where(self) -> str:
         """The line, for error messages."""
         return self.transport.description
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which one request without an answer is given up."""
+        waits = (self._timeout * min(_GROWTH**k, _LARGEST_GROWTH) for k in range(self._retries + 1))
+        return sum(waits) + self._reconnect
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """All requests of the block together end in ``seconds``, or in DeviceError: a board that answers each of them at the
+        last moment, or sends a byte now and then, holds nobody up."""
+        before = self._deadline, self._limit
+        self._deadline, self._limit = min((time.monotonic() + seconds, seconds), before)
+        try:
+            yield
+        finally:
+            self._deadline, self._limit = before
 
     def begin(self) -> bytes:
         """Begin a new session; returns the board's answer to HELLO."""
@@ -111,18 +134,40 @@ class Link:
         data = encode(request)
         begin = time.monotonic()
         wait, attempt, elapsed = self._timeout, 0, 0.0
+        self._strays = 0
         while attempt <= self._retries or elapsed < patience:
-            reply = self._attempt(request, data, wait)
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise self._too_slow(request)
+            reply = self._attempt(request, data, min(wait, left))
             if reply is not None:
                 return reply
             attempt += 1
             elapsed = time.monotonic() - begin
             wait = min(wait * _GROWTH, self._timeout * _LARGEST_GROWTH)
-        hint = "did the firmware crash? reset the board, or allow more time"
-        if request.operation == Operation.HELLO:
-            hint = "is the firmware running, and built with the RPC protocol and this baud rate?"
         what = f"no answer to {Operation(request.operation).name} in {elapsed:.1f} s, asked {attempt} times"
-        raise DeviceError(what, where=self.where, hint=hint)
+        raise DeviceError(what, where=self.where, hint=self._silence_hint(request))
+
+    def _too_slow(self, request: Frame) -> DeviceError:
+        what = (
+            f"the board is too slow: {Operation(request.operation).name} and what came before took {self._limit:.1f} s"
+        )
+        return DeviceError(what, where=self.where, hint=self._silence_hint(request))
+
+    def _silence_hint(self, request: Frame) -> str:
+        if self._strays > _MANY_STRAYS:
+            return (
+                f"{self._strays} frames came that nobody asked for: if the line echoes, older firmware answers its own "
+                "answers; build and flash it again with this microc"
+            )
+        if request.operation == Operation.HELLO:
+            return "is the firmware running, and built with the RPC protocol and this baud rate?"
+        if request.operation in (Operation.RUN, Operation.PROFILE):
+            return (
+                "a loop of the network may never end, where its condition stays true for these inputs, or the run takes longer: "
+                "allow more time (--timeout), else reset the board, or did the firmware crash?"
+            )
+        return "did the firmware crash? reset the board, or allow more time"
 
     def _attempt(self, request: Frame, data: bytes, wait: float) -> Frame | None:
         """Send the request and wait for its reply; a line that was lost meanwhile is awaited, and counts as no reply."""
@@ -136,7 +181,7 @@ class Link:
             return None
 
     def _reopen(self) -> bool:
-        deadline = time.monotonic() + self._reconnect
+        deadline = min(time.monotonic() + self._reconnect, self._deadline)
         while time.monotonic() < deadline:
             if self.transport.reopen():
                 return True
@@ -144,10 +189,12 @@ class Link:
         return False
 
     def _await(self, request: Frame, deadline: float) -> Frame | None:
-        """The reply to ``request``, or None at the deadline; late replies to other requests are dropped."""
+        """The reply to ``request``, or None at the deadline. Late replies to other requests are dropped, and requests: a line
+        that echoes gives ours back."""
         expected = (request.operation | REPLY, request.session, request.sequence)
         while (left := deadline - time.monotonic()) > 0:
             for frame in self._decoder.feed(self.transport.read(left)):
                 if (frame.operation, frame.session, frame.sequence) == expected:
                     return frame
+                self._strays += frame != request
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from microc.device.info import readable
 from microc.errors import UsageError
 from microc.target import Board
 
@@ -33,15 +34,15 @@ class Port:
 
 
 def list_ports() -> tuple[Port, ...]:
-    """The serial ports of this machine, by name."""
+    """The serial ports of this machine, by name. What a plug says of itself is made fit to be shown."""
     from serial.tools import list_ports as machine
 
     return tuple(
         Port(
             p.device,
-            p.description or "",
+            readable(p.description or ""),
             "" if p.vid is None else f"{p.vid:04x}:{p.pid:04x}",
-            p.serial_number or "",
+            readable(p.serial_number or ""),
         )
         for p in sorted(machine.comports())
     )

@@ -17,10 +17,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from microc.device.info import readable
 from microc.device.ports import list_ports
 from microc.errors import DeviceError, UsageError
 
 _CHUNK = 4096
+_WRITE_SECONDS = 10.0
+_SAID = 4096  # bytes of what a program said first
 _POLL = 0.02  # seconds; changing a port's time-out for every read would set the port up anew each time
 _GONE_HINT = "check the cable and the power, then try again"
 
@@ -63,7 +66,7 @@ class SerialTransport:
     def _open(self, port: str) -> Any:
         import serial
 
-        return serial.serial_for_url(port, baudrate=self._baud, timeout=_POLL, write_timeout=10)
+        return serial.serial_for_url(port, baudrate=self._baud, timeout=_POLL, write_timeout=_WRITE_SECONDS)
 
     def read(self, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -135,7 +138,7 @@ class SocketTransport:
     def _connect(self) -> socket.socket:
         connection = socket.create_connection(self._address, self._connect_timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(10)
+        connection.settimeout(_WRITE_SECONDS)
         return connection
 
     def read(self, timeout: float) -> bytes:
@@ -189,6 +192,7 @@ class PipeTransport:
             ) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input = self._process.stdin
+        os.set_blocking(self._input.fileno(), False)  # a program need not read what it is sent
         self._output = self._process.stdout
 
     def read(self, timeout: float) -> bytes:
@@ -203,8 +207,13 @@ class PipeTransport:
         return data
 
     def write(self, data: bytes) -> None:
+        deadline = time.monotonic() + _WRITE_SECONDS
         try:
-            self._input.write(data)
+            while data:
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([], [self._input], [], left)[1]:
+                    raise DeviceError("the program does not read what it is sent", where=self.description)
+                data = data[self._input.write(data) or 0 :]
         except (OSError, ValueError) as error:
             raise self._gone() from error
 
@@ -233,7 +242,7 @@ class PipeTransport:
         code = self._exit_code()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = [readable(line, 200) for line in self._errors.read(_SAID).decode(errors="replace").strip().splitlines()]
         return DeviceError(
             f"the program {how}", where=self.description, hint="it said: " + " | ".join(said[:3]) if said else ""
         )

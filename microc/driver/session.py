@@ -101,9 +101,23 @@ class Device:
         self.last: Timing | None = None
         self.shapes = RunShapes(project.manifest)
         self._tensors = project.tensors
+        self._expect_tables()
         self._index = {name: k for k, name in enumerate(self._tensors)}
         self.inputs = tuple(self._tensors[n] for n in project.manifest["inputs"])
         self.outputs = tuple(self._tensors[n] for n in project.manifest["outputs"])
+
+    def _expect_tables(self) -> None:
+        """A board with the right fingerprint has the manifest's tensors and kernels, or does not tell the truth."""
+        told = self.client.model
+        sizes = [4 * len(self.shapes.sizes)] if self.shapes.sizes else []
+        if [t.nbytes for t in told.tensors] != [t["bytes"] for t in self._tensors.values()] + sizes or (
+            told.kernel_count != len(self.kernels)
+        ):
+            raise DeviceError(
+                "the board's tensors and kernels are not those of the project",
+                where=str(self.project.folder),
+                hint="build and flash the project again",
+            )
 
     def __enter__(self) -> Device:
         return self

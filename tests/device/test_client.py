@@ -18,6 +18,7 @@ from microc.device.client import Client
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
 from microc.device.info import TensorInfo
+from microc.device.link import Link
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import DeviceError, UsageError
 
@@ -380,3 +381,10 @@ def test_over_a_pty(firmware: Path) -> None:
         os.close(far)
         with pytest.raises(DeviceError, match="port is gone"):
             board.run()
+
+
+def test_a_run_that_never_ends_names_the_loop() -> None:
+    """A `while` whose condition stays true: nothing but time tells it from a crash."""
+    with pytest.raises(DeviceError, match="no answer to RUN") as caught:
+        Link(Puppet(lambda request: None), 0.02, 1).request(Operation.RUN)
+    assert "loop" in caught.value.hint and "--timeout" in caught.value.hint

@@ -95,6 +95,17 @@ def test_a_probe_runner(programs: Path, tmp_path: Path) -> None:
         flash(board, image, runner="openocd")
 
 
+def test_a_runner_that_repeats_what_a_board_says(programs: Path, tmp_path: Path) -> None:
+    """Megabytes, and sequences for the terminal: the last lines are shown, as text."""
+    image = tmp_path / "x.elf"
+    image.write_bytes(b"")
+    fake(programs, "openocd", "/usr/bin/head -c 5000000 /dev/zero; printf '\\n\\033[2Jlast\\007\\n'; exit 1")
+    with pytest.raises(ToolError) as failed:
+        flash(load_board("netduinoplus2"), image, runner="openocd")
+    assert failed.value.what.endswith("\n    ?[2Jlast?") and len(failed.value.what) < 1000
+    assert failed.value.what.replace("\n", "").isprintable()
+
+
 @pytest.mark.cross
 @pytest.mark.emulator
 @needs("arm-none-eabi-gcc", "qemu-system-arm", "gdb-multiarch")
