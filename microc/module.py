@@ -176,7 +176,7 @@ class Module:
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
     ``plain``: what it would take if no layers were streamed; None if none are. ``streaming``: how it takes a sequence a few
     frames at a time; None if a run is the whole. ``starts``: constants with the initial contents of state that is not all one
-    number. ``sizes``: what the caller of a run tells.
+    number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the model (``model``) and of plugins by their names.
     """
 
     name: str
@@ -196,8 +196,10 @@ class Module:
     streaming: Streaming | None = None
     starts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
         object.__setattr__(self, "starts", MappingProxyType(dict(self.starts)))
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(self.options.items()))))

@@ -18,6 +18,7 @@ load only files that you trust. ``examples/custom_operator`` is a whole one.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import traceback
@@ -73,7 +74,7 @@ class Plugin:
     - ``operators``: definitions; names that microc has already are refused.
     - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
     - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
-    - ``source``: the file's name, for messages.
+    - ``source``: the file's name, for messages; ``digest``: its SHA-256.
     """
 
     operators: tuple[OpDef, ...] = ()
@@ -81,6 +82,7 @@ class Plugin:
     onnx: Mapping[str, Callable[[OnnxApplication], None]] = field(default_factory=dict)
     externs: tuple[Intrin, ...] = ()
     source: str = ""
+    digest: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operators", tuple(self.operators))
@@ -164,7 +166,7 @@ def load_plugin(path: str | Path) -> Plugin:
     if not isinstance(plugin, Plugin):
         raise UsageError("the file defines no plugin", where=source.name, hint="PLUGIN = microc.plugin.Plugin(...)")
     _check(plugin, source.name)
-    return replace(plugin, source=source.name)
+    return replace(plugin, source=source.name, digest=hashlib.sha256(source.read_bytes()).hexdigest())
 
 
 def _line(error: Exception, source: Path) -> int:

@@ -245,7 +245,8 @@ def test_a_plugin_may_have_dataclasses_and_leaves_no_module(tmp_path: Path) -> N
         "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom microc.plugin import Plugin\n"
         "@dataclass(frozen=True)\nclass Table:\n    size: int = 3\nPLUGIN = Plugin()\n"
     )
-    assert load_plugin(path) == Plugin(source="mine.py")
+    found = load_plugin(path)
+    assert found == Plugin(source="mine.py", digest=found.digest) and found.digest
     assert not any(name.startswith("microc_plugin") for name in sys.modules)
 
 

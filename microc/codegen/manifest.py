@@ -23,7 +23,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
 
     Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
     ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
-    an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands.
+    an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
+    plugins by their names; ``deviations``: sentences for auditors.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -35,6 +36,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "model": module.name,
         "source": module.source,
         "fingerprint": module.fingerprint,
+        "sha256": dict(module.hashes),
         "arena_size": module.plan.size,
         "arena_lower_bound": module.plan.lower_bound,
         "planner": module.plan.planner,
@@ -44,6 +46,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         **sizes,
         "nominal_macs": module.nominal_macs,
         "options": dict(module.options),
+        "deviations": list(deviations(module)),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
@@ -69,6 +72,26 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
             for k, call in enumerate(module.calls)
         ],
     }
+
+
+_ROUNDING = {
+    "tflm": "integers of TFLite files are rounded as TFLite Micro and CMSIS-NN do, twice: docs/tflite.md",
+    "litert": "integers of TFLite files are rounded as LiteRT's reference kernels do, dense layers once: docs/tflite.md",
+    "single": "integers of TFLite files are rounded once everywhere: docs/tflite.md",
+}
+
+
+def deviations(module: Module) -> tuple[str, ...]:
+    """What an auditor must know about the numbers and the code, under the options of the network."""
+    options = module.options
+    found = [_ROUNDING[options.get("rounding", "tflm")]]
+    if options.get("requantize") == "fixed":
+        found.append("QDQ networks are requantised in fixed point, which may differ from ONNX by quanta")
+    if options.get("hybrid", "float") == "float":
+        found.append("layers of floats with integer weights are computed in floats, where LiteRT quantises data")
+    found.append("sums of floats are taken in another order than a framework's: within 1e-4 of the largest, as a rule")
+    found.append("deviations from MISRA C:2012 are those of docs/misra.md")
+    return tuple(found)
 
 
 def streaming_data(streaming: Streaming) -> dict[str, Any]:

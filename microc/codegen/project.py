@@ -15,6 +15,7 @@ from microc.codegen.mlperf import benchmark_main
 from microc.codegen.network import render_network
 from microc.codegen.render import render
 from microc.codegen.rpc import buffer_sizes, rpc_context
+from microc.codegen.sbom import with_sbom
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Setting, Text, Word
@@ -115,7 +116,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files["manifest.json"] = to_json(
         {**(table(modules, version) if several else manifest(modules[0], version)), "board": board.name}
     )
-    return files
+    return with_sbom(files, modules, board, version)
 
 
 def _framework_files(context: ProjectContext) -> dict[str, str]:

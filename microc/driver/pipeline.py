@@ -22,6 +22,8 @@ from microc.driver.ram import Search, arena, ram_refusal, stream_within
 from microc.driver.sizes import open_sizes
 from microc.driver.stream import Chain, LoweredStream, Streams
 from microc.errors import FitError, UsageError
+from microc.frontend.detect import contents
+from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
@@ -83,8 +85,17 @@ def compile_model(
     """
     if options.bounds:
         with active(options.plugins):
-            return _with_sizes(source, target, options, progress, room)
-    return compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
+            module = _with_sizes(source, target, options, progress, room)
+    else:
+        module = compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
+    return replace(module, hashes=hashes(source, options))
+
+
+def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
+    """SHA-256 of what a network is made from: the model's file (or the graph's, as :func:`microc.save` writes it), plugins."""
+    data = to_bytes(source) if isinstance(source, Graph) else contents(source)
+    plugins = {plugin.source: plugin.digest for plugin in options.plugins if plugin.digest}
+    return {"model": hashlib.sha256(data).hexdigest(), **plugins}
 
 
 def compile_graph(

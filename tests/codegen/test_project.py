@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -72,6 +73,14 @@ for name in sorted(files):
 """
 
 
+_VERSIONS = """
+import sys, jinja2, numpy, onnx, tflite
+from importlib import metadata
+names = ("numpy", "ml-dtypes", "onnx", "tflite", "flatbuffers", "jinja2")
+print("%d.%d" % sys.version_info[:2], *(metadata.version(name) for name in names))
+"""
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_bytes_everywhere(model: str, tmp_path: Path) -> None:
     """Another folder, another name of the path, another hash seed: not one byte changes."""
@@ -93,6 +102,50 @@ def test_the_same_bytes_everywhere(model: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         listings.append(done.stdout)
     assert listings[0] == listings[1] and "model.c" in listings[0]
+
+
+PYTHONS = tuple(
+    path
+    for path in (
+        *os.environ.get("MICROC_PYTHONS", "").split(os.pathsep),
+        *(shutil.which(f"python3.{minor}") for minor in range(11, 15)),
+    )
+    if path
+)
+"""Other interpreters: those that MICROC_PYTHONS names, and those on the path."""
+
+
+def _told(python: str, environment: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """What an interpreter says, under a umask of its own."""
+    return subprocess.run(
+        [python, "-c", *words], env=environment, capture_output=True, text=True, umask=0o027, check=False
+    )
+
+
+def test_the_same_bytes_on_every_python() -> None:
+    """Interpreters of other versions with the same packages, another locale, umask, hash seed and zone."""
+    root = str(Path(__file__).resolve().parents[2])
+    listings: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    for number, python in enumerate((sys.executable, *PYTHONS)):
+        environment = {**os.environ, "PYTHONPATH": root, "PYTHONHASHSEED": str(number), "TZ": f"UTC-{number}"}
+        environment |= {"LC_ALL": "tr_TR.UTF-8" if number else "C", "PYTHONUTF8": "0"}
+
+        version = _told(python, environment, _VERSIONS)
+        if version.returncode or version.stdout in seen.values():
+            continue
+        seen[python] = version.stdout
+        done = _told(python, environment, _COMPILE, str(DIGITS / MODELS[0]))
+        assert done.returncode == 0, done.stderr
+        listings[python] = done.stdout
+    if len(listings) < 2:
+        pytest.skip("no other Python here with microc's packages: name some in MICROC_PYTHONS")
+    packages = {text.partition(" ")[2] for text in seen.values()}
+    kept = [
+        "".join(line for line in text.splitlines(True) if len(packages) == 1 or "sbom" not in line)
+        for text in listings.values()
+    ]
+    assert len(set(kept)) == 1, f"they differ: {list(listings)}"
 
 
 def test_no_machine_in_the_files(module: Module) -> None:
