@@ -15,8 +15,11 @@ READERS = (
     ("h5py", "Keras models: microc[keras]"),
     ("skl2onnx", "scikit-learn's estimators: microc[sklearn]"),
     ("torch", "PyTorch programs: microc[torch]"),
+    ("onnxruntime", "verify --against onnxruntime: microc[reference]"),
+    ("tflite-micro", "verify --against tflm: microc[reference]"),
+    ("ai-edge-litert", "verify --against litert: microc[reference]"),
 )
-"""Python packages that some formats need."""
+"""Python packages that some formats and comparisons need."""
 PROGRAMS = (
     ("cc", "host libraries and the host board", True),
     ("make", "building projects", True),

@@ -1,0 +1,113 @@
+"""TFLite models in TFLite Micro's interpreter, or in LiteRT's reference kernels; both keep every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.driver.reference.runtime import Answer, RuntimeRefusal, imported, version_of
+from microc.dtypes import Array
+from microc.errors import ToolError
+from microc.frontend.tflite import tensor_names
+
+_ARENA = (16 << 20, 512 << 20)
+"""Bytes of TFLite Micro's arena to try in turn: all tensors are kept."""
+
+
+class Micro:
+    """TFLite Micro's interpreter, as its Python package has it."""
+
+    name = "tflm"
+
+    def __init__(self, data: bytes, file: str) -> None:
+        runtime = imported("tflite_micro", "tflite-micro").runtime
+        self.version = version_of("tflite-micro")
+        self._names = tensor_names(data)
+        self._interpreter: Any = None
+        for size in _ARENA:
+            try:
+                self._interpreter = runtime.Interpreter.from_bytes(
+                    data, arena_size=size, intrepreter_config=runtime.InterpreterConfig.kPreserveAllTensors
+                )
+                break
+            except Exception as error:
+                if size == _ARENA[-1]:
+                    raise ToolError(
+                        f"TFLite Micro does not run the model: {error}", where=file, hint="try --against litert"
+                    ) from error
+        self._count = _outputs(data)
+
+    def run(self, arrays: Sequence[Array]) -> Answer:
+        try:
+            for index, array in enumerate(arrays):
+                self._interpreter.set_input(array, index)
+            self._interpreter.invoke()
+        except Exception as error:
+            raise RuntimeRefusal(str(error)) from error
+        outputs = tuple(np.asarray(self._interpreter.get_output(k)) for k in range(self._count))
+        tensors = {}
+        for index, name in self._names.items():
+            try:
+                tensors[name] = np.asarray(self._interpreter.GetTensor(index, 0)["tensor_data"])
+            except Exception:  # noqa: BLE001 - a tensor that the interpreter does not show
+                continue
+        return Answer(outputs, tensors)
+
+    def reset(self) -> None:
+        self._interpreter.reset()
+
+
+class LiteRT:
+    """LiteRT's interpreter with its reference kernels; those for a PC (XNNPACK, ruy) round in ways of their own."""
+
+    name = "litert"
+
+    def __init__(self, data: bytes, file: str) -> None:
+        module = imported("ai_edge_litert.interpreter", "ai-edge-litert")
+        self.version = version_of("ai-edge-litert")
+        try:
+            self._interpreter: Any = module.Interpreter(
+                model_content=data,
+                num_threads=1,
+                experimental_op_resolver_type=module.OpResolverType.BUILTIN_REF,
+                experimental_preserve_all_tensors=True,
+            )
+            self._interpreter.allocate_tensors()
+        except Exception as error:
+            raise ToolError(f"LiteRT does not run the model: {error}", where=file, hint="try --against tflm") from error
+        self._names = tensor_names(data)
+
+    def run(self, arrays: Sequence[Array]) -> Answer:
+        interpreter = self._interpreter
+        try:
+            details = interpreter.get_input_details()
+            for known, array in zip(details, arrays, strict=True):
+                if tuple(known["shape"]) != array.shape:
+                    interpreter.resize_tensor_input(known["index"], array.shape)
+                    interpreter.allocate_tensors()
+            for known, array in zip(details, arrays, strict=True):
+                interpreter.set_tensor(known["index"], array)
+            interpreter.invoke()
+        except Exception as error:
+            raise RuntimeRefusal(str(error)) from error
+        outputs = tuple(interpreter.get_tensor(known["index"]) for known in interpreter.get_output_details())
+        tensors = {}
+        for index, name in self._names.items():
+            try:
+                tensors[name] = interpreter.get_tensor(index)
+            except ValueError:  # a tensor without memory of its own
+                continue
+        return Answer(outputs, tensors)
+
+    def reset(self) -> None:
+        self._interpreter.reset_all_variables()
+
+
+def _outputs(data: bytes) -> int:
+    """How many outputs the first subgraph has, which TFLite Micro does not say."""
+    import tflite
+
+    graph = tflite.Model.GetRootAs(data, 0).Subgraphs(0)
+    return 0 if graph is None else int(graph.OutputsLength())
