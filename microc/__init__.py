@@ -11,6 +11,7 @@
     with microc.Device("build") as device:                         # after `microc build build`; or a port
         y = device.run(x)
         print(device.profile())
+    print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from microc import errors
+    from microc.driver.against import verify
     from microc.driver.api import Program, compile
     from microc.driver.bundle import Bundle, bundle
     from microc.driver.export import load_library
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from microc.driver.library import Library
     from microc.driver.model import import_sklearn, load, save
     from microc.driver.options import Bound
+    from microc.driver.reference.agreement import Comparison
     from microc.driver.session import Device
     from microc.graph.ir import Graph
 
@@ -39,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = (
     "Bound",
     "Bundle",
+    "Comparison",
     "Device",
     "Graph",
     "Library",
@@ -53,12 +57,14 @@ __all__ = (
     "load_library",
     "open_project",
     "save",
+    "verify",
 )
 
 _HOMES = MappingProxyType(
     {
         "Bound": "microc.driver.options",
         "Bundle": "microc.driver.bundle",
+        "Comparison": "microc.driver.reference.agreement",
         "Device": "microc.driver.session",
         "Graph": "microc.graph.ir",
         "Library": "microc.driver.library",
@@ -71,6 +77,7 @@ _HOMES = MappingProxyType(
         "load_library": "microc.driver.export",
         "open_project": "microc.driver.firmware",
         "save": "microc.driver.model",
+        "verify": "microc.driver.against",
     }
 )
 
