@@ -23,9 +23,11 @@ from microc.driver.lower import Progress
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.pipeline import compile_model
+from microc.driver.quick_check import quick_check
 from microc.driver.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import UsageError
+from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
@@ -174,6 +176,7 @@ def compile(
     board: None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
+    check: bool = True,
     **options: Any,
 ) -> Library: ...
 @overload
@@ -184,6 +187,7 @@ def compile(
     board: str | Path | Board,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
+    check: bool = True,
     **options: Any,
 ) -> Program: ...
 def compile(
@@ -193,6 +197,7 @@ def compile(
     board: str | Path | Board | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
+    check: bool = True,
     **options: Any,
 ) -> Library | Program:
     """Compile a model: the path of a file (TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file), a graph
@@ -202,18 +207,32 @@ def compile(
     (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
     a board file, it becomes a :class:`Program`, which writes the C project of a firmware.
 
+    An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
+    VerificationError says by how much the answers differ; ``check=False`` leaves that out (:mod:`microc.driver.quick_check`).
+
     ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
     accepted.call("progress", progress)
+    accepted.truth("check", check)
     chosen = make_options(input_shapes=input_shapes, **options)
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
         module = compile_model(source, target_for(target), chosen, progress)
         with active(chosen.plugins):
-            return build_library(shared_files(module, __version__))
+            library = build_library(shared_files(module, __version__))
+        if check and isinstance(source, Graph) and source is not model:
+            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, source, chosen)
+            library.reset()
+        return library
     found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
     check_modules((program.module,), found)
+    if check and isinstance(source, Graph) and source is not model:
+        quick_check(model, None, [_tensor(program.module, name) for name in program.module.inputs], source, chosen)
     return program
+
+
+def _tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:
+    return result if isinstance(result, tuple) else (result,)
