@@ -57,12 +57,16 @@ def _command(words: list[str]) -> int:
     begin = time.monotonic()
     answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
-        _write_json({"command": arguments.command, **answer.data})
+        found = {} if answer.error is None else {"error": _fields(answer.error)}
+        _write_json({"command": arguments.command, **found, **answer.data})
     elif not arguments.quiet and answer.text:
         sys.stdout.write(answer.text.rstrip() + "\n")
     sys.stdout.flush()
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")
+    if answer.error is not None:
+        sys.stderr.write(f"{answer.error}\n")
+        return answer.error.exit_code
     return answer.exit_code
 
 
@@ -73,10 +77,13 @@ def _write_json(data: dict[str, Any]) -> None:
 def _report(error: MicrocError, as_json: bool) -> int:
     sys.stderr.write(f"{error}\n")
     if as_json:
-        fields = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
-        _write_json({"error": fields, **error.details})
+        _write_json({"error": _fields(error), **error.details})
         sys.stdout.flush()
     return error.exit_code
+
+
+def _fields(error: MicrocError) -> dict[str, str]:
+    return {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
 
 
 def _crash(error: Exception) -> InternalError:

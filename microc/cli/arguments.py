@@ -85,7 +85,11 @@ class Arguments(argparse.Namespace):
     labels: str
     answer: str
     expected: Path | None
-    tolerance: float
+    tolerance: float | None
+    quanta: int
+    against: str
+    model_file: Path | None
+    evidence: Path | None
     seed: int
     action: str
     subject: str

@@ -10,6 +10,8 @@ from microc.cli import values
 from microc.cli.board_options import input_options, source_options
 
 Adder = Callable[..., ArgumentParser]
+AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "reference")
+"""What ``--against`` takes: the names of :mod:`microc.driver.reference.choice`."""
 
 
 def measuring_commands(add: Adder) -> None:
@@ -58,13 +60,16 @@ def _size(add: Adder) -> None:
 def _verify(add: Adder) -> None:
     command = add(
         "verify",
-        "compare board and host after every kernel, bit by bit",
+        "compare board and host after every kernel, bit by bit, and the network with the framework that made it",
         "firmware",
         "model.tflite --board mps2-an386 --samples 10",
         "firmware --input x.npy --port /dev/ttyACM0",
         "firmware --data test.npz --labels labels",
         "firmware --data test.csv --labels class --expected outputs.npz",
         "firmware --data photos --pixels -1 1",
+        "model.onnx --against reference",
+        "model.tflite --rounding litert --against litert --data test.npz",
+        "firmware --against tflm --model model.tflite --evidence evidence",
     )
     source_options(command)
     command.add_argument(
@@ -72,8 +77,25 @@ def _verify(add: Adder) -> None:
     )
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
-        "--tolerance", type=values.tolerance, default=1e-6, metavar="T",
-        help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6)",
+        "--tolerance", type=values.tolerance, metavar="T",
+        help="what float tensors may differ by, relative to their largest magnitude; 0: not in a bit (default: 1e-6 between "
+        "board and host, 1e-4 of float32 between network and framework)",
+    )  # fmt: skip
+    group = command.add_argument_group("the framework that made the model")
+    group.add_argument(
+        "--against", choices=AGAINST, default="", metavar="FRAMEWORK",
+        help="run the model there too, on the same data, and compare every output, and every layer whose name meets; of a model "
+        "without --board, only this: " + ", ".join(AGAINST) + " (the natural one)",
+    )  # fmt: skip
+    group.add_argument(
+        "--model", dest="model_file", type=Path, metavar="FILE", help="the model that a project was made from"
+    )
+    group.add_argument(
+        "--quanta", type=values.quanta, default=0, metavar="N", help="what integers may differ by (default: 0)"
+    )
+    command.add_argument(
+        "--evidence", type=Path, metavar="DIR",
+        help="write what was compared, on what, with which results: a page to sign, JSON, and SHA256SUMS over both",
     )  # fmt: skip
     input_options(command, "use this array or picture instead of random numbers; once for each input")
     group = command.add_argument_group("data of your own, all of which the board is given")

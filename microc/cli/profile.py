@@ -29,7 +29,7 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.driver.verify import random_inputs
 
     with opened_project(arguments) as project:
-        given = load_inputs(arguments, project) if arguments.inputs else None
+        given = load_inputs(arguments, project.manifest) if arguments.inputs else None
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result = measure(device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +26,7 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.session import Device
 
     with opened_project(arguments) as project:
-        arrays = load_inputs(arguments, project)
+        arrays = load_inputs(arguments, project.manifest)
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
@@ -139,17 +139,18 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         yield project
 
 
-def load_inputs(arguments: Arguments, project: Project) -> list[Array]:
+def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
     """The arrays of .npy files and pictures, checked against the network's inputs before anything runs."""
     from microc.driver.pictures import Reader, is_picture
     from microc.driver.shapes import RunShapes
 
-    tensors = [project.tensors[name] for name in project.manifest["inputs"]]
+    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    tensors = [known[name] for name in manifest["inputs"]]
     arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         picture = tensor is not None and is_picture(path)
         arrays.append(Reader(tensor, span).read(path) if picture else load_array(path))
-    return RunShapes(project.manifest).fitting(tensors, arrays)
+    return RunShapes(manifest).fitting(tensors, arrays)
 
 
 def pixels(arguments: Arguments) -> tuple[float, float] | None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from microc.errors import MicrocError
+
 if TYPE_CHECKING:
     from microc.driver.clock import Clock
 
@@ -21,11 +23,12 @@ _SHOWN_VALUES = 16
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A command's result: plain data, the same as text, and the exit code."""
+    """A command's result: plain data, the same as text, and the exit code; ``error`` where that is what was found."""
 
     data: dict[str, Any]
     text: str
     exit_code: int = 0
+    error: MicrocError | None = None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:

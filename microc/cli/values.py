@@ -85,6 +85,12 @@ def bauds(text: str) -> tuple[int, ...]:
     return rates
 
 
+def quanta(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta")
+    return int(text)
+
+
 def tolerance(text: str) -> float:
     try:
         tolerance = float(text)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from microc.cli import show
+from microc.cli import against, evidence, show
 from microc.cli.arguments import Arguments
 from microc.cli.session import line, load_inputs, opened_project, pixels, progress
-from microc.errors import UsageError
+from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from microc.driver.data import Samples
@@ -26,20 +26,57 @@ _SHOWN_MISTAKES = 10
 def verify(arguments: Arguments) -> show.Answer:
     """``microc verify``."""
     from microc.driver.firmware import host_library
-    from microc.driver.session import Device
 
     _check(arguments)
+    if arguments.against and not arguments.board and not arguments.source.is_dir():
+        library = against.compiled(arguments)
+        samples, given = _given(arguments, library.manifest)
+        answer = _held(arguments, library, _sets(given, samples), show.Answer({}, ""))
+        return evidence.recorded(arguments, library.manifest, answer)
     with opened_project(arguments) as project:
-        samples = _samples(arguments, project)
-        given = [load_inputs(arguments, project)] if arguments.inputs else []
+        samples, given = _given(arguments, project.manifest)
         library = host_library(project)
-        with Device(project, **line(arguments)) as device:
-            data, text = _compared(arguments, device, library, given, samples)
-            if samples is not None:
-                found, more = _evaluated(arguments, device, library, samples)
-                data["evaluation"] = found
-                text += f"\n\n{more}"
+        try:
+            answer = _on_board(arguments, project, library, given, samples)
+        except VerificationError as error:
+            evidence.recorded(arguments, project.manifest, show.Answer(dict(error.details), "", error=error), project)
+            raise
+        if arguments.against:
+            answer = _held(arguments, library, _sets(given, samples), answer)
+        return evidence.recorded(arguments, project.manifest, answer, project)
+
+
+def _given(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
+    """The user's samples, and one set of inputs, where there are any."""
+    given = [load_inputs(arguments, manifest)] if arguments.inputs else []
+    return _samples(arguments, manifest), given
+
+
+def _on_board(
+    arguments: Arguments, project: Project, library: Library, given: list[Any], samples: Samples | None
+) -> show.Answer:
+    """Board against host, and both on the user's samples."""
+    from microc.driver.session import Device
+
+    with Device(project, **line(arguments)) as device:
+        data, text = _compared(arguments, device, library, given, samples)
+        if samples is not None:
+            found, more = _evaluated(arguments, device, library, samples)
+            data["evaluation"] = found
+            text += f"\n\n{more}"
     return show.Answer(data, text)
+
+
+def _sets(given: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
+    """The user's inputs, all of them."""
+    return given if samples is None else [samples.sample(k) for k in range(len(samples))]
+
+
+def _held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]], answer: show.Answer) -> show.Answer:
+    """The answer so far, and what the framework says; with its error where outputs differ."""
+    found = against.held(arguments, library, sets)
+    together = "\n\n".join(filter(None, (answer.text, found.text)))
+    return show.Answer({**answer.data, "against": found.data}, together, error=found.error)
 
 
 def _check(arguments: Arguments) -> None:
@@ -48,16 +85,22 @@ def _check(arguments: Arguments) -> None:
             "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
         )
     pixels(arguments)
+    evidence.check(arguments)
+    if arguments.model_file is not None and not arguments.against:
+        raise UsageError(
+            "--model speaks of --against", hint="microc verify firmware --against reference --model model.onnx"
+        )
     if arguments.data is not None and arguments.inputs:
         raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
 
 
-def _samples(arguments: Arguments, project: Project) -> Samples | None:
+def _samples(arguments: Arguments, manifest: Mapping[str, Any]) -> Samples | None:
     from microc.driver.data import read_samples
 
     if arguments.data is None:
         return None
-    inputs, outputs = ([project.tensors[name] for name in project.manifest[kind]] for kind in ("inputs", "outputs"))
+    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    inputs, outputs = ([known[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
     return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected, pixels(arguments))
 
 
@@ -65,19 +108,23 @@ def _compared(
     arguments: Arguments, device: Device, library: Library, given: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
     """The comparison kernel by kernel; VerificationError at the first difference, which says what agreed before."""
+    from microc.driver.evidence import data_hash
+    from microc.driver.verify import TOLERANCE
     from microc.driver.verify import samples as random_samples
     from microc.driver.verify import verify as compare
 
     inputs: Sequence[Sequence[Any]] = given or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
         inputs = [samples.sample(k) for k in range(min(arguments.samples, len(samples)))]
-    layers, difference = compare(device, library, inputs, progress(arguments), arguments.tolerance)
+    tolerance = TOLERANCE if arguments.tolerance is None else arguments.tolerance
+    layers, difference = compare(device, library, inputs, progress(arguments), tolerance)
     name = device.project.board.name
     data: dict[str, Any] = {
         "board": name,
         "samples": len(inputs),
+        "data_sha256": data_hash(inputs),
         "elements": sum(c.elements for c in layers),
-        "tolerance": arguments.tolerance,
+        "tolerance": tolerance,
         "identical": difference is None and all(c.error == 0 for c in layers),
         "layers": [asdict(c) for c in layers],
     }
