@@ -16,8 +16,8 @@ from microc.errors import UsageError
 CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
     {
         "host": ("host", frozenset({"fpu", "unaligned"})),
-        "cortex-m0": ("arm", frozenset({"thumb1"})),
-        "cortex-m0plus": ("arm", frozenset({"thumb1"})),
+        "cortex-m0": ("arm", frozenset({"thumb1", "words"})),
+        "cortex-m0plus": ("arm", frozenset({"thumb1", "words"})),
         "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "unaligned", "mul64"})),
         "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "unaligned", "mul64"})),
@@ -25,12 +25,12 @@ CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
         "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
         "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "mve", "unaligned", "mul64"})),
         "avr": ("avr", frozenset()),
-        "xtensa-lx7": ("xtensa", frozenset({"fpu", "mul64"})),
-        "rv32imc": ("riscv", frozenset({"mul64"})),
-        "rv32imac": ("riscv", frozenset({"mul64"})),
-        "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
-        "rv64imac": ("riscv", frozenset({"mul64"})),
-        "rv64imafdc": ("riscv", frozenset({"fpu", "fma", "mul64"})),
+        "xtensa-lx7": ("xtensa", frozenset({"fpu", "mul64", "words"})),
+        "rv32imc": ("riscv", frozenset({"mul64", "words"})),
+        "rv32imac": ("riscv", frozenset({"mul64", "words"})),
+        "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64", "words"})),
+        "rv64imac": ("riscv", frozenset({"mul64", "words"})),
+        "rv64imafdc": ("riscv", frozenset({"fpu", "fma", "mul64", "words"})),
     }
 )
 

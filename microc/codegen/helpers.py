@@ -113,12 +113,14 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
     for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
         if dtype in VECTORS:
             printer.helpers[dtype] = None
-    head = f"static inline {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
+    kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if intrin.apart else []
+    how = "static" if intrin.apart else "static inline"
+    head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     body = [f"    {line}" for line in _portable(intrin, printer)]
     if intrin.guard:
         fast = (f"    {line}" for line in intrin.body.splitlines())
         body = [f"#if {intrin.guard}", *fast, "#else", *body, "#endif"]
-    return [head, "{", *body, "}"]
+    return [*kept, head, "{", *body, "}"]
 
 
 def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:

@@ -35,16 +35,16 @@ class LoweredControl:
 
 def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
     """The function of a node that has graphs inside."""
-    return place_control(graph, node, lambda inner, nodes: schedule_group(inner, nodes, target, goal, "kernel"))
+    return place_control(graph, node, lambda inner, nodes: schedule_group(inner, nodes, target, goal, "kernel"), target)
 
 
-def place_control(graph: Graph, node: Node, schedule: Inside, *, reuse: bool = True) -> LoweredControl:
-    """The same with the groups inside as ``schedule`` makes them. Without ``reuse`` values inside never share memory, so that
-    where they lie does not depend on what is larger."""
+def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
+    """The same with the groups inside as ``schedule`` makes them. Without a target, where sizes vary, values inside never share
+    memory, so that where they lie does not depend on what is larger, and copies are plain loops."""
     step = _lowered(graph, (node,), schedule)
     taken = {name for func in _functions(step) for name in names_of(func)}
     names = Names(taken)
-    memory = Memory(names, reuse=reuse)
+    memory = Memory(names, reuse=target is not None)
     places: Places = {}
     for name in dict.fromkeys(name for name in node.inputs if name):
         if name in graph.consts:
@@ -53,7 +53,7 @@ def place_control(graph: Graph, node: Node, schedule: Inside, *, reuse: bool = T
             places[name] = memory.data(name, graph.types[name].size, graph.types[name].dtype)
     kinds = [graph.types[name] for name in node.outputs]
     results = [ir.Buffer(names.fresh("result"), (kind.size,), kind.dtype) for kind in kinds]
-    flow = Flow(names, memory, str(node.loc))
+    flow = Flow(names, memory, str(node.loc), target)
     body = flow.statements(step, places, [Place(buffer, ZERO) for buffer in results], "turn")
     body, buffers, params = memory.function(body, results)
     return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)

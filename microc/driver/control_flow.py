@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from microc.driver.control_memory import ZERO, Memory, Names
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node
+from microc.ops.copies import copy_loop
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice
+from microc.target import Target
 from microc.tir import ir
+from microc.tir.lower import lower_kinds
 from microc.tir.stream import Place, placed
 
 Places = dict[str, Place]
@@ -28,10 +31,13 @@ class Step:
 
 
 class Flow:
-    """Writes the statements of a node's graphs; ``where`` the node is, for what goes wrong."""
+    """Writes the statements of a node's graphs; ``where`` the node is, for what goes wrong.
 
-    def __init__(self, names: Names, memory: Memory, where: str) -> None:
-        self.names, self.memory, self.where = names, memory, where
+    ``target``: what the code is for; None where sizes vary, so that copies must be alike at all of them.
+    """
+
+    def __init__(self, names: Names, memory: Memory, where: str, target: Target | None) -> None:
+        self.names, self.memory, self.where, self.target = names, memory, where, target
 
     def statements(self, step: Step, places: Places, results: Sequence[Place], stem: str) -> ir.Stmt:
         node = step.nodes[0]
@@ -178,7 +184,9 @@ class Flow:
         assert into.start is not None and source.start is not None
         self.memory.workspaces.statement((source,), (into,))
         store = ir.Store(into.buffer, (into.start + k,), source.buffer[source.start + k])
-        return ir.For(k, ir.const(size, "int32"), store)
+        if self.target is None:
+            return ir.For(k, ir.const(size, "int32"), store)
+        return lower_kinds(copy_loop(k, size, store, self.target))
 
 
 def _last_uses(graph: Graph, steps: Sequence[Step]) -> dict[str, int]:

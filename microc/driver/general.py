@@ -14,7 +14,7 @@ import numpy as np
 from microc.driver.control import LoweredControl, groups_inside, place_control
 from microc.driver.family import Family
 from microc.driver.kernel import alias_of, groups_of
-from microc.driver.maker import Maker
+from microc.driver.maker import Maker, copy_func
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
@@ -96,7 +96,7 @@ class GeneralMaker(Maker):
         placed = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
-            placed.append(place_control(graph, mine, lambda _, __, turn=turn: next(turn), reuse=False))  # type: ignore[misc]
+            placed.append(place_control(graph, mine, lambda _, __, turn=turn: next(turn), None))  # type: ignore[misc]
         arrays = [[p.array for p in lowered.params if p.array is not None] for lowered in placed]
         try:
             func = self.generalised([p.func for p in placed], arrays)
@@ -105,8 +105,7 @@ class GeneralMaker(Maker):
         return replace(placed[len(self.family.graphs)], func=func)
 
     def copy(self, value: str, *, constant: bool) -> ir.PrimFunc:
-        makers = [Maker(g, self.target, self.goal) for g in self.every]
-        funcs = [m.copy(value, constant=constant) for m in makers]
+        funcs = [lower(copy_func(g, value, constant=constant)) for g in self.every]
         arrays = [[g.consts[value].reshape(-1)] if constant else [] for g in self.every]
         try:
             return self.generalised(funcs, arrays)

@@ -11,10 +11,18 @@ from microc.graph.ir import Graph, Node
 from microc.module import Size
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice
+from microc.schedule.choose import Choice, choose
+from microc.schedule.rules import candidates
 from microc.target import Goal, Target
 from microc.tir import ir
-from microc.tir.lower import lower
+
+
+def copy_func(graph: Graph, value: str, *, constant: bool) -> ir.PrimFunc:
+    """A copy of a whole value, element by element; ``constant``: of one that lies in flash."""
+    kind = graph.types[value]
+    x = te.placeholder((kind.size,), kind.dtype, "x")
+    out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
+    return te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else [])
 
 
 class Maker:
@@ -38,11 +46,9 @@ class Maker:
         return lower_control(self.graph, node, self.target, self.goal)
 
     def copy(self, value: str, *, constant: bool) -> ir.PrimFunc:
-        """A copy of a whole value (as 32-bit words where the size allows)."""
-        kind = self.graph.types[value]
-        x = te.placeholder((kind.size,), kind.dtype, "x")
-        out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
-        return lower(te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else []))
+        """A copy of a whole value, as fast as the core moves its elements."""
+        plain = copy_func(self.graph, value, constant=constant)
+        return choose(candidates(plain, "copy", self.target, self.goal), self.target, self.goal).func
 
     def alias(self, node: Node) -> Alias | None:
         """How a node is done by placing tensors, if it can be."""

@@ -20,6 +20,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.copies import copy_loop
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -35,12 +36,6 @@ def _check(history: TensorType, data: TensorType, axis: int) -> None:
 def _planes(kind: TensorType, axis: int) -> tuple[int, int, int]:
     """A shape as (outer, frames, elements of a frame)."""
     return prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :])
-
-
-def _copied(call: OpCall, var: Var, extent: int, store: ir.Store) -> Stmt:
-    """A copy of elements that lie side by side, by words where the core reads them anywhere."""
-    kind = "vectorized" if call.target.has("unaligned") else "serial"
-    return ir.For(var, ir.const(extent, "int32"), store, kind)
 
 
 # ---------------------------------------------------------------- shift_in
@@ -70,8 +65,8 @@ def _compute_shift(call: OpCall) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (old, new), (out,) = operands, results
         n, i, j = Var("n"), Var("i"), Var("j")
-        stay = _copied(call, i, kept, ir.Store(out, (n, i), old[n, i + added]))
-        come = _copied(call, j, added, ir.Store(out, (n, j + kept), new[n, j]))
+        stay = copy_loop(i, kept, ir.Store(out, (n, i), old[n, i + added]), call.target)
+        come = copy_loop(j, added, ir.Store(out, (n, j + kept), new[n, j]), call.target)
         return ir.loops([(n, outer)], ir.seq(stay, come) if kept else come)
 
     tensors = (history.tensor((outer, frames * inner)), data.tensor((outer, added)))
@@ -138,10 +133,10 @@ def _compute_slice(call: OpCall) -> te.Tensor:
         (frames, at, new), (out,) = operands, results
         n, t, i, u, j = Var("n"), Var("t"), Var("i"), Var("u"), Var("j")
         start, place, source = Var("start"), Var("place"), Var("source")
-        fetch = _copied(call, i, inner, ir.Store(out, (n, t, i), frames[n, source, i]))
+        fetch = copy_loop(i, inner, ir.Store(out, (n, t, i), frames[n, source, i]), call.target)
         wrapped = ir.Let(source, ir.select(place >= kept, place - kept, place), fetch)
         past = ir.loops([(t, old)], ir.Let(place, start + t * step + first, wrapped))
-        take = _copied(call, j, inner, ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]))
+        take = copy_loop(j, inner, ir.Store(out, (n, u + old, j), new[n, u * step + rest, j]), call.target)
         now = ir.loops([(u, count - old)], take)
         parts = [part for part, size in ((past, old), (now, count - old)) if size]
         body = ir.loops([(n, outer)], ir.seq(*parts))
@@ -172,8 +167,11 @@ def _compute_write(call: OpCall, whole: bool = True) -> te.Tensor:
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (at, new, *frames), (out,) = operands, results
         n, m, i, j, start = Var("n"), Var("m"), Var("i"), Var("j"), Var("start")
-        put = ir.loops([(n, outer)], _copied(call, j, fresh * inner, ir.Store(out, (n, start + j), new[n, j])))
-        copies = [ir.loops([(m, outer), (i, kept * inner)], ir.Store(out, (m, i), old[m, i])) for old in frames]
+        put = ir.loops([(n, outer)], copy_loop(j, fresh * inner, ir.Store(out, (n, start + j), new[n, j]), call.target))
+        copies = [
+            ir.loops([(m, outer)], copy_loop(i, kept * inner, ir.Store(out, (m, i), old[m, i]), call.target))
+            for old in frames
+        ]
         return ir.seq(*copies, ir.Let(start, _start(at, kept // fresh, fresh) * inner, put))
 
     operands = (position.tensor((1,)), data.tensor((outer, fresh * inner)))

@@ -15,6 +15,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.module import Call, Module
 from microc.plan.replay import Replay
+from microc.schedule.runs import spelled
 from microc.tir.generalise import instantiate
 from microc.tir.ir import Buffer, PrimFunc
 
@@ -140,7 +141,7 @@ class _Order:
         self.dtypes = {name: {p.dtype for p in params} for name, params in self.params.items()}
         watched = [p for params in self.params.values() for p in params]
         key = (call.kernel, *sorted(sizes.items()), *sorted(p.name for p in watched))
-        self.replay = arena.replays.get(key) or Replay(func, watched)
+        self.replay = arena.replays.get(key) or Replay(spelled(func), watched)
         if sum(p.nbytes for p in watched) <= _KEPT:
             arena.replays[key] = self.replay
 

@@ -19,6 +19,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.module import Call, Kernel, Module
 from microc.plan.room import Room, distances_without, safe_distances
+from microc.schedule.runs import spelled
 from microc.tir.order import NEVER_TOUCHED, NEVER_WRITTEN, Touches, touches
 from microc.tir.precedence import Precedence
 from microc.tir.ranges import Conflict
@@ -78,7 +79,7 @@ class Overlaps:
         if kernel.func.scalars:
             return self._always_safe(kernel, call, old, new)
         if kernel.name not in self._clocks:
-            self._clocks[kernel.name] = {buffer.name: times for buffer, times in touches(kernel.func).items()}
+            self._clocks[kernel.name] = {buffer.name: times for buffer, times in touches(spelled(kernel.func)).items()}
         dying, made = (self._use(kernel, call, name) for name in (old, new))
         if not all(_aliasing(a, b) for a in dying.dtypes for b in made.dtypes):
             return ()
@@ -87,7 +88,7 @@ class Overlaps:
     def _always_safe(self, kernel: Kernel, call: Call, old: str, new: str) -> tuple[range, ...]:
         """Distances that are safe at all sizes."""
         if kernel.name not in self._proofs:
-            self._proofs[kernel.name] = Precedence(kernel.func, self._columns(kernel) or {})
+            self._proofs[kernel.name] = Precedence(spelled(kernel.func), self._columns(kernel) or {})
         params, conflicts = kernel.func.params, list[Conflict]()
         for a, start in self._roles(call, old):
             for b, other in self._roles(call, new):

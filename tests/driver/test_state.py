@@ -160,6 +160,18 @@ def test_state_is_written_in_place() -> None:
     assert "state" not in steps(started("int32", (7, 7, 7, 7)))
 
 
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547", "qemu-riscv32", "microbit"])
+def test_a_history_stays_where_it_is(board: str) -> None:
+    """However a core copies, moving frames up is seen to be safe in place; and what is copied is copied by words."""
+    kept = np.zeros((1, 40, 12), np.int8)
+    nodes = [("shift_in", ("a", "x"), {"axis": 1}), ("abs", ("n0",), {})]
+    program = microc.compile(graph_of({"a": kept}, {"a": "n0"}, nodes, TensorType((1, 2, 12), "int8")), board=board)
+    assert isinstance(program, Program)
+    layers = program.report()["layers"]
+    assert [layer["op"] for layer in layers] == ["shift_in", "abs"]
+    assert layers[0]["estimated_instructions"] < 1.2 * kept.nbytes
+
+
 def test_what_is_still_needed_is_copied() -> None:
     assert steps(swapped()).count("state") == 3
     assert steps(read_later()).count("state") == 1

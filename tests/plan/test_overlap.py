@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from microc.dtypes import to_numpy
 from microc.errors import InternalError
 from microc.module import Module, Plan
+from microc.ops.copies import copy_loop
 from microc.plan.check import check_plan
 from microc.plan.liveness import lifetimes
 from microc.plan.overlap import Overlaps, rooms
@@ -23,7 +24,8 @@ from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import compile_func
-from microc.tir.lower import lower
+from microc.tir.lower import lower, lower_kinds
+from microc.tir.rewrite import walk_stmt
 from tests.plan.kernels import KERNELS, float_to_int, kernel, widen
 from tests.plan.modules import Sketch
 from tests.schedule.functions import matmul, padded_rows
@@ -32,6 +34,19 @@ SIZE = 32
 CAREFUL = {"table", "rounds", "twice"}
 """Kernels that damage what they read, but not the result; or where data decides."""
 
+
+def in_runs(rows: int, kept: int, fresh: int) -> ir.PrimFunc:
+    """Rows that move up by a few elements and take new ones in, by calls that copy runs (``x`` ends where ``out`` does)."""
+    n, i, j = ir.Var("n"), ir.Var("i"), ir.Var("j")
+    x, new, out = (ir.Buffer(name, shape, "int8") for name, shape in (
+        ("x", (rows, kept + fresh)), ("new", (rows, fresh)), ("out", (rows, kept + fresh)),
+    ))  # fmt: skip
+    target = target_for("cortex-m55")
+    stay = copy_loop(i, kept, ir.Store(out, (n, i), x[n, i + fresh]), target)
+    come = copy_loop(j, fresh, ir.Store(out, (n, j + kept), new[n, j]), target)
+    return ir.PrimFunc("shift", (x, new, out), lower_kinds(ir.loops([(n, rows)], ir.seq(stay, come))))
+
+
 SCHEDULED: dict[str, Callable[[], ir.PrimFunc]] = {
     "matrix": lambda: schedule_kernel(matmul(6, 8, 8), "dense", target_for("cortex-m4")).func,
     "matrix with a tail": lambda: schedule_kernel(matmul(5, 8, 8), "dense", target_for("cortex-m4")).func,
@@ -39,9 +54,11 @@ SCHEDULED: dict[str, Callable[[], ir.PrimFunc]] = {
     "stripes": lambda: Schedule(padded_rows(7, 8)).split("y_acc", (None, 3)).compute_at("padded", "y_acc_0").func,
     "rows by words": lambda: Schedule(padded_rows(6, 8)).compute_at("padded", "y_acc").vectorize("c_1").func,
 }
-FUNCTIONS = {name: lambda make=make: make(SIZE) for name, make in KERNELS.items()} | {
-    name: lambda make=make: lower(make()) for name, make in SCHEDULED.items()
-}
+FUNCTIONS = (
+    {name: lambda make=make: make(SIZE) for name, make in KERNELS.items()}
+    | {name: lambda make=make: lower(make()) for name, make in SCHEDULED.items()}
+    | {"runs": lambda: in_runs(1, 24, 8), "runs of rows": lambda: in_runs(3, 12, 4)}
+)
 
 
 def one_step(func: ir.PrimFunc) -> Module:
@@ -180,6 +197,17 @@ def test_pointers_that_one_intrinsic_reads_and_writes() -> None:
     assert room_of(kernel("x: 8 int8, out: 8 int8", loaded)).safe == (range(-GRAIN, GRAIN + 1, GRAIN),)
     with pytest.raises(InternalError, match="overlaps"):
         check_plan(one_step(kernel("x: 8 int8, out: 8 int8", direct)).with_plan(Plan({"x": 0, "out": 0}, 8, 0, "")))
+
+
+def test_calls_that_copy_runs_are_seen() -> None:
+    """What moves down over itself stays where it is; the checker sees it, too, and refuses a move up."""
+    for func in (in_runs(1, 24, 8), in_runs(3, 12, 4)):
+        assert any("copy_i8" in str(s) for s in walk_stmt(func.body))
+        assert room_of(func).next(0) == 0
+    module = one_step(in_runs(1, 24, 8))
+    check_plan(module.with_plan(Plan({"x": 40, "new": 0, "out": 40}, 80, 0, "by hand")))
+    with pytest.raises(InternalError, match="overlaps"):
+        check_plan(module.with_plan(Plan({"x": 40, "new": 0, "out": 52}, 90, 0, "by hand")))
 
 
 spans = st.lists(st.integers(-9, 14), unique=True).map(sorted)

@@ -12,6 +12,7 @@ from microc.module import Module, Plan, Size
 from microc.plan.check import check_plan
 from microc.plan.overlap import Overlaps
 from microc.plan.room import GRAIN, Room, distances_without
+from microc.schedule.runs import spelled
 from microc.tir import ir
 from microc.tir.fit import Extent, Fitter
 from microc.tir.generalise import generalise, instantiate
@@ -125,7 +126,7 @@ def test_of_one_size_as_the_other_analysis(name: str) -> None:
     """It knows no distance that is not safe, and but for rings all that are."""
     func = FUNCTIONS[name]()
     first, out = func.params[0], next(p for p in func.params if p.name == "out")
-    conflicts = Precedence(func, {}).conflicts(first, out)
+    conflicts = Precedence(spelled(func), {}).conflicts(first, out)
     room = Room(first.nbytes, out.nbytes, distances_without(conflicts, first.nbytes, out.nbytes))
     assert allowed(room) <= allowed(room_of(func))
     assert name == "words" or room.shared == room_of(func).shared

@@ -15,6 +15,8 @@ from microc.tir.ir import Buffer, Call, Expr, Stmt, Var, const
 
 LANE = Var("lane")
 """The number of the lane that the meaning of a vector intrinsic speaks of."""
+ANY = 1 << 30
+"""Elements behind a pointer when the call says how many it touches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Intrin:
     ``operations``: what it costs then, by kind of
     operation (``schedule/cores.py``); one ``alu`` for each ``__asm__`` and an access for each ``memcpy`` unless given.
 
-    ``turns`` is the loop inside, whose length is an argument.
+    ``turns`` is the loop inside, whose length is an argument. ``apart``: it stays a function of its own, since its body is long.
 
     With ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as
     the variable of its name and the element's dtype, and a value is that of the lane.
@@ -52,6 +54,7 @@ class Intrin:
     operations: tuple[tuple[str, int], ...] = ()
     lanes: int = 0
     turns: Turns | None = None
+    apart: bool = False
 
     @property
     def result(self) -> str:

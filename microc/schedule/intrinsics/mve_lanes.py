@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc.schedule.intrinsics.base import LANE, Intrin, Turns
-from microc.schedule.intrinsics.mve_products import ANY, MVE, SHORT
+from microc.schedule.intrinsics.base import ANY, LANE, Intrin, Turns
+from microc.schedule.intrinsics.mve_products import MVE, SHORT
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -121,10 +121,11 @@ def _memory() -> Iterator[Intrin]:
 
 
 def _runs() -> Iterator[Intrin]:
-    """Memory to memory, and one number to memory."""
+    """Memory to memory, from the first element to the last, and one number to memory."""
     k = Var("k")
-    for dtype, step in (("int8", 16), ("uint8", 16), ("int16", 8)):
-        short, size = SHORT[dtype], 128 // step
+    for dtype, short in {**_MEMORY, "float32": "f32"}.items():
+        size = int(short[1:])
+        step = 128 // size
         width = _WIDTH[str(size)]
         p, q, value = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype), Var("value")
         loop = "\\n".join(("dlstp.{0} lr, %[n]", "0:", "{1}vstr{2}.{0} q0, [%[p]], #16", "letp lr, 0b"))
@@ -135,6 +136,8 @@ def _runs() -> Iterator[Intrin]:
         meaning = ir.For(k, _n, ir.Store(p, (k,), q[k]))
         turns = Turns("n", step, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
         yield Intrin(f"copy_{short}", (p, q, _n), meaning, "mve", MVE, body, (("alu", 4),), turns=turns)
+        if dtype == "float32":  # one number is an integer in a core register
+            continue
         body = f'__asm__ volatile("{filling}" : [p] "+r"(p) : [value] "r"(value), [n] "r"(n) : "lr", "memory", "q0");'
         meaning = ir.For(k, _n, ir.Store(p, (k,), ir.cast(dtype, value)))
         turns = Turns("n", step, (("vector_store", 1), ("branch", 1)))

@@ -12,13 +12,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from microc.schedule.intrinsics.base import Intrin, Turns, i32
+from microc.schedule.intrinsics.base import ANY, Intrin, Turns, i32
 from microc.tir import ir
 from microc.tir.ir import Buffer, Var
 
 MVE = "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)"
-ANY = 1 << 30
-"""Elements behind a pointer when the call says how many it touches."""
 
 TILES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2))
 """Rows and columns of the products that exist."""

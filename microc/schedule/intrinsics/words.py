@@ -1,8 +1,9 @@
-"""Loads and stores of whole words, on cores that allow them at any address."""
+"""Loads and stores of whole words, on cores that allow them at any address; runs of memory by words where both ends allow it, on
+cores that do not."""
 
 from __future__ import annotations
 
-from microc.schedule.intrinsics.base import Intrin, i32, pack16, sign8, sign16
+from microc.schedule.intrinsics.base import ANY, Intrin, Turns, i32, pack16, sign8, sign16
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
@@ -51,7 +52,49 @@ ALIGNED_WORD = "typedef int32_t __attribute__((may_alias)) word;\n"
 """A word at a multiple of four bytes, of whatever type its bytes are. (With ``memcpy`` of an assumed alignment gcc keeps every
 address in a register of its own.)"""
 
+_MOVE = """typedef uint32_t __attribute__((may_alias)) word;
+int32_t k = 0;
+if ((((uintptr_t)p ^ (uintptr_t)q) & 3u) == 0u) {
+    for (; k < n && ((uintptr_t)&p[k] & 3u) != 0u; ++k) {
+        p[k] = q[k];
+    }
+    for (; n - k >= STEP; k += STEP) {
+        word *to = (word *)(void *)&p[k];
+        const word *from = (const word *)(const void *)&q[k];
+        const word a = from[0], b = from[1], c = from[2], d = from[3];
+        to[0] = a;
+        to[1] = b;
+        to[2] = c;
+        to[3] = d;
+    }
+}
+for (; n - k >= 4; k += 4) {
+    p[k] = q[k];
+    p[k + 1] = q[k + 1];
+    p[k + 2] = q[k + 2];
+    p[k + 3] = q[k + 3];
+}
+for (; k < n; ++k) {
+    p[k] = q[k];
+}"""
+"""Turns are read before they are written, from the first to the last, so that memory may move down over itself."""
+
+
+def _move(name: str, dtype: str, step: int) -> Intrin:
+    """``n`` elements from ``q`` to ``p``."""
+    p, q, k, n = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype), Var("k"), Var("n")
+    meaning = ir.For(k, n, ir.Store(p, (k,), q[k]))
+    turns = Turns("n", step, (("load", 4), ("store", 4), ("alu", 3), ("branch", 1)))
+    body = _MOVE.replace("STEP", str(step))
+    costs = (("alu", 14), ("branch", 6))
+    return Intrin(name, (p, q, n), meaning, "words", "defined(__GNUC__)", body, costs, turns=turns, apart=True)
+
+
 WORDS = (
+    _move("move_i8", "int8", 16),
+    _move("move_u8", "uint8", 16),
+    _move("move_i16", "int16", 8),
+    _move("move_u16", "uint16", 8),
     _load("load_i8x4", "int8"),
     _load("load_u8x4", "uint8"),
     _load16("load_i16x2", "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"),

@@ -14,6 +14,8 @@ from microc.te import EXTERN
 from microc.tir import ir
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
+LONG_RUN = 32
+"""Bytes of a run from which on it pays to look whether words can be moved."""
 UNROLL_LIMIT = 16
 """Reductions of at most this many steps are unrolled whole."""
 
@@ -117,9 +119,13 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     """Runs that are consecutive in the source of a gathering block move by words."""
     schedule = split_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
-    if target.has("unaligned") and loop_extent(schedule.func, inner) > 1:
-        schedule = schedule.vectorize(inner)
-    return schedule
+    extent = loop_extent(schedule.func, inner)
+    if target.has("unaligned") and extent > 1:
+        return schedule.vectorize(inner)
+    long = extent >= LONG_RUN and not target.has(
+        "thumb1"
+    )  # where a call takes the registers that a loop around it needs
+    return schedule.annotate(inner, "moved", 1) if target.has("words") and long else schedule
 
 
 def finish_tile(schedule: Schedule, loops: tuple[str, str, str], tile: str, target: Target) -> Schedule:

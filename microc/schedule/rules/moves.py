@@ -36,7 +36,9 @@ def copied(schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
         unrolled = _by_runs(unrolled, block)
         words = _by_words(split_runs(words, block.name), block.name)
     found = (unrolled.named("unrolled"),) if unrolled.func != schedule.func else ()
-    return (*found, words.named("words")) if target.has("unaligned") else found
+    if target.has("unaligned"):
+        return (*found, words.named("words"))
+    return (*found, _moved_by_words(schedule, blocks).named("words")) if target.has("words") else found
 
 
 def picked(start: Schedule, target: Target) -> tuple[Schedule, ...]:
@@ -56,6 +58,14 @@ def picked(start: Schedule, target: Target) -> tuple[Schedule, ...]:
 def _by_words(schedule: Schedule, block: str) -> Schedule:
     inner = [name for name in schedule.loops_of(block) if loop_extent(schedule.func, name) > 1]
     return schedule.vectorize(inner[-1]) if inner else schedule
+
+
+def _moved_by_words(schedule: Schedule, blocks: list[ir.Block]) -> Schedule:
+    """Copies that look when they run whether words can be moved."""
+    for block in blocks:
+        inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
+        schedule = schedule.annotate(inner[-1], "moved", 1) if inner else schedule
+    return schedule
 
 
 def _by_runs(schedule: Schedule, block: ir.Block) -> Schedule:

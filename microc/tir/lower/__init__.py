@@ -31,11 +31,7 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = partition_loops(body)
     body = unswitch_loops(body)
     body = hoist_places(body)
-    body = lower_products(body)
-    body = lower_lanes(body)
-    body = lower_vectorized(body)
-    body = unroll_loops(body)
-    body = simplify_stmt(body)
+    body = lower_kinds(lower_products(body))
     workspaces: list[ir.Buffer] = []
 
     def hoist(stmt: ir.Stmt) -> ir.Stmt:
@@ -49,3 +45,8 @@ def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     body = share_values(body)
     ordered = tuple(sorted(workspaces, key=lambda b: b.name))
     return ir.PrimFunc(func.name, func.params + ordered, body, func.annotations)
+
+
+def lower_kinds(body: ir.Stmt) -> ir.Stmt:
+    """Loops that are marked for vectors, words or to be unrolled, as that."""
+    return simplify_stmt(unroll_loops(lower_vectorized(lower_lanes(body))))

@@ -5,13 +5,15 @@ of four, one more vector after the loop covers the last four iterations, some of
 writes nothing but private memory; else it is a partial one, whose memory accesses are predicated. int32 expressions that vary
 along ``i`` become calls of the intrinsics named ``<op>_i32x4``; loads widen, stores narrow, of neighbours or in steps; register
 buffers inside the loop become registers of vectors. Literals and constants that all iterations share are read before the loop. A
-run of bytes that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a loop
-over single elements.
+run of memory that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a
+loop over single elements. Where a loop is annotated ``moved`` instead, only runs that are copied are calls: for cores without
+vectors, which find out when they run whether both ends lie so that words can be moved.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
@@ -20,22 +22,31 @@ from microc.tir.lower.region import address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_stmt
 
-KEY = "lanes"
-"""The annotation."""
-_RUNS = ("int8", "uint8", "int16")
-_RUN_CALLS = frozenset(f"{name}_{TYPES[dtype]}" for name in ("copy", "fill") for dtype in _RUNS)
+KEY, MOVED = "lanes", "moved"
+"""The annotations."""
+COPIED = MappingProxyType({**TYPES, "float32": "f32"})
+"""How dtypes that vectors copy are called."""
+SHORT = ("int8", "uint8", "int16", "uint16")
+"""What ``moved`` loops move; elements of 32 bits are words already."""
+_RUN_CALLS = frozenset(
+    {f"copy_{kind}" for kind in COPIED.values()}
+    | {f"fill_{kind}" for kind in TYPES.values()}
+    | {f"move_{TYPES[dtype]}" for dtype in SHORT}
+)
 
 
 def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
-    """``stmt`` without loops annotated ``lanes``."""
+    """``stmt`` without loops annotated ``lanes`` or ``moved``."""
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
             return s
-        if KEY not in dict(s.annotations):
+        notes, extent = dict(s.annotations), ir.int_value(s.extent)
+        plain = replace(s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] not in (KEY, MOVED)))
+        if MOVED in notes:
+            return (_moved(s, extent) if extent is not None else None) or plain
+        if KEY not in notes:
             return _joined(s) or _after_fixed(s)
-        extent = ir.int_value(s.extent)
-        plain = replace(s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] != KEY))
         if extent is None:
             return plain
         try:
@@ -49,21 +60,44 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
 def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
     """The loop as one copy or fill of memory."""
     store = loop.body
-    if not isinstance(store, ir.Store) or store.buffer.dtype not in _RUNS or store.buffer.scope == "register":
+    copied = _copied(loop, extent, "copy")
+    if copied is not None or not isinstance(store, ir.Store) or store.buffer.dtype not in TYPES:
+        return copied
+    if not isinstance(store.value, ir.Const) or not _consecutive(store, loop.var):
         return None
-    if not consecutive(store.indices, loop.var):
-        return None
-    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
-    target = address(store.buffer, store.indices, first, extent, writes=True)
-    kind, count = TYPES[store.buffer.dtype], ir.const(extent, "int32")
-    match store.value:
-        case ir.Load(buffer, indices) if buffer.dtype == store.buffer.dtype and consecutive(indices, loop.var):
+    target = address(store.buffer, store.indices, {loop.var: ir.const(0, "int32")}, extent, writes=True)
+    value, count = ir.const(store.value.value, "int32"), ir.const(extent, "int32")
+    return ir.Evaluate(ir.Call(f"fill_{TYPES[store.buffer.dtype]}", (target, value, count), "int32"))
+
+
+def _moved(loop: ir.For, extent: int) -> ir.Stmt | None:
+    """The loop as one copy by words."""
+    store = loop.body
+    short = isinstance(store, ir.Store) and store.buffer.dtype in SHORT
+    return _copied(loop, extent, "move") if short else None
+
+
+def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
+    """The loop as a call that copies memory, if it does nothing else."""
+    match loop.body:
+        case ir.Store(into, places, ir.Load(buffer, indices)) if (
+            buffer.dtype == into.dtype in COPIED
+            and _consecutive(loop.body, loop.var)
+            and consecutive(indices, loop.var)
+        ):
+            first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
+            target = address(into, places, first, extent, writes=True)
             source = address(buffer, indices, first, extent, writes=False)
-            return ir.Evaluate(ir.Call(f"copy_{kind}", (target, source, count), "int32"))
-        case ir.Const(int() as value):
-            return ir.Evaluate(ir.Call(f"fill_{kind}", (target, ir.const(value, "int32"), count), "int32"))
+            return ir.Evaluate(
+                ir.Call(f"{name}_{COPIED[into.dtype]}", (target, source, ir.const(extent, "int32")), "int32")
+            )
         case _:
             return None
+
+
+def _consecutive(store: ir.Store, var: ir.Var) -> bool:
+    """Whether iterations store to neighbours in memory."""
+    return store.buffer.scope != "register" and consecutive(store.indices, var)
 
 
 def _joined(loop: ir.For) -> ir.Stmt | None:

@@ -24,6 +24,8 @@ from microc.tir.rewrite import map_stmt, substitute, substitute_stmt, walk_stmt
 LANES = 4
 FEW = 4
 """Words that are moved without a loop."""
+MANY = 24
+"""Words from which on four are moved in a turn, where that leaves none."""
 MOST = 20
 """What is done with them in as many statements at most."""
 _BYTES = ("int8", "uint8")
@@ -62,14 +64,15 @@ def _words(loop: ir.For) -> ir.Stmt | None:
 
 
 def _several(word: ir.Var, count: int, move: ir.Stmt) -> ir.Stmt:
-    """A word after the other: a few without a loop, of many two in each turn where they are moved only."""
+    """A word after the other: a few without a loop, of many several in each turn where they are moved only."""
     long = sum(isinstance(s, (ir.Store, ir.Evaluate)) for s in walk_stmt(move))
     if count <= FEW and count * long <= MOST:
         return ir.For(word, ir.const(count, "int32"), move, "unrolled")
-    if count % 2 or long > 1:
+    size = FEW if count >= MANY and count % FEW == 0 else 2
+    if count % size or long > 1:
         return ir.For(word, ir.const(count, "int32"), move)
-    turn = ir.seq(*(substitute_stmt(move, {word: word * 2 + k}) for k in range(2)))
-    return ir.For(word, ir.const(count // 2, "int32"), turn)
+    turn = ir.seq(*(substitute_stmt(move, {word: word * size + k}) for k in range(size)))
+    return ir.For(word, ir.const(count // size, "int32"), turn)
 
 
 def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
