@@ -6,6 +6,7 @@ Sources: TFLite ``fully_connected.h``; ONNX Gemm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.conv import matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.conv import Notes, matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.products import Product, legalize_product
 from microc.ops.quads import quad_packing, quad_product
@@ -63,20 +64,49 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         return nibble_product(terms, weight, depth, None if bias is None else bias.tensor((bias.type.size,)))
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     padded = padded_depth(depth, data, weight, dtype, call.target)
-    weights = weight_rows(weight, weight.type.shape[0], depth, padded)
     terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
-    return matrix_product(terms, weights, bias, dtype, product_notes(data, weight, bias))
+    notes = product_notes(data, weight, bias)
+    if call.attrs.get("algorithm") == "even":
+        return _even_units(terms, weight, bias, dtype, notes)
+    weights = weight_rows(weight, weight.type.shape[0], depth, padded)
+    return matrix_product(terms, weights, bias, dtype, notes)
+
+
+def _even_units(terms: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, notes: Notes) -> te.Tensor:
+    """The product with one more unit, of zeros, so that units go in pairs; and the units of it that are wanted."""
+    assert weight.data is not None
+    units, depth = weight.data.shape
+    longer = weight.packed(np.pad(weight.data, ((0, 1), (0, terms.shape[1] - depth))))
+    if bias is not None:
+        assert bias.data is not None
+        last = bias.packed(np.pad(bias.data.reshape(-1), (0, 1)))
+        bias = replace(bias, type=TensorType((units + 1,), bias.type.dtype), tensor=lambda shape: last)
+    total = matrix_product(terms, longer, bias, dtype, notes)
+    return te.compute((terms.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o"))
+
+
+def _leaves_one(call: OpCall) -> bool:
+    """Whether units would go in pairs, were there one more: a row of bytes by constant bytes, on a core that pairs columns."""
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    known = weight.data is not None and (bias is None or bias.data is not None)
+    if not known or not call.target.has("dsp") or call.target.has("mve") or call.attrs.get("out_dtype") != "int32":
+        return False
+    small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
+    (rows, _), (units, _) = data.type.shape, weight.type.shape
+    return small and rows == 1 and units % 2 == 1 and units > 2
 
 
 def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
     """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time; ``nibbles``
-    where weights have four bits."""
+    where weights have four bits; ``even``: one unit more where columns are paired and their number is odd."""
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     total = str(call.attrs.get("out_dtype"))
     quads = call.target.multiplies_alone and total == "int32" and quad_packing(data, weight, bias)
     small = suits_nibbles(data, weight, total)
-    return ("direct", *(("quads",) if quads else ()), *(("nibbles",) if small else ()))
+    found = {"quads": bool(quads), "nibbles": small, "even": _leaves_one(call)}
+    return ("direct", *(name for name, suits in found.items() if suits))
 
 
 def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
@@ -120,6 +150,11 @@ def _dense_cases() -> Iterable[Case]:
         for algorithm in ("direct", "quads"):
             attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
             yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
+    for depth, units in ((24, 5), (41, 9)):
+        biased = (TensorType((1, depth), "int8"), TensorType((units, depth), "int8"), TensorType((units,), "int32"))
+        odd = (None, None, np.arange(units, dtype=np.int32) * 977 - 1000)
+        attrs = {**DENSE, "out_dtype": "int32", "algorithm": "even"}
+        yield Case(attrs, biased, (1, 2), odd, 0.0, f"even {depth} {units}")
     rng = np.random.default_rng(4)
     for rows, depth, units in ((1, 21, 8), (3, 40, 4), (2, 1, 3)):
         operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))

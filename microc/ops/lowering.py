@@ -19,7 +19,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, Operand
 from microc.target import Target
-from microc.te.tensor import ComputeDef, Reduce
+from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
 from microc.tir.affine import simplify
 
@@ -176,10 +176,15 @@ def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
 
 
 def _stored(tensor: te.Tensor) -> te.Tensor:
-    """A reduction accumulates somewhere else (registers, after scheduling) and stores its result once."""
-    if not isinstance(tensor.definition, ComputeDef) or not isinstance(tensor.definition.body, Reduce):
+    """A reduction, or a part of one, accumulates somewhere else (registers, after scheduling) and stores its result once."""
+    if not isinstance(tensor.definition, ComputeDef) or not _is_sum(tensor.definition.body):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], "out", tuple(v.name for v in tensor.definition.axes))
+
+
+def _is_sum(body: ir.Expr) -> bool:
+    """Whether an element is a sum, or one of a tensor ``acc``."""
+    return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == "acc")
 
 
 def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:

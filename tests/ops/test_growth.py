@@ -22,7 +22,7 @@ from tests.ops.compiled import compiled_case
 from tests.ops.harness import attributes, named_cases
 from tests.ops.test_compiled import definitions
 
-SMALL, LARGE = 16, 64
+SMALL, LARGE = 64, 256
 """Factors of a case's extents: tiles, and loops that are short enough to be written out, are full with the smaller one."""
 BOUND = 1.5
 """What is linear grows fourfold. The Fourier transform has one loop for every radix: one more here."""

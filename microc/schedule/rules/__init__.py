@@ -64,7 +64,7 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
     if start.has("acc") and any(i.extent == 0 for i in find_block(start.func.body, "acc").iters):
         return (schedule_generic(start, target).named("generic"),)
     if is_rows(start):
-        return (schedule_matrix_rows(start, target).named("matrix rows"),)
+        return tuple(schedule.named("matrix rows") for schedule in schedule_matrix_rows(start, target))
     if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
         return (schedule_matrix_mve(start).named("matrix mve"),)
     if is_paired(start):
@@ -75,8 +75,8 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         if suits_float(start, target):
             return (schedule_matrix_float(start, target).named("matrix float"),)
         if suits_dsp(start, target):
-            return (schedule_matrix_dsp(start, target, goal).named("matrix dsp"),)
-        return (schedule_matrix(start, target).named("matrix"),)
+            return tuple(schedule.named("matrix dsp") for schedule in schedule_matrix_dsp(start, target, goal))
+        return tuple(schedule.named("matrix") for schedule in schedule_matrix(start, target))
     if is_winograd(start):
         if suits_winograd(start, target):
             return (schedule_winograd(start, target).named("winograd"),)
@@ -104,4 +104,4 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         return plain
     if suits_float(start, target):
         return (*plain, schedule_matrix_float(start, target).named("matrix float"))
-    return (*plain, schedule_matrix(start, target, words=False).named("matrix"))
+    return (*plain, *(schedule.named("matrix") for schedule in schedule_matrix(start, target, words=False)))

@@ -7,7 +7,9 @@ several channels and each loaded weight several pixels. With DSP instructions fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
+from microc.schedule.cores import core_of
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import finish_tile, inline_elementwise
 from microc.schedule.schedule import Schedule
@@ -87,42 +89,54 @@ def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
     return tuple(loads)
 
 
-def choose_tile(rows: int, columns: int, depth: int, dtypes: tuple[str, ...], accumulator: str, target: Target) -> Tile:
-    """The tile for a product of (rows, depth) by (columns, depth).
+def choose_tiles(
+    rows: int, columns: int, depth: int, dtypes: tuple[str, ...], accumulator: str, target: Target
+) -> tuple[Tile, ...]:
+    """The tiles for a product of (rows, depth) by (columns, depth) that are worth comparing.
 
-    Two by two keeps four sums, four widened operands and four pointers in the registers of an Armv7-M core; a single row
-    takes four channels. The tile that divides evenly is preferred, since a tail costs code.
+    Two by two keeps four sums, four widened operands and four pointers in the registers of an Armv7-M core; cores with more
+    registers may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as
+    many channels as that has. What is left of rows and columns is a part of a tile.
     """
-    tall, wide = (2, 2) if rows > 1 else (1, 4)
-    wide = next(n for n in range(min(wide, columns), 0, -1) if columns % n == 0 or n == 1)
-    if rows == 1 and wide == 1 and columns > 1:
-        wide = 2
     intrin = f"dot4_{dtypes[0]}_{dtypes[1]}" if len(dtypes) == 2 else ""
     dsp = target.has("dsp") and accumulator == "int32" and depth % 4 == 0
-    if dsp and intrin in ("dot4_int8_int8", "dot4_uint8_int8"):
-        steps = depth // 4
-        return Tile(tall, wide, next(n for n in (4, 2, 1) if steps % n == 0), 4, intrin)
-    return Tile(tall, wide, next(n for n in (4, 3, 2, 1) if depth % n == 0))
+    step = 4 if dsp and intrin in ("dot4_int8_int8", "dot4_uint8_int8") else 1
+    unroll = next(n for n in ((4, 2, 1) if step > 1 else (4, 3, 2, 1)) if depth // step % n == 0)
+    sides = dict.fromkeys((2, max(2, isqrt(core_of(target).registers - 1) - 1) if accumulator == "int32" else 2))
+    shapes = dict.fromkeys((min(n, rows), _wide(n if rows > 1 else 2 * n, columns)) for n in sides)
+    return tuple(Tile(tall, wide, unroll, step, intrin if step > 1 else "") for tall, wide in shapes)
 
 
-def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -> Schedule:
-    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time. Loops around p stay around it.
+def _wide(most: int, columns: int) -> int:
+    """Channels at once: as many as divide all of them where half of the most do, for a part of a tile costs code."""
+    even = next((n for n in range(most, most // 2 - 1, -1) if n > 1 and columns % n == 0), 0)
+    return even or min(most, columns)
+
+
+def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -> tuple[Schedule, ...]:
+    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time. Loops around p stay around it. One
+    schedule for each tile that suits.
 
     ``words``: both factors lie along k, so that an instruction may take several of each.
     """
     schedule = inline_elementwise(schedule)
     acc = find_block(schedule.func.body, "acc")
     axes = product_axes(schedule)
-    p, o, k = axes.p, axes.o, axes.k
-    rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
+    rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
     store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
     dtypes = operand_dtypes(schedule) if words else ()
-    tile = choose_tile(rows, columns, depth, dtypes, store.buffer.dtype, target)
+    tiles = choose_tiles(rows, columns, depth, dtypes, store.buffer.dtype, target)
+    return tuple(_tiled(schedule, axes, tile, store.buffer.name, target) for tile in tiles)
+
+
+def _tiled(schedule: Schedule, axes: Axes, tile: Tile, total: str, target: Target) -> Schedule:
+    """The loops around one tile; ``total``: the buffer of the sums."""
+    p, o, k = axes.p, axes.o, axes.k
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
     schedule = schedule.decompose_reduction("acc", f"{k}_0")
     if tile.intrin:
         schedule = schedule.tensorize(f"{k}_2", tile.intrin)
-    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(store.buffer.name, "register")
+    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(total, "register")
     return finish_tile(schedule, (p, o, k), axes.tile, target)

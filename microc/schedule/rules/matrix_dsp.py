@@ -25,7 +25,7 @@ STEP = 4
 
 
 ROW_WIDTHS = (6, 4, 2)
-"""Outputs of a single row at once: as many as divide them."""
+"""Outputs of a single row at once: as many as divide them where they are even."""
 WIDTH = 2
 """Channels of a tile."""
 PAIRED_DEPTH = 20
@@ -67,31 +67,50 @@ def suits_dsp(schedule: Schedule, target: Target) -> bool:
     return found.weight.scope == "const" and found.weight.dtype == "int8" and depth % STEP == 0
 
 
-def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> Schedule:
-    """p and o tiled into registers, k innermost; weights stored as 16-bit numbers where that is worth twice the flash."""
+def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> tuple[Schedule, ...]:
+    """p and o tiled into registers, k innermost; weights stored as 16-bit numbers where that is worth twice the flash. Of a
+    single row, whose weights serve once, both ways are to be compared."""
     schedule = inline_elementwise(schedule)
     found = operands(schedule)
     assert found is not None
     axes = product_axes(schedule)
-    p, o, k = axes.p, axes.o, axes.k
-    rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
+    rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
     if rows == 1 and found.data.dtype != "int16" and not schedule.has("patch"):
-        return _one_row(schedule, found, columns, depth)
+        return (_one_row(schedule, found, columns, depth),)
     patch = "patch"
     if not schedule.has("patch"):
         schedule = schedule.cache_read("acc", found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
     pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
-    schedule = tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
+
+    def stored(*, wide: bool) -> Schedule:
+        return _patched(schedule, found, patch, target, pairs=pairs, wide=wide)
+
+    if rows == 1:
+        return stored(wide=True), stored(wide=False)
+    return (stored(wide=rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price),)
+
+
+def _patched(schedule: Schedule, found: Operands, patch: str, target: Target, *, pairs: bool, wide: bool) -> Schedule:
+    """Tiles whose rows are copied to ``patch`` as 16-bit numbers. ``wide``: weights are such numbers too; else ``pairs`` of
+    columns share their words, or they lie crossed."""
+    axes = product_axes(schedule)
+    o, k = axes.o, axes.k
+    rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, o, k))
+    tile: tuple[int, ...] = (min(columns, WIDTH),)
+    if rows == 1:
+        count = _row_width(columns)
+        tile = (count // 2, 2) if pairs and not wide else (count,)
+    schedule = tiled(schedule, found, (min(rows, TALL), tile), depth)
     schedule = schedule.compute_at(patch, axes.tile)
     if found.data.dtype != "int16":
         schedule = schedule.set_dtype(patch, "int16")
     schedule = copy_words(schedule, patch, target)
-    if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price:
+    if wide:
         schedule = schedule.set_dtype(found.weight.name, "int16").tensorize(f"{k}_2", "dot4_int16_int16")
         schedule = double_sums(schedule, found.weight.name)
     elif pairs:
-        schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_1", f"{k}_0", "int16")
+        schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_{len(tile)}", f"{k}_0", "int16")
     else:
         schedule = _crossed(schedule, found.weight.name).tensorize(f"{k}_2", "dot4_int16_crossed_int8")
     return unrolled(schedule, axes)
@@ -106,7 +125,7 @@ def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> S
     """A vector times a matrix: several outputs share the widened activations."""
     axes = product_axes(schedule)
     o, k = axes.o, axes.k
-    wide = next(n for n in (*ROW_WIDTHS, 1) if columns % n == 0 or n == 1)
+    wide = _row_width(columns)
     if can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH:
         schedule = tiled(schedule, found, (1, (wide // 2, 2)), depth)
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_2", f"{k}_0", found.data.dtype)
@@ -116,11 +135,19 @@ def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> S
     return unrolled(schedule, axes)
 
 
+def _row_width(columns: int) -> int:
+    """Outputs of a single row at once. Of an odd number: the fewest tiles, the last of which may be a part of one, in the least
+    code."""
+    even = next((n for n in ROW_WIDTHS if columns % n == 0), 0)
+    odd = range(1, min(columns, ROW_WIDTHS[0]) + 1)
+    return even or min(odd, key=lambda n: (-(-columns // n), n + columns % n))
+
+
 def tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]], depth: int) -> Schedule:
     """The loops p, o, k around a tile, and the elementwise end after it. Loops around p stay around it."""
     axes = product_axes(schedule)
     p, o, k = axes.p, axes.o, axes.k
-    unroll = next(n for n in (4, 3, 2, 1) if (depth // STEP) % n == 0)
+    unroll = next(n for n in (4, 3, 2, 5, 1) if (depth // STEP) % n == 0)
     schedule = schedule.split(p, (None, tile[0])).split(o, (None, *tile[1])).split(k, (None, unroll, STEP))
     inner = [f"{o}_{n + 1}" for n in range(len(tile[1]))]
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")

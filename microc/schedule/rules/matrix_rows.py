@@ -20,13 +20,13 @@ def is_rows(schedule: Schedule) -> bool:
     return schedule.has("columns") and schedule.has("patch") and schedule.has("acc")
 
 
-def schedule_matrix_rows(schedule: Schedule, target: Target) -> Schedule:
+def schedule_matrix_rows(schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
     """The right side's copy before its tiles, the left side's before each."""
     outside = schedule.loops_of("acc")[:-3]
     if outside:
         schedule = schedule.compute_at("columns", outside[-1])
     if target.has("mve"):
-        return schedule_matrix_mve(schedule)
+        return (schedule_matrix_mve(schedule),)
     schedule = copy_words(schedule, "columns", target)
     if not target.has("dsp"):
         return schedule_matrix(schedule, target, words=False)
@@ -37,4 +37,4 @@ def schedule_matrix_rows(schedule: Schedule, target: Target) -> Schedule:
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
     schedule = tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
     schedule = copy_words(schedule.compute_at("patch", axes.tile), "patch", target)
-    return unrolled(schedule.tensorize(f"{axes.k}_2", "dot4_int16_int16"), axes)
+    return (unrolled(schedule.tensorize(f"{axes.k}_2", "dot4_int16_int16"), axes),)

@@ -1,0 +1,53 @@
+"""Register tiles of matrix products: as large as the core's registers, and parts of them at the ends of rows and columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from microc.schedule.cores import core_of
+from microc.schedule.cost import estimate
+from microc.schedule.rules import schedule_kernel
+from microc.schedule.rules.matrix import choose_tiles
+from microc.target import target_for
+from microc.tir.lower import lower
+from tests.schedule.functions import matmul, outputs
+
+CORES = ("cortex-m4", "cortex-m3", "cortex-m55", "rv32imac", "xtensa-lx7", "avr", "host")
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_tiles_fit_the_registers(cpu: str) -> None:
+    """Two by two everywhere; where a larger square fits, with both sides' operands and two addresses, that too."""
+    target, both = target_for(cpu), ("int8", "int8")
+    tiles = [(tile.rows, tile.columns) for tile in choose_tiles(64, 64, 64, both, "int32", target)]
+    assert tiles[0] == (2, 2)
+    assert all(tall * wide + tall + wide + 2 <= core_of(target).registers for tall, wide in tiles[1:])
+    assert tiles == ([(2, 2), (4, 4)] if cpu == "rv32imac" else [(2, 2)])
+    assert [(t.rows, t.columns) for t in choose_tiles(64, 64, 64, both, "float32", target)] == [(2, 2)]
+
+
+def test_a_large_tile_is_chosen_where_it_pays() -> None:
+    schedule = schedule_kernel(matmul(125, 64, 64), "conv2d", target_for("rv32imac"))
+    assert "split(o, (None, 4))" in " ".join(map(str, schedule.trace))
+
+
+@pytest.mark.parametrize("cpu", CORES)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 3), (1, 7), (1, 9), (1, 11), (1, 1), (3, 5), (5, 7), (6, 1)])
+def test_parts_of_tiles_are_exact(cpu: str, rows: int, columns: int) -> None:
+    func = matmul(rows, 20, columns)
+    schedule = schedule_kernel(func, "dense", target_for(cpu))
+    np.testing.assert_array_equal(outputs(func, lowered=True, schedule=schedule), outputs(func, lowered=True))
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CORES if cpu != "cortex-m55"])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_an_odd_number_of_outputs_costs_what_the_next_even_one_does(cpu: str, rows: int) -> None:
+    target = target_for(cpu)
+
+    def cost(columns: int) -> float:
+        func = matmul(rows, 256, columns)
+        return float(estimate(lower(schedule_kernel(func, "dense", target).func), target).instructions)
+
+    for columns in (5, 7, 9, 13, 127):
+        assert cost(columns) < 1.15 * cost(columns + 1)
