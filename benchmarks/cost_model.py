@@ -120,7 +120,7 @@ def measure(module: Module, board: Board) -> tuple[list[int], dict[str, int]]:
     """Instructions of every call, and the size of every function, of a firmware that runs once on zeros."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
-        write_tree(project, project_files(module, board, microc.__version__))
+        write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
         sizes = {s.name: s.size for s in section_sizes(project / "firmware.elf").symbols}
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:

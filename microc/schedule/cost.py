@@ -81,6 +81,7 @@ class _Walker:
         self.extents: dict[ir.Var, int] = {}
         self.named: dict[ir.Var, ir.Expr] = {}
         self.previous: Place | None = None
+        self.single = False
 
     def enter(self, func: ir.PrimFunc) -> None:
         self.regions.append(Region(None, 1.0, 1.0))
@@ -166,6 +167,7 @@ class _Walker:
     def value(self, value: ir.Expr, weight: float, counts: Operations) -> None:
         """An expression where it stands: its operations, then the memory and the names that it uses."""
         self.add(counts, weight)
+        self.single = _is_word(value)
         self.uses(value, weight)
 
     def uses(self, value: ir.Expr, weight: float) -> None:
@@ -207,7 +209,9 @@ class _Walker:
             self.operations["constant_byte"] += weight * dtypes.nbytes(buffer.dtype) * extent
 
     def pair(self, word: Place | None, weight: float) -> None:
-        """Two words side by side, one right after the other, may be loaded together."""
+        """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one
+        expression are not: each is loaded where it is used, behind what the other one went into."""
+        word = word if self.single else None
         before, self.previous = self.previous, word
         if word is not None and before is not None and self.core.wide and word.follows(before):
             self.previous = None
@@ -228,3 +232,14 @@ class _Walker:
         region = self.regions[depth]
         if region.compute(term):
             self.add(self.selector.count(term), region.runs)
+
+
+def _is_word(value: ir.Expr) -> bool:
+    """Whether a value is just what a word of memory holds."""
+    match value:
+        case ir.Load(buffer):
+            return buffer.scope != "register"
+        case ir.Call(_, (ir.AddressOf(),)):
+            return True
+        case _:
+            return False

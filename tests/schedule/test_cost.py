@@ -68,6 +68,16 @@ def test_lacking_instructions_cost_more() -> None:
     assert cost(loop(DATA[Y] // DATA[0]), "cortex-m0").operations["call_divide"] == 64
 
 
+def test_words_of_one_expression_are_loaded_one_by_one() -> None:
+    """The price that told speed wrongly: neighbouring words count as one load only where each is a value by itself."""
+    first, second = ir.Var("first"), ir.Var("second")
+    pair = (DATA[Y * 2], DATA[Y * 2 + 1])
+    named = ir.Let(first, pair[0], ir.Let(second, pair[1], ir.Store(OUT, (Y,), first * second)))
+    bodies = (named, ir.Store(OUT, (Y,), pair[0] * pair[1]))
+    loads = [cost(ir.PrimFunc("f", (DATA, OUT), ir.loops([(Y, 32)], body))).operations["load"] for body in bodies]
+    assert loads[1] - loads[0] == 16
+
+
 def test_guards_are_weighed_by_how_often_they_hold() -> None:
     extents = {Y: 8, X: 10}
     assert share(Y < 2, (), extents) == 0.25

@@ -1,0 +1,62 @@
+"""Every benchmark runs, with the smallest setting that it has: what they print is for readers, that they print it is for us."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.corpus import CORPUS, needs_corpus
+from tests.device.smoke import needs
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+PARTS = frozenset({"bars", "operator_cases"})
+"""Modules that the benchmarks share."""
+EMULATED = (pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm", "make"))
+
+
+@dataclass(frozen=True, slots=True)
+class Smoke:
+    """The smallest run of a benchmark, and a part of what it prints."""
+
+    arguments: tuple[str, ...]
+    printed: str
+    extra: str = ""
+
+
+SMOKES = {
+    "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
+    "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
+    "line": Smoke(("--bytes", "512"), "of the rate"),
+    "mlperf_tiny": Smoke(("--cores", "m4", "--models", "ad"), "ad         cortex-m4   yes"),
+    "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
+}
+MARKS = {
+    "cost_model": (*EMULATED, needs_corpus),
+    "forest": EMULATED,
+    "line": (needs("make", "gcc"),),
+    "mlperf_tiny": (*EMULATED, needs_corpus),
+    "operators": EMULATED,
+}
+
+
+def test_all_are_known() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(SMOKES) | PARTS
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in SMOKES])
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    smoke = SMOKES[name]
+    if smoke.extra:
+        pytest.importorskip(smoke.extra, reason=f"needs {smoke.extra}")
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent), **({"MICROC_CORPUS": str(CORPUS)} if CORPUS else {})}
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *smoke.arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert smoke.printed in done.stdout
