@@ -50,6 +50,11 @@ class Rule:
     antialias: bool
     exclude: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether every element is weighted from the two that it lies between."""
+        return self.mode == "linear" and not self.antialias and not self.exclude
+
 
 def resample(application: Application, axes: Sequence[Axis]) -> None:
     """Write the operator's output: input 0 resized along ``axes``."""
@@ -95,28 +100,39 @@ def _filled(application: Application, value: str, axes: Sequence[Axis], places: 
 
 
 def coordinates(rule: Rule, axis: Axis) -> Array:
-    """Where every element of the result lies in the data, as real numbers."""
-    y, width = np.arange(axis.size, dtype=np.float64), axis.scale * axis.extent
+    """Where every element of the result lies in the data, as real numbers.
+
+    They are float32 throughout, as ONNX Runtime finds them: the nearest element, and results that are quantised, hang on
+    the last bit. (Cubic and antialiased weights are of doubles.)
+    """
+    dtype = np.float32 if rule.plain or rule.mode == "nearest" else np.float64
+
+    def real(number: float) -> Array:
+        return np.asarray(number, dtype)
+
+    y, half, scale, last = np.arange(axis.size).astype(dtype), real(0.5), real(axis.scale), real(axis.extent - 1)
+    width, first = scale * real(axis.extent), real(axis.first) * last
     match rule.coordinates:
         case "align_corners":
-            return y * (axis.extent - 1) / (width - 1) if width != 1 else np.zeros(axis.size)
+            return np.asarray(y * last / (width - 1) if width != 1 else y * 0)
         case "asymmetric":
-            return y / axis.scale
+            return np.asarray(y / scale)
         case "tf_crop_and_resize":
-            span = (axis.last - axis.first) * (axis.extent - 1)
-            inside = np.full(axis.size, span / 2) if width == 1 else y * span / (width - 1)
-            return inside + axis.first * (axis.extent - 1)
-        case "pytorch_half_pixel" if width == 1:
-            return np.full(axis.size, -0.5)
+            span = real(axis.last - axis.first) * last
+            return np.asarray(first + (y * 0 + span * half if width == 1 else y * span / (width - 1)))
+        case "pytorch_half_pixel" if axis.size == 1:
+            return y
         case "half_pixel_symmetric":
-            centre = axis.extent / 2 * (1 - axis.size / width)
-            return centre + (y + 0.5) / axis.scale - 0.5
+            centre = real(axis.extent) * half * (1 - axis.size / width)
+            return np.asarray(centre + (y + half) / scale - half)
         case _:
-            return (y + 0.5) / axis.scale - 0.5
+            return np.asarray((y + half) / scale - half)
 
 
 def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
     """Indices and weights, both (size, taps), of the elements that every place is made of."""
+    if rule.plain:
+        return _between(axis, places)
     left = np.ceil(places).astype(np.int64) - 1  # a place on an element is that element's right end
     ratio = places - left
     if rule.mode == "nearest":
@@ -138,8 +154,22 @@ def table(rule: Rule, axis: Axis, places: Array) -> tuple[Array, Array]:
     if rule.exclude:
         weights = np.where((indices >= 0) & (indices < axis.extent), weights, 0)
         weights = weights / weights.sum(1, keepdims=True)
-    indices = np.clip(indices, 0, axis.extent - 1)
-    return indices.astype(np.int16 if axis.extent < 1 << 15 else np.int32), weights
+    return _indices(axis, indices), weights
+
+
+def _between(axis: Axis, places: Array) -> tuple[Array, Array]:
+    """The two elements that a place lies between, weighted by its distance from the other; from the last on, halves of it."""
+    inside = np.clip(places, 0, axis.extent - 1)
+    left = np.floor(inside).astype(np.int64)
+    right = np.minimum(left + 1, axis.extent - 1)
+    weights = np.stack([right - inside, inside - left], 1).astype(places.dtype)
+    weights[left == right] = 0.5
+    return _indices(axis, np.stack([left, right], 1)), weights
+
+
+def _indices(axis: Axis, indices: Array) -> Array:
+    """Indices within the data, in the smallest dtype that holds them."""
+    return np.clip(indices, 0, axis.extent - 1).astype(np.int16 if axis.extent < 1 << 15 else np.int32)
 
 
 def _kernel(rule: Rule, x: Array) -> Array:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from microc.dtypes import Array
 from microc.frontend.onnx_application import MOVABLE, Application, Spelling
 from microc.frontend.onnx_build import Stored
 from microc.frontend.onnx_resize import resample, resized_axes
-from microc.frontend.onnx_slice import mirrored
 from microc.frontend.onnx_window import as_image, spatial, weights
-from microc.graph.ir import Attr, Quant
+from microc.graph.ir import Quant
 
 _LIMIT = 1 << 12
 
@@ -94,61 +91,9 @@ def _transposed(application: Application) -> Mapping[str, Any]:
     return {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
 
 
-def interleaved(application: Application, value: str, factors: tuple[int, int]) -> str:
-    """Channels that are the pixels of a rectangle (channel, row, column) put in their places."""
-    (down, right), (batch, phases, height, width) = factors, application.type(value).shape
-    if down * right == 1:
-        return value
-    channels = phases // (down * right)
-    value = application.reshaped(value, (batch, channels, down, right, height, width))
-    value = application.emit("transpose", (value,), {"axes": (0, 1, 4, 2, 5, 3)})
-    return application.reshaped(value, (batch, channels, height * down, width * right))
-
-
 def resize(application: Application) -> None:
-    """Resize (and Upsample): images grow linearly by whole factors as a convolution, everything else is resampled."""
-    axes = resized_axes(application)
-    attributes, shape = application.operator.attributes, application.shape(0)
-    default = "half_pixel" if application.opset >= 11 else "asymmetric"
-    coordinates = attributes.text("coordinate_transformation_mode", default)
-    centred = coordinates in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-    whole = all(a.scale.is_integer() and a.axis in (2, 3) and a.scale <= _LIMIT and a.size > 1 for a in axes)
-    linear = attributes.text("mode", "nearest") == "linear" and not attributes.flag("exclude_outside")
-    real = application.type(application.value(0)).dtype == "float32"
-    if len(shape) == 4 and axes and whole and linear and real and (centred or coordinates == "asymmetric"):
-        factors = {a.axis: int(a.scale) for a in axes}
-        application.result_alias(_linear(application, (factors.get(2, 1), factors.get(3, 1)), centred))
-    else:
-        resample(application, axes)
-
-
-def _linear(application: Application, factors: tuple[int, int], centred: bool) -> str:
-    """A depthwise convolution with three by three taps for each of the pixels that one becomes; edges are repeated."""
-    channels = application.shape(0)[1]
-    down, right = (_linear_taps(factor, centred) for factor in factors)
-    taps = np.einsum("ay,bx->abyx", down, right).reshape(1, -1, 1, 3, 3).astype(np.float32)
-    weight = np.broadcast_to(taps, (channels, *taps.shape[1:])).reshape(-1, 1, 3, 3)
-    data = mirrored(application, application.value(0), ((0, 0), (0, 0), (1, 1), (1, 1)), "edge")
-    attrs: Mapping[str, Attr] = {
-        "strides": (1, 1),
-        "padding": (0, 0, 0, 0),
-        "dilation": (1, 1),
-        "groups": channels,
-        "layout": "NCHW",
-    }
-    name = application.new_constant(f"{application.output()}_weight", weight)
-    return interleaved(application, application.emit("conv2d", (data, name), attrs), factors)
-
-
-def _linear_taps(factor: int, centred: bool) -> Array:
-    """(factor, 3): the weights of the pixels before, at and after one, for each of the pixels that it becomes."""
-    taps = np.zeros((factor, 3))
-    for phase in range(factor):
-        position = (phase + 0.5) / factor - 0.5 if centred else phase / factor
-        first = math.floor(position)
-        taps[phase, first + 1] += 1 - (position - first)
-        taps[phase, min(first + 2, 2)] += position - first
-    return taps
+    """Resize (and Upsample): every element is one of the data's, or a weighted sum of a few."""
+    resample(application, resized_axes(application))
 
 
 SPELLINGS: Mapping[str, Spelling] = {

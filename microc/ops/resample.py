@@ -10,6 +10,7 @@ Source: TFLite ``reference/resize_bilinear.h`` (ResizeBilinearInteger), ``resize
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -51,20 +52,33 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    """Axis after axis, in float64 or int64."""
+    """Integers axis after axis, in int64."""
     data, (indices, weights) = arrays[0], _tables(attrs, arrays)
     if not weights:
         for axis, index in zip(attrs["axes"], indices, strict=True):
             data = np.take(data, index[:, 0], axis=axis)
         return (data,)
-    total = data.astype(np.float64 if data.dtype.kind == "f" else np.int64)
+    if data.dtype.kind == "f":
+        return (_weighted(attrs["axes"], data, indices, weights),)
+    total = data.astype(np.int64)
     for axis, index, weight in zip(attrs["axes"], indices, weights, strict=True):
         factors = weight.astype(total.dtype).reshape(*weight.shape, *(1,) * (total.ndim - axis - 1))
         total = (np.take(total, index, axis=axis) * factors).sum(axis=axis + 1)
-    if data.dtype.kind == "f":
-        return (total.astype(data.dtype),)
     half = 1 << attrs["shift"] >> 1
     return ((np.sign(total) * (abs(total) + half >> attrs["shift"])).astype(data.dtype),)
+
+
+def _weighted(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
+    """Sums of floats tap by tap in their dtype, as the loops take them: ties of quantised results hang on the last bit."""
+    total: Array | None = None
+    for taps in np.ndindex(*(weight.shape[1] for weight in weights)):
+        factor, part = np.ones((), data.dtype), data
+        for axis, index, weight, tap in zip(axes, indices, weights, taps, strict=True):
+            factor = factor * weight[:, tap].reshape(-1, *(1,) * (data.ndim - axis - 1))
+            part = np.take(part, index[:, tap], axis=axis)
+        total = part * factor if total is None else total + part * factor
+    assert total is not None
+    return total
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -85,10 +99,11 @@ def _compute(call: OpCall) -> te.Tensor:
     wide = dtype if dtypes.is_float(dtype) else "int32" if dtypes.nbytes(dtype) == 1 else "int64"
 
     def element(*index: Expr) -> Expr:
-        value = ir.cast(wide, x[place(index, [tap.var for tap in taps])])
-        for axis, table, tap in zip(axes, weights, taps, strict=True):
-            value = value * ir.cast(wide, table[index[axis], tap.var])
-        return te.sum_reduce(value, *taps)
+        parts = [
+            ir.cast(wide, table[index[axis], tap.var]) for axis, table, tap in zip(axes, weights, taps, strict=True)
+        ]
+        factor = reduce(lambda a, b: a * b, parts)
+        return te.sum_reduce(ir.cast(wide, x[place(index, [tap.var for tap in taps])]) * factor, *taps)
 
     acc = te.compute(shape, element, "acc")
     if dtypes.is_float(dtype):

@@ -46,6 +46,7 @@ def transpose_rules() -> tuple[Rule, ...]:
         (P.op(_REDUCTIONS, _MOVED), _reduced),
         (P.op("softmax", _MOVED), _softmax),
         (P.op("concat"), _joined),
+        (P.op("resample"), _resampled),
         (P.op("pad", _MOVED), _padded),
         (P.op("slice", _MOVED), _sliced),
         (P.op("dense"), _dense),
@@ -249,6 +250,19 @@ def _joined(match: Match) -> Replacement | None:
             return None
     attrs = {**match.root.attrs, "axis": axes[match.root.attr("axis") % rank]}
     _finish(match, "concat", operands, attrs, permuted_type(kind, inverse(axes)), axes)
+    return match.replacement()
+
+
+def _resampled(match: Match) -> Replacement | None:
+    """A resize, whose tables stay as they are: axes keep their order, in which sums of floats are taken."""
+    kind, (data, *tables) = match.type(match.output), match.root.inputs
+    axes = _order(match, data, len(kind.shape))
+    producer = match.scope.producer(data)
+    over = tuple(axes[axis] for axis in match.root.attr("axes")) if axes else ()
+    if axes is None or producer is None or list(over) != sorted(over):
+        return None
+    attrs = {**match.root.attrs, "axes": over}
+    _finish(match, "resample", (producer.inputs[0], *tables), attrs, permuted_type(kind, inverse(axes)), axes)
     return match.replacement()
 
 
