@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from microc import dtypes
 from microc.errors import InternalError, ModelError, UnsupportedError, UsageError
 from microc.frontend.budget import check_shape, inferred
@@ -37,7 +39,10 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
     for each in whole:
         _check_graph(each, file_name)
     _check_shapes(graph, file_name, input_shapes)
-    return _complete(graph)
+    graph = _complete(graph)
+    for each in (graph, *regions(graph)):
+        _check_rewriting(each, file_name)
+    return graph
 
 
 def _check_graph(graph: Graph, file_name: str) -> None:
@@ -49,6 +54,21 @@ def _check_graph(graph: Graph, file_name: str) -> None:
         verify(graph, _infer)
     except InternalError as error:
         raise ModelError(f"the graph contradicts itself: {error.what}", where=f"{file_name} {error.where}") from error
+
+
+def _check_rewriting(graph: Graph, file_name: str) -> None:
+    """Quantised operators are read by the rewriting to core operators, too, which takes readers at their word."""
+    for node in graph.nodes:
+        rewrite = registry.get(node.op).legalize
+        try:
+            if rewrite is not None:
+                with np.errstate(all="ignore"):
+                    rewrite(node, graph)
+        except _SENSELESS as error:
+            what = f"the operands or attributes make no sense ({type(error).__name__}: {error})"
+            raise ModelError(what, where=f"{file_name} {node.loc}") from error
+        except UnsupportedError:  # compiling says so, of all operators at once
+            continue
 
 
 def _complete(graph: Graph) -> Graph:

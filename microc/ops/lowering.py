@@ -227,7 +227,7 @@ def _magnitude(group: _Group) -> tuple[tuple[str, int | str], ...]:
 def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
     """Loops for a purely elementwise group: one if all operands are alike, rows by channels, or the graph's own axes."""
     odd = [t for t in operands if t.size not in (1, result.size)]
-    if not odd:
+    if not odd or not result.shape:  # of a scalar, tables are odd
         return (result.size,)
     if all(_along_last(t, result) for t in odd):
         return (result.size // result.shape[-1], result.shape[-1])
