@@ -1,10 +1,17 @@
 # Two commands set up everything they need and can be repeated at will:
 #   make demo   a real network compiled, booted on an emulated microcontroller, answering over its serial line
 #   make test   the whole test suite
+# And one that finds what the tests do not know yet:
+#   make fuzz   mutated models through the whole compiler, their C under sanitizers, frames against the runtime; findings go to
+#               build/fuzz (MINUTES=60 for an hour, SEED=7 for other mutants, WHAT="tflite onnx keras mcg frames client")
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: demo test lint bench docs clean
+MINUTES ?= 5
+SEED ?= 1
+WHAT ?= tflite onnx keras mcg frames client
+
+.PHONY: demo test fuzz lint bench docs clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) examples/digits/demo.py
@@ -14,6 +21,9 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest -n 2
+
+fuzz: $(VENV)/.test
+	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) --what $(WHAT)
 
 bench: $(VENV)/.test
 	@$(PYTHON) benchmarks/mlperf_tiny.py
