@@ -1,0 +1,93 @@
+"""What a graph computes by the operators' own references, and where the arithmetic of TFLite Micro is undefined.
+
+The references saturate exactly where TFLite's integers overflow, or where it converts floats to integers that do not hold them
+(:meth:`microc.fixed.NumpyArith.clamp`). Here it is noted which elements that happened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from microc.dtypes import Array, int_range
+from microc.fixed import INT32_MAX, NumpyArith
+from microc.graph.ir import Graph, Node
+from microc.ops import registry
+from microc.transform import legalize
+from microc.transform.context import PassContext, run_passes
+
+_FITS = float((1 << 31) - (1 << 17))
+"""Floats below it stay within int32 when a zero point is added."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The outputs of a run; ``defined``: the elements of the first for which TFLite Micro has an answer."""
+
+    values: tuple[Array, ...]
+    defined: Array
+
+
+@contextmanager
+def saturations() -> Iterator[list[Array]]:
+    """Which elements were saturated, call by call, meanwhile."""
+    found: list[Array] = []
+
+    def clamp(self: NumpyArith, x: Any, low: Any, high: Any) -> Any:
+        kept = np.clip(x, low, high)
+        found.append(np.asarray(kept != x))
+        return kept
+
+    with patch.object(NumpyArith, "clamp", clamp):
+        yield found
+
+
+def expected(graph: Graph, runs: Sequence[tuple[Array, ...]]) -> list[Expected]:
+    """Every run of a graph, in order, with its state."""
+    with saturations() as made, np.errstate(all="ignore"):
+        whole = run_passes(graph, (legalize.PASS,), PassContext())
+    tables = [mask for mask in made if mask.shape == (256,)]
+    state: dict[str, Array] = dict(whole.state)
+    results, lost = [], any(mask.shape == () and mask.any() for mask in made)  # a bound of everything
+    for arrays in runs:
+        values: dict[str, Any] = {**whole.consts, **state, **dict(zip(whole.inputs, arrays, strict=True))}
+        with saturations() as found, np.errstate(all="ignore"):
+            masks = [mask for node in whole.nodes for mask in _applied(whole, node, values, tables)]
+        outputs = tuple(values[name] for name in whole.outputs)
+        defined = np.ones(outputs[0].shape, bool)
+        for mask in (*found, *masks):
+            if mask.shape == defined.shape:
+                defined &= ~mask
+            elif mask.any():  # it happened on the way to several elements
+                defined &= False
+        lost = lost or (bool(state) and not defined.all())  # what came into the state stays there
+        results.append(Expected(outputs, defined & (not lost)))
+        state.update({name: values[value] for name, value in whole.updates.items()})
+    return results
+
+
+def _applied(graph: Graph, node: Node, values: dict[str, Any], tables: Sequence[Array]) -> Iterator[Array]:
+    """Compute a node; masks of what it read in tables that hold saturated numbers, of sums beyond 32 bits, of what it divided by
+    zero, and of floats that no integer holds."""
+    operands = [values[name] for name in node.inputs if name]
+    definition = registry.get(node.op)
+    made = definition.reference({**definition.defaults, **node.attrs}, operands)
+    values.update(zip(node.outputs, made, strict=True))
+    if node.op == "lookup":
+        places = operands[0].astype(np.int64) - int_range(str(operands[0].dtype))[0]
+        yield from (table[places] for table in tables)
+    if node.op == "qdiv":
+        yield np.broadcast_to(operands[1] == node.attr("zero_point_b"), made[0].shape)
+    if node.op == "qsvdf":
+        _, _, _, time, bias, _ = operands
+        by_filter = (made[1].astype(np.int64).reshape(-1, *time.shape) * time).sum(axis=2)
+        total = by_filter.reshape(len(by_filter), -1, node.attr("rank")).sum(axis=2) + bias
+        yield np.abs(total) > INT32_MAX
+    if node.op == "quantize":
+        steps = operands[0] / np.float32(node.attr("scale")[0])
+        yield ~(np.abs(steps) < _FITS)
