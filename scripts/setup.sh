@@ -20,6 +20,8 @@ case "$requirement" in
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
     need cmake cmake
+    need cppcheck cppcheck
+    need clang-tidy clang-tidy
     need arduino-builder "arduino-builder arduino-core-avr"
     command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || browser=chromium
     # the fuzzer's library

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_WIDEN = ("    float value;", "    memcpy(&value, &bits, sizeof value);", "    return value;", "}")
-_BITS = ("    uint32_t bits;", "    memcpy(&bits, &x, sizeof bits);")
+_WIDEN = ("    float value;", "    (void)memcpy(&value, &bits, sizeof value);", "    return value;", "}")
+_BITS = ("    uint32_t bits;", "    (void)memcpy(&bits, &x, sizeof bits);")
 
 HALVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ HALVES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "    }",
             "    if (bits < 0x38800000U) { /* a multiple of 2**-24: what is below is lost in the sum with a half */",
             "        const float sum = (x < 0.0f ? -x : x) + 0.5f;",
-            "        memcpy(&bits, &sum, sizeof bits);",
+            "        (void)memcpy(&bits, &sum, sizeof bits);",
             "        return (uint16_t)(sign | (bits - 0x3F000000U));",
             "    }",
             "    bits += 0xFFFU + ((bits >> 13) & 1U);",

@@ -79,7 +79,7 @@ def _reinterpreted(name: str, result: str, source: str) -> list[str]:
         f"static inline {result} {name}({source} x)",
         "{",
         f"    {result} bits;",
-        "    memcpy(&bits, &x, sizeof bits);",
+        "    (void)memcpy(&bits, &x, sizeof bits);",
         "    return bits;",
         "}",
     ]

@@ -275,13 +275,13 @@ def _resets(module: Module) -> tuple[Code, ...]:
                 "}",
             ]
         elif len(set(raw.tolist())) <= 1:
-            lines.append(f"memset({place}, {raw[0] if raw.size else 0}, {value.nbytes});")
+            lines.append(f"(void)memset({place}, {raw[0] if raw.size else 0}, {value.nbytes});")
         else:
             number = int(value.data.reshape(-1)[:1].view(f"u{width}")[0])
             lines += [
                 f"for (int32_t i = 0; i < {value.nbytes}; i += {width}) {{",
                 f"{INDENT}const uint{8 * width}_t start = UINT{8 * width}_C({number:#x});",
-                f"{INDENT}memcpy({place} + i, &start, {width});",
+                f"{INDENT}(void)memcpy({place} + i, &start, {width});",
                 "}",
             ]
     return tuple(map(Code, lines))

@@ -36,7 +36,7 @@ static volatile ring_count ring_tail; /* bytes ever read; only microc_port_read 
 void microc_console_interrupt(void)
 {
     ring_count head = ring_head;
-    while (microc_uart_waiting()) {
+    while (microc_uart_waiting() != 0) {
         if ((ring_count)(head - ring_tail) == MICROC_PORT_RX_SIZE) {
             microc_interrupt_disable();
             break;

@@ -20,13 +20,13 @@ void SVC_Handler(void) __attribute__((weak, alias("Default_Handler")));
 void PendSV_Handler(void) __attribute__((weak, alias("Default_Handler")));
 void SysTick_Handler(void) __attribute__((weak, alias("Default_Handler")));
 
-typedef void (*handler)(void);
+typedef void (*interrupt_handler)(void);
 
 /* Exceptions 1 to 15, then interrupts up to the console's. The faults left out escalate to HardFault. */
 struct vector_table {
     uint32_t *stack;
-    handler exception[15];
-    handler interrupt[MICROC_CONSOLE_IRQ + 1];
+    interrupt_handler exception[15];
+    interrupt_handler interrupt[MICROC_CONSOLE_IRQ + 1];
 };
 
 /* The next power of two beyond its size, as VTOR asks for. */

@@ -34,7 +34,8 @@ __attribute__((interrupt("machine"), aligned(4), used)) void microc_trap(void)
 {
     intptr_t cause;
     __asm volatile("csrr %0, mcause" : "=r"(cause));
-    while (cause >= 0) { /* its highest bit says interrupt */
+    /* The highest bit says interrupt. NOLINTNEXTLINE(bugprone-infinite-loop) */
+    while (cause >= 0) {
     }
     const uint32_t claimed = CLAIM;
     if (claimed == MICROC_CONSOLE_IRQ) {

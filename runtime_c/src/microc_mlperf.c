@@ -139,10 +139,10 @@ static float read_element(const struct microc_tensor *tensor, uint32_t index)
     case MICROC_INT8:
         return (float)((const int8_t *)tensor->data)[index];
     case MICROC_INT16:
-        memcpy(&half, bytes + 2u * index, sizeof half);
+        (void)memcpy(&half, bytes + 2u * index, sizeof half);
         return (float)half;
     case MICROC_FLOAT32:
-        memcpy(&single, bytes + 4u * index, sizeof single);
+        (void)memcpy(&single, bytes + 4u * index, sizeof single);
         return single;
     default:
         return (float)bytes[index];
@@ -344,7 +344,7 @@ int microc_mlperf_serve(const struct microc_mlperf *benchmark)
 {
     static struct session session;
     uint8_t chunk[16];
-    memset(&session, 0, sizeof session);
+    (void)memset(&session, 0, sizeof session);
     session.benchmark = benchmark;
     session.last = microc_port_ticks();
     say("m-timestamp-mode-performance\r\nm-init-done\r\nm-ready\r\n");

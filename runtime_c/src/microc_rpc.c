@@ -43,7 +43,7 @@ static int describe_model(const struct call *call)
     const struct microc_model *model = call->model;
     int size = 24;
     const char *letter = model->name;
-    memcpy(call->answer, model->fingerprint, sizeof model->fingerprint);
+    (void)memcpy(call->answer, model->fingerprint, sizeof model->fingerprint);
     microc_put32(call->answer + 16, model->arena_size);
     microc_put16(call->answer + 20, model->tensor_count);
     microc_put16(call->answer + 22, model->kernel_count);
@@ -98,7 +98,7 @@ static int write_tensor(const struct call *call)
     uint8_t *bytes;
     int status = find_bytes(call, size, &bytes);
     if (status == MICROC_OK) {
-        memcpy(bytes, call->payload + WRITE_HEADER, size);
+        (void)memcpy(bytes, call->payload + WRITE_HEADER, size);
     }
     return status;
 }
@@ -114,7 +114,7 @@ static int read_tensor(const struct call *call)
     if (size > MICROC_RPC_MAX_PAYLOAD) {
         return MICROC_BAD_RANGE;
     }
-    memcpy(call->answer, bytes, size);
+    (void)memcpy(call->answer, bytes, size);
     return (int)size;
 }
 
@@ -143,7 +143,7 @@ static int run(const struct call *call)
         uint32_t begin = microc_port_ticks();
         int failed = call->model->run(first, last, NULL, NULL);
         uint32_t ticks = microc_port_ticks() - begin;
-        if (failed) {
+        if (failed != 0) {
             return MICROC_RUN_FAILED;
         }
         least = ticks < least ? ticks : least;
@@ -184,7 +184,7 @@ static int profile_kernels(const struct call *call)
     if (!kernels_exist(call) || size > MICROC_RPC_MAX_PAYLOAD) {
         return MICROC_BAD_RANGE;
     }
-    memset(call->answer, 0, (size_t)size);
+    (void)memset(call->answer, 0, (size_t)size);
     profile.entry = call->answer;
     profile.end = call->answer + size;
     profile.begin = microc_port_ticks();
@@ -253,7 +253,7 @@ static int execute(struct microc_rpc *rpc, uint16_t size)
 static uint16_t make_reply(const struct microc_rpc *rpc, uint8_t *frame, int status, uint16_t size)
 {
     uint16_t whole = (uint16_t)(size + MICROC_FRAME_OVERHEAD);
-    memcpy(frame, rpc->request, MICROC_FRAME_HEADER);
+    (void)memcpy(frame, rpc->request, MICROC_FRAME_HEADER);
     frame[AT_VERSION] = MICROC_RPC_VERSION;
     frame[AT_OPERATION] |= MICROC_REPLY;
     frame[AT_STATUS] = (uint8_t)status;
@@ -295,7 +295,7 @@ static int answer(struct microc_rpc *rpc, uint16_t size)
         return 0; /* a reply, perhaps our own by an echo: to answer it would never end */
     }
     rpc->frames++;
-    if (is_repetition(rpc)) {
+    if (is_repetition(rpc) != 0) {
         rpc->repeats++;
         return microc_frame_send(rpc->reply, rpc->reply_size);
     }
@@ -319,7 +319,7 @@ static int answer(struct microc_rpc *rpc, uint16_t size)
 
 void microc_rpc_init(struct microc_rpc *rpc, const struct microc_model *const *models, uint8_t model_count)
 {
-    memset(rpc, 0, sizeof *rpc);
+    (void)memset(rpc, 0, sizeof *rpc);
     rpc->models = models;
     rpc->model_count = model_count;
     microc_decoder_init(&rpc->decoder, rpc->request, sizeof rpc->request);
@@ -335,6 +335,8 @@ int microc_rpc_receive(struct microc_rpc *rpc, const uint8_t *data, size_t size)
             lost |= answer(rpc, rpc->decoder.size);
         } else if (decoded == MICROC_FRAME_BAD) {
             rpc->bad_frames++;
+        } else {
+            /* in the middle of a frame */
         }
     }
     return lost;

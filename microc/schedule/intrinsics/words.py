@@ -19,7 +19,7 @@ def _bytes(p: Buffer) -> Expr:
 
 def _load(name: str, dtype: str) -> Intrin:
     pointer = Buffer("p", (4,), dtype)
-    body = "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    body = "int32_t r;\n(void)memcpy(&r, p, sizeof r);\nreturn r;"
     return Intrin(name, (pointer,), _bytes(pointer), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
 
 
@@ -27,7 +27,7 @@ def _store(name: str, dtype: str) -> Intrin:
     """Four bytes of a little-endian word to ``p``."""
     pointer = Buffer("p", (4,), dtype)
     parts = [ir.Store(pointer, (i32(k),), _low_byte(_A >> (8 * k), dtype)) for k in range(4)]
-    body = "memcpy(p, &a, sizeof a);"
+    body = "(void)memcpy(p, &a, sizeof a);"
     return Intrin(name, (pointer, _A), ir.seq(*parts), "unaligned", "defined(__ARM_FEATURE_UNALIGNED)", body)
 
 
@@ -97,9 +97,9 @@ WORDS = (
     _move("move_u16", "uint16", 8),
     _load("load_i8x4", "int8"),
     _load("load_u8x4", "uint8"),
-    _load16("load_i16x2", "int32_t r;\nmemcpy(&r, p, sizeof r);\nreturn r;"),
+    _load16("load_i16x2", "int32_t r;\n(void)memcpy(&r, p, sizeof r);\nreturn r;"),
     _load16("load_i16x2_aligned", f"{ALIGNED_WORD}return *(const word *)(const void *)p;"),
-    _store16("store_i16x2", "memcpy(p, &a, sizeof a);"),
+    _store16("store_i16x2", "(void)memcpy(p, &a, sizeof a);"),
     _store16("store_i16x2_aligned", f"{ALIGNED_WORD}*(word *)(void *)p = a;"),
     _store("store_i8x4", "int8"),
     _store("store_u8x4", "uint8"),

@@ -1,0 +1,1 @@
+"""Generated code and the runtime held against MISRA C:2012 and static analysers."""

@@ -1,0 +1,86 @@
+"""Generated projects, the runtime and its ports break no rule of MISRA C:2012 but those that docs/misra.md gives reasons for."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import microc
+from microc.codegen import misra
+from tests.misra import checker
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = ROOT / "examples" / "digits"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network on a board; ``target``: clang's name of the machine."""
+
+    model: str
+    board: str
+    compiler: str
+    target: str
+
+
+CASES = {
+    "bytes on a Cortex-M4": Case("digits_int8.tflite", "netduinoplus2", "arm-none-eabi-gcc", "thumbv7em-none-eabi"),
+    "floats on a PC": Case("digits_float.onnx", "host", "gcc", f"{platform.machine()}-linux-gnu"),
+    "QDQ on RISC-V": Case("digits_qdq.onnx", "hifive1", "riscv64-unknown-elf-gcc", "riscv32-unknown-elf"),
+}
+
+
+@pytest.fixture(scope="module", params=tuple(CASES.values()), ids=tuple(CASES))
+def case(request: pytest.FixtureRequest) -> Case:
+    assert isinstance(request.param, Case)
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def project(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return microc.compile(DIGITS / case.model, board=case.board).write(tmp_path_factory.mktemp("misra") / "project")
+
+
+def needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+
+
+def test_rules(project: Path) -> None:
+    needs("cppcheck")
+    found = checker.violations(project)
+    assert {violation.part for violation in found} == {misra.GENERATED, misra.RUNTIME, misra.PORTS}
+    assert [str(violation) for violation in checker.not_allowed(found)] == []
+
+
+def test_clang_tidy(case: Case, project: Path) -> None:
+    needs("clang-tidy", case.compiler)
+    assert checker.tidy(project, case.target, case.compiler) == ""
+
+
+def test_the_analyser_of_gcc(case: Case, project: Path) -> None:
+    needs("make", case.compiler)
+    assert checker.analysed(project) == ""
+
+
+def test_a_broken_rule_is_seen(tmp_path: Path) -> None:
+    """The addon runs, and what no deviation covers is told."""
+    needs("cppcheck")
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "microc_board.h").touch()
+    (tmp_path / "model.c").write_text(
+        "int sign(int x);\nint sign(int x)\n{\n    if (x < 0)\n        return -1;\n    return 1;\n}\n"
+    )
+    assert "15.6" in {violation.rule for violation in checker.not_allowed(checker.violations(tmp_path))}
+    assert [row.category for row in misra.REQUIRED].count("required") == len(misra.REQUIRED)
+    assert [row.category for row in misra.ADVISED].count("advisory") == len(misra.ADVISED)
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / "docs" / "misra.md").read_text(encoding="utf-8")
+    assert page == misra.markdown(), "write it again: make docs"
