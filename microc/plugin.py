@@ -36,6 +36,7 @@ from microc.frontend.onnx_application import Application as OnnxApplication
 from microc.frontend.tflite_application import Application as TfliteApplication
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
+from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.ops.surface import through_float
 from microc.schedule.intrinsics import SCALAR, Intrin
@@ -45,6 +46,7 @@ from microc.tir.mathematics import FUNCTIONS
 __all__ = (
     "Array",
     "Attr",
+    "Attribute",
     "Case",
     "ModelError",
     "OnnxApplication",
@@ -56,10 +58,19 @@ __all__ = (
     "TfliteApplication",
     "UnsupportedError",
     "active",
+    "choice",
+    "element_type",
     "extern",
+    "flag",
     "in_floats",
+    "integer",
+    "integers",
     "ir",
     "load_plugin",
+    "names",
+    "number",
+    "numbers",
+    "real",
     "te",
 )
 

@@ -20,6 +20,7 @@ from microc.plugin import (
     extern,
     in_floats,
     ir,
+    real,
     te,
 )
 
@@ -56,7 +57,7 @@ SNAKE = OpDef(
     reference=snake_reference,
     scalar=snake_scalar,
     cases=snake_cases,
-    defaults={"alpha": 1.0},
+    attrs={"alpha": real("how fast it winds", 1.0)},
     legalize=in_floats,  # of int8 tensors it becomes a table of 256 numbers
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from microc.driver.maker import Maker, copy_func
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
+from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
@@ -202,8 +204,8 @@ def _opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]
 
 def _told(nodes: Nodes, *, anchor: bool) -> list[Node]:
     told: dict[str, Attr] = {}
-    paddings = [node.attrs["padding"] for node in nodes if "padding" in node.attrs]
-    if anchor and paddings and all(isinstance(p, tuple) and all(isinstance(n, int) for n in p) for p in paddings):
+    if anchor and "open" in registry.get(nodes[0].op).attrs:
+        paddings: list[Any] = [node.attr("padding") for node in nodes]
         told["open"] = tuple(max(column) for column in zip(*paddings, strict=True))
     bounds = {bound for node in nodes if isinstance(bound := node.attrs.get("bound"), int)}
     if len(bounds) > 1:

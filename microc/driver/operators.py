@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from microc.frontend import keras_reader, onnx_reader, tflite_ops, torch_export
 from microc.frontend.onnx_fold import FOLDS
+from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
 from microc.plugin import Plugin, active
 
@@ -122,6 +123,25 @@ _TITLES = {
 }
 
 
+_ATTRIBUTES = (
+    "What the verifier holds every node to after every pass. Those without a value behind `=` have to be given, unless they may "
+    "be left out."
+)
+
+
+def _attributes() -> str:
+    """A table: attributes of one declaration, with the operators that have them."""
+    owners: dict[tuple[str, Attribute], list[str]] = {}
+    for name, operator in registry().items():
+        for label, attribute in operator.attrs.items():
+            owners.setdefault((label, attribute), []).append(name)
+    lines = ["| attribute | of | values | what it says |", "|---|---|---|---|"]
+    for (label, attribute), of in sorted(owners.items(), key=lambda item: item[0][0]):
+        listed = " ".join(f"`{name}`" for name in of)
+        lines.append(f"| `{label}` | {listed} | {attribute.spelled()} | {attribute.doc} |")
+    return "\n".join(lines)
+
+
 def markdown() -> str:
     """The page ``docs/operators.md``."""
     rows = operator_rows()
@@ -139,4 +159,5 @@ def markdown() -> str:
         ]
         lines += ["| " + " | ".join(c if noted else c[:2]) + " |" for c in cells]
         parts += [f"## {title}", text + legend, "\n".join(lines)]
+    parts += ["## Attributes of microc's own", _ATTRIBUTES, _attributes()]
     return "\n\n".join(parts) + "\n"

@@ -16,6 +16,7 @@ from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.attributes import fault
 from microc.ops.lowering import lower_group
 from microc.ops.registry import Case, OpDef
 from microc.plugin import PORTABLE, Plugin, active
@@ -52,6 +53,9 @@ def check_plugin(plugin: Plugin) -> tuple[CaseResult, ...]:
 
 def _problems(operator: OpDef, case: Case, externs: bool) -> Iterator[str]:
     attrs = {**operator.defaults, **case.attrs}
+    if wrong := fault(operator.attrs, attrs):
+        yield f"{wrong}; OpDef.attrs declares them"
+        return
     arrays = _arrays(case)
     try:
         wanted = operator.reference(attrs, [array.copy() for array in arrays])

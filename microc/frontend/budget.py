@@ -50,7 +50,7 @@ def check_shape(shape: Sequence[int], dtype: str, where: str) -> None:
 
 
 def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> tuple[TensorType, ...]:
-    """The types of what one of our operators makes of ``types``, each within the bounds; ``attrs`` have their defaults.
+    """The types of what one of our operators makes of ``types``, each within the bounds.
 
     Raises ModelError, with the place, for operands and attributes that make no sense or are too large.
     """
@@ -60,7 +60,7 @@ def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], whe
         )
     _check_window(attrs, types, where)
     try:
-        made = registry.get(op).infer(attrs, types)
+        made = registry.infer(op, attrs, types)
     except ModelError as error:
         raise type(error)(error.what, where=where, hint=error.hint) from error
     except (ArithmeticError, ValueError) as error:

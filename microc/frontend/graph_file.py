@@ -83,7 +83,7 @@ def _complete(graph: Graph) -> Graph:
 def _infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     """Output types; attributes that make no sense are the file's fault."""
     try:
-        return inferred(op, {**registry.get(op).defaults, **attrs}, types, "")
+        return inferred(op, attrs, types, "")
     except _SENSELESS as error:
         raise ModelError(f"the operands or attributes make no sense ({type(error).__name__}: {error})") from error
 

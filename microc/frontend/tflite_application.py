@@ -206,8 +206,7 @@ class Application:
 
     def inferred(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr]) -> tuple[TensorType, ...]:
         """The types of what an application makes."""
-        definition = registry.get(op)
-        return inferred(op, {**definition.defaults, **attrs}, [self.type(name) for name in inputs], self.where)
+        return inferred(op, attrs, [self.type(name) for name in inputs], self.where)
 
     def append(
         self,

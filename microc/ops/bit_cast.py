@@ -14,6 +14,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import element_type
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -61,5 +62,13 @@ def _cases() -> Iterable[Case]:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    OpDef("bit_cast", infer=_infer, reference=_reference, scalar=_scalar, cases=_cases, operand_names=("x",)),
+    OpDef(
+        "bit_cast",
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        operand_names=("x",),
+        attrs={"dtype": element_type()},
+    ),
 )

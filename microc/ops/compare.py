@@ -16,6 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
+from microc.ops.attributes import SURFACE
 from microc.ops.numbers import NUMBERS, compute_dtype
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.rescale import shifted_scaled
@@ -65,7 +66,7 @@ def _comparison(name: str, sign: str, array: Compare) -> OpDef:
         reference=reference,
         scalar=scalar,
         cases=lambda: _comparison_cases(sign),
-        defaults={"rounding": "double"},
+        attrs=SURFACE,
         legalize=_legalize,
         operand_names=("a", "b"),
     )

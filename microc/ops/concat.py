@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import Rewrite
+from microc.ops.attributes import ROUNDING, SHARED_AXIS, integer
 from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import dequantized, quantize_attrs
 from microc.ops.tables import IDENTITY, emit_lookup
@@ -189,7 +190,7 @@ CONCAT = OpDef(
     compute=_compute_concat,
     alias=_alias_concat,
     cases=_cases_concat,
-    defaults={"rounding": "double"},
+    attrs={"axis": SHARED_AXIS, "rounding": ROUNDING},
     legalize=_legalize_concat,
 )
 GATHER = OpDef(
@@ -198,7 +199,7 @@ GATHER = OpDef(
     reference=_reference_gather,
     compute=_compute_gather,
     cases=_cases_gather,
-    defaults={"axis": 0, "batch_dims": 0},
+    attrs={"axis": integer("of the data", 0), "batch_dims": integer("leading axes that both share", 0, least=0)},
     operand_names=("data", "indices"),
     edges="Negative places count from the end; beyond the ends the nearest element is read",
 )

@@ -22,6 +22,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
+from microc.ops.attributes import flag, integer, subgraph
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
@@ -160,13 +161,24 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer_loop,
         reference=_reference_loop,
         cases=_cases_loop,
-        defaults={"guarded": False},
+        attrs={
+            "body": subgraph(
+                "what a turn does: the turn's number, carried and fixed values -> carried and stacked ones"
+            ),
+            "count": integer("the most turns; -1: no bound"),
+            "carried": integer("how many values are carried", least=0),
+            "guarded": flag("the first carried value ends it"),
+        },
         macs=_macs_loop,
         regions=("body",),
         edges="A guarded loop without a bound runs as long as its condition holds, for ever if that never changes",
     ),
     OpDef(
         "branch",
+        attrs={
+            "then": subgraph("of the fixed values, where the condition holds"),
+            "otherwise": subgraph("of the fixed values, where not"),
+        },
         infer=_infer_branch,
         reference=_reference_branch,
         cases=_cases_branch,

@@ -21,7 +21,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import winograd
 from microc.ops.arith import is_quantised
 from microc.ops.conv_cases import cases
-from microc.ops.conv_geometry import DEFAULTS, Geometry, geometry
+from microc.ops.conv_geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.conv_input import WORD, padded_input, patch
 from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.pairs import pair_packing, paired_product
@@ -322,7 +322,7 @@ OPERATORS = (
         reference=reference,
         compute=compute,
         cases=cases,
-        defaults=DEFAULTS,
+        attrs=ATTRS,
         legalize=legalize,
         macs=macs,
         rows=rows,

@@ -7,20 +7,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from microc.errors import ModelError
-from microc.graph.ir import Attr
+from microc.ops.attributes import (
+    ACTIVATED,
+    DYNAMIC,
+    LAYOUT,
+    OPTIONAL,
+    Attributes,
+    choice,
+    defaults_of,
+    element_type,
+    integer,
+    integers,
+    number,
+)
 
-DEFAULTS: Mapping[str, Attr] = {
-    "strides": (1, 1),
-    "padding": (0, 0, 0, 0),
-    "dilation": (1, 1),
-    "groups": 1,
-    "layout": "NHWC",
-    "activation": "",
-    "rounding": "double",
-    "pad_value": 0,
-    "out_dtype": "",
-    "algorithm": "",
+WINDOWS: Attributes = {
+    "strides": integers("down and to the right", (1, 1), length=2, least=1),
+    "padding": integers("top, left, bottom, right", (0, 0, 0, 0), length=4),
+    "dilation": integers("down and to the right", (1, 1), length=2, least=1),
+    "groups": integer("of channels that have weights of their own", 1, least=1),
 }
+ATTRS: Attributes = {
+    **WINDOWS,
+    "layout": LAYOUT,
+    **ACTIVATED,
+    "pad_value": number("what padding holds, as stored", 0),
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "algorithm": choice(
+        "how it is computed; empty: open", "", "grouped", "nibbles", "single", "unsigned", "winograd", default=""
+    ),
+    "dynamic": DYNAMIC,
+    "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
+}
+DEFAULTS = defaults_of(ATTRS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,21 +23,21 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, constant, is_quantised
+from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
 from microc.ops.conv_geometry import DEFAULTS as CONVOLUTION
+from microc.ops.conv_geometry import WINDOWS
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-DEFAULTS: Mapping[str, Attr] = {
-    "strides": (1, 1),
-    "padding": (0, 0, 0, 0),
-    "dilation": (1, 1),
-    "groups": 1,
-    "activation": "",
-    "rounding": "double",
-    "out_dtype": "",
+ATTRS: Attributes = {
+    **WINDOWS,
+    **ACTIVATED,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "dynamic": DYNAMIC,
 }
+DEFAULTS = defaults_of(ATTRS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults=DEFAULTS,
+        attrs=ATTRS,
         legalize=_legalize,
         macs=_macs,
         operand_names=("data", "weight", "bias"),

@@ -18,10 +18,12 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import SPATIAL, Attributes, integer
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr
 
+_ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weights of their own", 1, least=1)}
 DTYPES = ("float32", "float64", "int32")
 
 
@@ -257,6 +259,7 @@ def _cases(transposed: bool) -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "convolution",
+        attrs=_ATTRS,
         infer=_infer,
         reference=_reference,
         compute=_compute,
@@ -267,6 +270,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "convolution_transpose",
+        attrs=_ATTRS,
         infer=_infer_transpose,
         reference=_reference_transpose,
         compute=_compute_transpose,

@@ -19,6 +19,7 @@ from microc.errors import ModelError
 from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, SCALED, SHARED_AXIS, Attributes, defaults_of, flag, integer
 from microc.ops.concat import first_operand
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -28,7 +29,13 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SHIFT = 20
-_DEFAULTS: Mapping[str, Attr] = {"axis": 0, "exclusive": False, "reverse": False, "rounding": "double"}
+_ATTRS: Attributes = {
+    "axis": integer("along which", 0),
+    "exclusive": flag("an element itself does not count"),
+    "reverse": flag("from the end on"),
+    "rounding": ROUNDING,
+}
+_DEFAULTS = defaults_of(_ATTRS)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -174,7 +181,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults=_DEFAULTS,
+        attrs=_ATTRS,
         legalize=_legalize,
         operand_names=("data",),
     ),
@@ -184,11 +191,19 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_product,
         compute=_compute_product,
         cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
-        defaults=_DEFAULTS,
+        attrs=_ATTRS,
         operand_names=("data",),
     ),
     OpDef(
         "qcumsum",
+        attrs={
+            "axis": SHARED_AXIS,
+            "exclusive": _ATTRS["exclusive"],
+            "reverse": _ATTRS["reverse"],
+            **SCALED,
+            "zero_point": integer("of the result"),
+            "input_zero_point": integer("of the data"),
+        },
         infer=_infer_quantised,
         reference=_reference_quantised,
         compute=_compute_quantised,

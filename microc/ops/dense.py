@@ -14,8 +14,9 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
-from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
+from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, choice, defaults_of, element_type
 from microc.ops.conv import Notes, matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.products import Product, legalize_product
@@ -25,7 +26,14 @@ from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
-DENSE: Mapping[str, Attr] = {"activation": "", "rounding": "double", "out_dtype": "", "algorithm": ""}
+ATTRS: Attributes = {
+    "activation": ACTIVATION,
+    "rounding": ROUNDING_LITERT,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "algorithm": choice("how it is computed; empty: open", "", "direct", "even", "nibbles", "quads", default=""),
+    "dynamic": DYNAMIC,
+}
+DENSE = defaults_of(ATTRS)
 
 
 # ---------------------------------------------------------------- dense
@@ -179,7 +187,7 @@ OPERATORS = (
         reference=_dense_reference,
         compute=_dense_compute,
         cases=_dense_cases,
-        defaults=DENSE,
+        attrs=ATTRS,
         legalize=_dense_legalize,
         macs=_macs,
         algorithms=_dense_algorithms,

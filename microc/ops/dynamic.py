@@ -17,6 +17,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import bounded, round_half_away
 from microc.graph.ir import TensorType
+from microc.ops.attributes import REQUIRED, flag, integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.scaling import to_integer
 from microc.tir import ir
@@ -132,6 +133,10 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "dynamic_quantize",
+        attrs={
+            "rows": integer("how many rows of one scale each", least=0),
+            "symmetric": flag("the zero point is 0", REQUIRED),
+        },
         infer=_infer,
         reference=_reference,
         compute=_compute,

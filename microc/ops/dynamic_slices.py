@@ -13,6 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integers
 from microc.ops.places import check_indices, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -120,6 +121,7 @@ def _cases_update() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "dynamic_slice",
+        attrs={"size": integers("of the part", least=0)},
         infer=_infer_dynamic_slice,
         reference=_reference_dynamic_slice,
         compute=_compute_dynamic_slice,

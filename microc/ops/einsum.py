@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integers, rows
 from microc.ops.numbers import wrapping
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -103,5 +104,13 @@ def _cases() -> Iterable[Case]:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    OpDef("einsum", infer=_infer, reference=_reference, compute=_compute, cases=_cases, macs=_macs),
+    OpDef(
+        "einsum",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        macs=_macs,
+        attrs={"inputs": rows("the labels of each operand's axes"), "output": integers("the labels of the result's")},
+    ),
 )

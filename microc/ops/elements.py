@@ -13,6 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import REDUCTION, SHARED_AXIS
 from microc.ops.numbers import compute_dtype, wrapping
 from microc.ops.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
@@ -141,6 +142,7 @@ def _cases_scatter() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "gather_elements",
+        attrs={"axis": SHARED_AXIS},
         infer=_infer_gather,
         reference=_reference_gather,
         compute=_compute_gather,
@@ -154,7 +156,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_scatter,
         compute=_compute_scatter,
         cases=_cases_scatter,
-        defaults={"reduction": ""},
+        attrs={"axis": SHARED_AXIS, "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
         edges="Negative places count from the end; beyond the ends the nearest element is written",
     ),

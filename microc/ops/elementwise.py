@@ -16,6 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, defaults_of, element_type
 from microc.ops.functions import UNARY, Unary, apply
 from microc.ops.inverse_root import legalize_rsqrt16
 from microc.ops.numbers import compute_dtype
@@ -55,7 +56,7 @@ def _unary(function: Unary) -> OpDef:
         reference=reference,
         scalar=scalar,
         cases=lambda: _unary_cases(function),
-        defaults={**function.defaults, "rounding": "double"},
+        attrs={**function.attrs, "rounding": ROUNDING},
         legalize=_legalize_unary,
         edges=function.edges,
     )
@@ -63,7 +64,7 @@ def _unary(function: Unary) -> OpDef:
 
 def _unary_cases(function: Unary) -> Iterable[Case]:
     low, high = function.domain
-    attrs = {**function.defaults, "rounding": "double"}
+    attrs = defaults_of({**function.attrs, "rounding": ROUNDING})
     for shape in ((1,), (3, 5), (1, 2, 2, 7)) if "float32" in function.dtypes else ():
         x = np.linspace(low, high, int(np.prod(shape)), dtype=np.float32).reshape(shape)
         yield Case(attrs, (TensorType(shape, "float32"),), arrays=(x,), tolerance=function.tolerance)
@@ -150,7 +151,7 @@ def _binary(function: Binary) -> OpDef:
         reference=reference,
         scalar=scalar,
         cases=lambda: _binary_cases(function),
-        defaults={"activation": "", "rounding": "double"},
+        attrs={"activation": ACTIVATION, "rounding": ROUNDING_LITERT if function.name == "div" else ROUNDING},
         legalize=_legalize_binary,
         operand_names=("a", "b"),
         edges=function.edges,
@@ -287,6 +288,7 @@ OPERATORS: tuple[OpDef, ...] = (
     *(_binary(function) for function in BINARY),
     OpDef(
         "cast",
+        attrs={"dtype": element_type()},
         infer=_infer_cast,
         reference=_cast_reference,
         scalar=_cast_scalar,

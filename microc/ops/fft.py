@@ -19,6 +19,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integer
 from microc.ops.complex_numbers import Arithmetic, Complex, Held, Named, arithmetic
 from microc.ops.fft_stages import DTYPES, enter, stages, super_twiddles, transformed, twiddles
 from microc.ops.registry import Case, OpCall, OpDef
@@ -124,6 +125,7 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "rfft",
+        attrs={"fft_length": integer("a power of two", least=1)},
         infer=_infer,
         reference=_reference,
         compute=_compute,

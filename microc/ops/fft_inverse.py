@@ -18,6 +18,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integer
 from microc.ops.complex_numbers import Arithmetic, Complex, Held, Named, arithmetic
 from microc.ops.fft_stages import DTYPES, enter, stages, super_twiddles, transformed, twiddles
 from microc.ops.registry import Case, OpCall, OpDef
@@ -123,6 +124,7 @@ def _cases_inverse() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "irfft",
+        attrs={"fft_length": integer("a power of two", least=1)},
         infer=_infer_inverse,
         reference=_reference_inverse,
         compute=_compute_inverse,

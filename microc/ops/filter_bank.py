@@ -16,6 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import bit_length, with_names
+from microc.ops.attributes import integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.spectrum import wants
 from microc.tir import ir
@@ -228,6 +229,7 @@ def _cases_log() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "filter_bank",
+        attrs={"channels": integer("of the result", least=1)},
         infer=_infer_bank,
         reference=_reference_bank,
         compute=_compute_bank,
@@ -244,6 +246,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "filter_bank_log",
+        attrs={
+            "output_scale": integer("of the logarithm"),
+            "input_correction_bits": integer("how far the data are shifted beforehand"),
+        },
         infer=_infer_log,
         reference=_reference_log,
         compute=_compute_log,

@@ -15,7 +15,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.graph.ir import Attr
+from microc.ops.attributes import Attributes, number, real
 from microc.ops.numbers import FLOAT, INTEGERS, NUMBERS, SIGNED, bound, wrapping
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -32,7 +32,7 @@ class Unary:
     array: Callable[[Mapping[str, Any], Array], Array]
     scalar: Callable[[Mapping[str, Any], Expr], Expr]
     dtypes: tuple[str, ...] = FLOAT
-    defaults: Mapping[str, Attr] = field(default_factory=dict)
+    attrs: Attributes = field(default_factory=dict)
     domain: tuple[float, float] = (-6.0, 6.0)
     tolerance: float = 2e-6
     edges: str = ""
@@ -118,20 +118,24 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 _LOWEST = "The lowest integer stays what it is"
 
+_BOUNDS: Attributes = {
+    "minimum": number("the least result; of integers, as stored", 0.0),
+    "maximum": number("the largest", 6.0),
+}
 UNARY: tuple[Unary, ...] = (
     Unary("relu", lambda _, x: np.where(x < 0, 0, x), _relu, NUMBERS, tolerance=0.0),
-    Unary("clip", _clip_array, _clip, NUMBERS, {"minimum": 0.0, "maximum": 6.0}, (-9.0, 9.0), 0.0),
+    Unary("clip", _clip_array, _clip, NUMBERS, _BOUNDS, (-9.0, 9.0), 0.0),
     Unary(
         "leaky_relu",
         lambda attrs, x: np.where(x < 0, x * np.float32(attrs["alpha"]), x),
         lambda attrs, x: ir.select(x < 0.0, x * float(attrs["alpha"]), x),
-        defaults={"alpha": 0.01},
+        attrs={"alpha": real("the slope below 0", 0.01)},
     ),
     Unary(
         "elu",
         lambda attrs, x: np.where(x < 0, np.expm1(x) * np.float32(attrs["alpha"]), x),
         _elu,
-        defaults={"alpha": 1.0},
+        attrs={"alpha": real("what it falls to", 1.0)},
     ),
     Unary("softplus", lambda _, x: np.logaddexp(0, x), _softplus, domain=(-90.0, 90.0)),
     Unary("tanh", lambda _, x: np.tanh(x), _call("tanh")),

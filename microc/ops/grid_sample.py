@@ -20,6 +20,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import choice
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.taps import FARTHEST, Side, Taps, near
 from microc.tir import ir
@@ -197,6 +198,16 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "grid_sample",
+        attrs={
+            "mode": choice("of interpolation", "nearest", "linear", "cubic"),
+            "border": choice("what lies outside", "zeros", "edge", "reflection"),
+            "coordinates": choice(
+                "what -1 and 1 are: centres of the corners, edges of the image, or places are elements",
+                "corners",
+                "edges",
+                "elements",
+            ),
+        },
         infer=_infer,
         reference=_reference,
         compute=_compute,

@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import REDUCTION, flag, integer
 from microc.ops.numbers import wrapping
 from microc.ops.places import INDICES, check_indices
 from microc.ops.registry import Case, OpCall, OpDef
@@ -204,7 +205,11 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_one_hot,
         compute=_compute_one_hot,
         cases=_cases_one_hot,
-        defaults={"axis": -1, "wrap": True},
+        attrs={
+            "depth": integer("elements of the new axis", least=0),
+            "axis": integer("where it stands", -1),
+            "wrap": flag("negative indices count from the end", True),
+        },
         operand_names=("indices", "on", "off"),
     ),
     OpDef(
@@ -213,7 +218,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_gather_nd,
         compute=_compute_gather_nd,
         cases=_cases_gather_nd,
-        defaults={"batch_dims": 0},
+        attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
         operand_names=("data", "indices"),
         edges="Negative places count from the end; beyond the ends the nearest element is read",
     ),
@@ -223,7 +228,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_scatter_nd,
         compute=_compute_scatter_nd,
         cases=_cases_scatter_nd,
-        defaults={"reduction": ""},
+        attrs={"reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
         edges="Negative places count from the end; beyond the ends the nearest element is written",
     ),

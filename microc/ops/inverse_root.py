@@ -18,6 +18,7 @@ from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.fixedpoint import inverse_square_root
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, scalar_quant, with_names
+from microc.ops.attributes import SCALED
 from microc.ops.normalize import inverse_root
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.tables import inverse_root_ratio
@@ -84,5 +85,7 @@ def _cases() -> Iterable[Case]:
 
 
 OPERATORS: tuple[OpDef, ...] = (
-    OpDef("qrsqrt", infer=_infer, reference=_reference, compute=_compute, cases=_cases, operand_names=("x",)),
+    OpDef(
+        "qrsqrt", infer=_infer, reference=_reference, compute=_compute, cases=_cases, operand_names=("x",), attrs=SCALED
+    ),
 )

@@ -19,6 +19,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import real
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -105,6 +106,7 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "layer_norm",
+        attrs={"epsilon": real("added to the variance")},
         infer=_infer,
         reference=_reference,
         compute=_compute,

@@ -31,6 +31,7 @@ from microc.fixed import (
 from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double, shift_right_half_up
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
+from microc.ops.attributes import SCALED, SURFACE, integer
 from microc.ops.exponential import exp_of_negative
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.softmax_fixed import SUM_BITS, exponentials, free_bits
@@ -208,12 +209,13 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"rounding": "double"},
+        attrs=SURFACE,
         legalize=_legalize,
         operand_names=("data",),
     ),
     OpDef(
         "qlog_softmax",
+        attrs={**SCALED, "least": integer("the smallest distance that counts")},
         infer=_infer_bytes,
         reference=_reference_bytes,
         compute=_compute_bytes,

@@ -21,6 +21,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
+from microc.ops.attributes import ACTIVATED, Attributes, choice, defaults_of, element_type, integer, integers
 from microc.ops.conv import matrix_product
 from microc.ops.conv_input import WORD
 from microc.ops.products import Product, legalize_product
@@ -30,11 +31,16 @@ from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
-MATMUL: Mapping[str, Attr] = {
-    "activation": "", "rounding": "double", "out_dtype": "", "zero_point_a": 0, "zero_point_b": 0, "axes_a": (), "axes_b": (),
-    "algorithm": "",
-}  # fmt: skip
-"""``axes_a``, ``axes_b``: the operand's axes in the order in which the product takes them, empty for their own."""
+ATTRS: Attributes = {
+    **ACTIVATED,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "zero_point_a": integer("of a, taken off", 0),
+    "zero_point_b": integer("of b, taken off", 0),
+    "axes_a": integers("of a, in the order in which the product takes them; empty: their own", ()),
+    "axes_b": integers("of b, likewise", ()),
+    "algorithm": choice("how it is computed; empty: open", "", "direct", "rows", default=""),
+}
+MATMUL = defaults_of(ATTRS)
 
 
 def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
@@ -238,7 +244,7 @@ OPERATORS = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults=MATMUL,
+        attrs=ATTRS,
         legalize=_legalize,
         macs=_macs,
         algorithms=_algorithms,

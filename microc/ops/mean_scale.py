@@ -13,6 +13,7 @@ import numpy as np
 from microc import te
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
+from microc.ops.attributes import SCALED, integer, real
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Stmt, Var
@@ -92,6 +93,7 @@ def _scale_cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "mean_multiplier",
+        attrs={**SCALED, "count": integer("elements of the largest mean", least=1)},
         infer=lambda _, __: (TensorType((1,), "int32"), TensorType((1,), "int32")),
         reference=_reference_multiplier,
         compute=_multiplier,
@@ -99,6 +101,11 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "mean_scale",
+        attrs={
+            "scale_in": real("of the data"),
+            "scale_out": real("of the result"),
+            "count": integer("elements of the largest mean", least=1),
+        },
         infer=lambda _, __: (TensorType((1,), "float32"),),
         reference=_reference_scale,
         compute=_scale,

@@ -16,20 +16,21 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import bit_length, with_names
+from microc.ops.attributes import Attributes, flag, integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.spectrum import wants
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-_SUBTRACTION: Mapping[str, Attr] = {
-    "smoothing": 0,
-    "one_minus_smoothing": 0,
-    "alternate_smoothing": 0,
-    "alternate_one_minus_smoothing": 0,
-    "smoothing_bits": 0,
-    "min_signal_remaining": 0,
-    "spectral_subtraction_bits": 0,
-    "clamping": False,
+_SUBTRACTION: Attributes = {
+    "smoothing": integer("of even channels' noise, Q0.14", 0),
+    "one_minus_smoothing": integer("the rest to 1", 0),
+    "alternate_smoothing": integer("of odd channels' noise, Q0.14", 0),
+    "alternate_one_minus_smoothing": integer("the rest to 1", 0),
+    "smoothing_bits": integer("that the noise has more than the signal", 0),
+    "min_signal_remaining": integer("the least share of a signal that stays, Q0.14", 0),
+    "spectral_subtraction_bits": integer("of those shares", 0),
+    "clamping": flag("the noise is never more than the signal"),
 }
 
 
@@ -94,7 +95,7 @@ def _cases_subtraction() -> Iterable[Case]:
     x = np.array([0, 1, 77, 5000, 1 << 20, 4000000000], np.uint32)
     for clamping in (False, True):
         for smoothing in (0, 10):
-            attrs = {**_SUBTRACTION, **numbers, "clamping": clamping, "smoothing_bits": smoothing}
+            attrs = {**numbers, "clamping": clamping, "smoothing_bits": smoothing}
             kind = TensorType(x.shape, "uint32")
             yield Case(attrs, (kind, kind), arrays=(x, x[::-1].copy()), name=f"{clamping} {smoothing}")
 
@@ -180,11 +181,12 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_subtraction,
         compute=_compute_subtraction,
         cases=_cases_subtraction,
-        defaults=_SUBTRACTION,
+        attrs=_SUBTRACTION,
         operand_names=("data", "noise"),
     ),
     OpDef(
         "pcan",
+        attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted")},
         infer=_infer_pcan,
         reference=_reference_pcan,
         compute=_compute_pcan,

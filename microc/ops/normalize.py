@@ -24,6 +24,7 @@ from microc.fixedpoint import (
 )
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, bit_length, is_quantised, scalar_quant, with_names
+from microc.ops.attributes import SURFACE, integer
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import through_float
 from microc.tir import ir
@@ -171,12 +172,13 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"rounding": "double"},
+        attrs=SURFACE,
         legalize=_legalize,
         operand_names=("data",),
     ),
     OpDef(
         "ql2_normalize",
+        attrs={"zero_point": integer("of the data")},
         infer=_infer_bytes,
         reference=_reference_bytes,
         compute=_compute_bytes,

@@ -15,6 +15,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import choice, flag, integer, integers, rows
 from microc.ops.concat import first_operand
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -164,6 +165,7 @@ def _cases_triangle() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse",
+        attrs={"axes": integers("that are turned round")},
         infer=_infer_reverse,
         reference=lambda attrs, arrays: (np.ascontiguousarray(np.flip(arrays[0], attrs["axes"])),),
         compute=_compute_reverse,
@@ -172,6 +174,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "mirror_pad",
+        attrs={
+            "padding": rows("elements before and behind each axis"),
+            "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
+        },
         infer=_infer_mirror,
         reference=_reference_mirror,
         compute=_compute_mirror,
@@ -180,6 +186,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "broadcast_to",
+        attrs={"shape": integers("of the result", least=0)},
         infer=_infer_broadcast,
         reference=lambda attrs, arrays: (np.broadcast_to(arrays[0], attrs["shape"]).copy(),),
         compute=_compute_broadcast,
@@ -192,7 +199,10 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_triangle,
         compute=_compute_triangle,
         cases=_cases_triangle,
-        defaults={"diagonal": 0, "upper": True},
+        attrs={
+            "diagonal": integer("the one that bounds it; positive above the main one", 0),
+            "upper": flag("what is kept: above it, or below", True),
+        },
         operand_names=("data",),
     ),
 )

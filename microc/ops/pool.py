@@ -19,13 +19,22 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, choice, defaults_of, flag, integer, integers
 from microc.ops.numbers import compute_dtype
 from microc.ops.pool_quantised import legalize_avg, legalize_max
 from microc.ops.registry import Case, OpCall, OpDef, RowWindow
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-DEFAULTS: Mapping[str, Attr] = {"padding": (0, 0, 0, 0), "layout": "NHWC", "activation": "", "rounding": "double"}
+WINDOWS: Attributes = {
+    "kernel": integers("rows and columns of a window", length=2, least=1),
+    "strides": integers("down and to the right", length=2, least=1),
+    "padding": integers("top, left, bottom, right", (0, 0, 0, 0), length=4, least=0),
+    "layout": LAYOUT,
+    "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
+}
+ATTRS: Attributes = {**WINDOWS, **ACTIVATED}
+DEFAULTS = defaults_of(ATTRS)
 
 
 def _spatial(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
@@ -289,7 +298,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_max_reference,
         compute=_max_compute,
         cases=_geometries,
-        defaults=DEFAULTS,
+        attrs=ATTRS,
         legalize=legalize_max,
         edges="NaN goes through",
         rows=_max_rows,
@@ -301,7 +310,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_avg_reference,
         compute=_avg_compute,
         cases=_avg_cases,
-        defaults={**DEFAULTS, "count_include_pad": False},
+        attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
         macs=_macs,
         rows=_avg_rows,
@@ -313,7 +322,12 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_sum_reference,
         compute=_sum_compute,
         cases=_sum_cases,
-        defaults={"padding": (0, 0, 0, 0), "layout": "NHWC", "out_dtype": "int32"},
+        attrs={
+            **WINDOWS,
+            "pad_value": integer("what padding holds"),
+            "offset": integer("what a sum begins with"),
+            "out_dtype": choice("of the result", "int32", default="int32"),
+        },
         macs=_macs,
         rows=_sum_rows,
         operand_names=("data",),

@@ -16,6 +16,7 @@ from microc.errors import ModelError
 from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import SCALED, SURFACE, element_type, integer
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.scaling import Output, Scale, double_rounded
 from microc.ops.surface import through_float
@@ -113,12 +114,21 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         scalar=_scalar,
         cases=_cases,
-        defaults={"rounding": "double"},
+        attrs=SURFACE,
         legalize=_legalize,
         operand_names=("x", "slope"),
     ),
     OpDef(
         "qprelu",
+        attrs={
+            **SCALED,
+            "multiplier_positive": integer("of numbers that are not negative, Q0.31"),
+            "shift_positive": integer("its exponent"),
+            "zero_point_x": integer("of x"),
+            "zero_point_slope": integer("of the slope"),
+            "zero_point": integer("of the result"),
+            "out_dtype": element_type(),
+        },
         infer=_infer,
         reference=_qprelu_reference,
         scalar=_qprelu_scalar,

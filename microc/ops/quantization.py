@@ -28,8 +28,10 @@ from microc.fixed import (
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped
+from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, element_type, integer, integers, numbers, real
 from microc.ops.quantization_cases import (
     REQUANTIZE,
+    REQUANTIZE_ATTRS,
     dequantize_cases,
     quantize_cases,
     requantize_cases,
@@ -246,6 +248,11 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
     return rewrite.legalized()
 
 
+_QUANTISATION: Attributes = {
+    "scale": numbers("one, or one for each index along the axis"),
+    "zero_point": integers("likewise"),
+    "axis": integer("of scales and zero points; None: one for all", None),
+}
 OPERATORS = (
     OpDef(
         "requantize",
@@ -253,7 +260,7 @@ OPERATORS = (
         reference=_requantize_reference,
         scalar=_requantize_scalar,
         cases=requantize_cases,
-        defaults=REQUANTIZE,
+        attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
     ),
     OpDef(
@@ -262,7 +269,13 @@ OPERATORS = (
         reference=_requantize_float_reference,
         scalar=_requantize_float_scalar,
         cases=requantize_float_cases,
-        defaults={"scale": None},
+        attrs={
+            "scale": real("one for all channels; None: an operand", None),
+            **STORED,
+            "average": numbers(
+                "of a mean over as many elements as a run has: what `mean_scale` is made from", OPTIONAL
+            ),
+        },
         operand_names=("x", "scale"),
     ),
     OpDef(
@@ -271,7 +284,18 @@ OPERATORS = (
         reference=_quantize_reference,
         scalar=_quantize_scalar,
         cases=quantize_cases,
-        defaults={"axis": None, "rounding": "away"},
+        attrs={
+            **_QUANTISATION,
+            "out_dtype": element_type(),
+            "rounding": choice(
+                "of ties: `away` from zero, to `even`; or, of an integer, as in `requantize`",
+                "away",
+                "even",
+                "double",
+                "single",
+                default="away",
+            ),
+        },
         edges="NaN becomes the lowest number",
         legalize=_legalize_quantize,
     ),
@@ -281,7 +305,7 @@ OPERATORS = (
         reference=_dequantize_reference,
         scalar=_dequantize_scalar,
         cases=dequantize_cases,
-        defaults={"axis": None},
+        attrs=_QUANTISATION,
         legalize=_legalize_dequantize,
     ),
     QADD,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,17 +10,26 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.fixed import INT32_MAX, reduce_multiplier
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, defaults_of, integer, integers, numbers
 from microc.ops.registry import Case
 
-REQUANTIZE: Mapping[str, Attr] = {
-    "multiplier": None,
-    "shift": None,
-    "shift_range": (-31, 31),
-    "input_zero_point": 0,
-    "rounding": "double",
-    "bound": -1,
+REQUANTIZE_ATTRS: Attributes = {
+    "multiplier": integer("one for all channels; None: an operand", None),
+    "shift": integer("its exponent, positive to the left; None: an operand", None),
+    "shift_range": integers("the least and the largest shift", (-31, 31), length=2),
+    "input_zero_point": integer("taken off x", 0),
+    **STORED,
+    "rounding": choice(
+        "how often the multiplier rounds: `double` or `single`; `wide`: a multiplier of 16 bits, x of up to 64",
+        "double",
+        "single",
+        "wide",
+        default="double",
+    ),
+    "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
+    "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
 }
-"""Attributes of ``requantize`` that may be left out."""
+REQUANTIZE = defaults_of(REQUANTIZE_ATTRS)
 
 
 def requantize_cases() -> Iterable[Case]:

@@ -25,6 +25,7 @@ from microc.fixed import (
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, flag, integer
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.surface import split_activation, through_float
@@ -213,7 +214,19 @@ QADD = OpDef(
     reference=_qadd_reference,
     scalar=_qadd_scalar,
     cases=lambda: _cases(True),
-    defaults=_DEFAULTS,
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        "left_shift": integer("of both, before they are scaled", least=0),
+        "multiplier_a": integer("of a, Q0.31"),
+        "shift_a": integer("its exponent"),
+        "multiplier_b": integer("of b, Q0.31"),
+        "shift_b": integer("its exponent"),
+        "negate_b": flag("b is taken off", REQUIRED),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
     operand_names=("a", "b"),
 )
 QMUL = OpDef(
@@ -222,6 +235,12 @@ QMUL = OpDef(
     reference=_qmul_reference,
     scalar=_qmul_scalar,
     cases=lambda: _cases(False),
-    defaults=_DEFAULTS,
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
     operand_names=("a", "b"),
 )

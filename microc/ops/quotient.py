@@ -20,6 +20,7 @@ from microc.fixed import NUMPY, doubling_high_mul, quantize_multiplier, rounding
 from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, activation_range, scalar_quant
+from microc.ops.attributes import SCALED, STORED, integer
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.ops.surface import through_float
 from microc.tir import ir
@@ -111,6 +112,14 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "qdiv",
+        attrs={
+            "zero_point_a": integer("of a"),
+            "zero_point_b": integer("of b"),
+            **SCALED,
+            "zero_point": STORED["zero_point"],
+            "minimum": STORED["minimum"],
+            "maximum": STORED["maximum"],
+        },
         infer=_infer,
         reference=_reference,
         scalar=_scalar,

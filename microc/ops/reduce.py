@@ -21,6 +21,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, element_type, flag, integer, integers
 from microc.ops.mean_scale import mean_multiplier, mean_scale
 from microc.ops.numbers import compute_dtype
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -236,14 +237,23 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
 
 
 def _definition(reduction: Reduction) -> OpDef:
-    more: dict[str, Attr] = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
+    more = (
+        {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
+        if reduction.name == "sum"
+        else {}
+    )
     return OpDef(
         reduction.name,
         infer=lambda attrs, types: _infer(reduction.name, attrs, types),
         reference=lambda attrs, arrays: _reference(reduction, attrs, arrays),
         compute=lambda call: _compute(reduction, call),
         cases=lambda: _cases(reduction),
-        defaults={"keepdims": False, "rounding": "double", **more},
+        attrs={
+            "axes": integers("that are reduced"),
+            "keepdims": flag("they stay, with one element"),
+            "rounding": ROUNDING,
+            **more,
+        },
         legalize=_legalize,
         operand_names=("data",),
         edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",

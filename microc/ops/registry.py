@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from microc import te
 from microc.dtypes import Array
-from microc.errors import InternalError
+from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.attributes import Attributes, defaults_of, fault
 from microc.sealed import Registry
 from microc.target import Target
 from microc.tir.ir import Expr
@@ -106,7 +108,7 @@ class OpDef:
     - ``scalar(attrs, args) -> Expr`` for elementwise operators: TIR over one element of each operand.
     - ``compute(call) -> tensor(s)`` for the others; the tensors' elements in row-major order are the outputs'.
     - ``cases()``: the tests; every operator has some.
-    - ``defaults``: attributes that may be left out when a node is built.
+    - ``attrs``: what attributes it has; ``defaults`` follow: those that may be left out when a node is built.
     - ``legalize(node, graph) -> nodes, types, consts`` rewrites a *quantised* application (inputs and outputs with
       ``quant``) into core operators with explicit integer parameters; None when there is nothing to rewrite.
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
@@ -133,7 +135,7 @@ class OpDef:
     scalar: Callable[[Mapping[str, Any], Sequence[Expr]], Expr] | None = None
     compute: Callable[[OpCall], te.Tensor | tuple[te.Tensor, ...]] | None = None
     cases: Callable[[], Iterable[Case]] = tuple
-    defaults: Mapping[str, Attr] = field(default_factory=dict)
+    attrs: Attributes = field(default_factory=dict)
     legalize: Callable[[Node, Graph], Legalized | None] | None = None
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
@@ -146,6 +148,11 @@ class OpDef:
     repeats: bool = False
     edges: str = ""
     regions: tuple[str, ...] = ()
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Attr]:
+        """Attributes that may be left out when a node is built, and what they are then."""
+        return MappingProxyType(defaults_of(self.attrs))
 
     @property
     def elementwise(self) -> bool:
@@ -221,6 +228,12 @@ def get(name: str) -> OpDef:
 
 
 def infer(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    """Output types by the operator's own inference, attributes that are left out at their defaults."""
+    """Output types by the operator's own inference, attributes that are left out at their defaults.
+
+    ModelError on an attribute that is unknown, missing or of a value that it cannot have.
+    """
     definition = get(op)
-    return definition.infer({**definition.defaults, **attrs}, types)
+    whole = {**definition.defaults, **attrs}
+    if wrong := fault(definition.attrs, whole):
+        raise ModelError(f"{op}: {wrong}")
+    return definition.infer(whole, types)

@@ -19,6 +19,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integer, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -146,7 +147,10 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"shift": 0},
+        attrs={
+            "axes": integers("along which is resampled, one table each"),
+            "shift": integer("of integers: bits of the weights' sum", 0, least=0),
+        },
         operand_names=("data",),
     ),
 )

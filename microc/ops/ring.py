@@ -20,6 +20,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import SHARED_AXIS, integer
 from microc.ops.copies import copy_loop
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
@@ -207,6 +208,7 @@ def _cases_write() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "shift_in",
+        attrs={"axis": SHARED_AXIS},
         infer=_infer_shift,
         reference=_reference_shift,
         compute=_compute_shift,
@@ -215,6 +217,12 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "ring_slice",
+        attrs={
+            "axis": SHARED_AXIS,
+            "back": integer("how many frames behind the newest it begins"),
+            "step": integer("between frames"),
+            "count": integer("of frames", least=0),
+        },
         infer=_infer_slice,
         reference=_reference_slice,
         compute=_compute_slice,
@@ -223,6 +231,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "ring_write",
+        attrs={"axis": SHARED_AXIS},
         infer=_infer_write,
         reference=_reference_write,
         compute=_compute_write,

@@ -20,6 +20,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import REQUIRED, choice, flag, integer, integers, real
 from microc.ops.places import clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.taps import FARTHEST, Side, Taps, near
@@ -147,6 +148,13 @@ def _cases() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "roi_align",
+        attrs={
+            "mode": choice("of the samples", "avg", "max"),
+            "half_pixel": flag("places are centres of pixels", REQUIRED),
+            "size": integers("rows and columns of the result", length=2, least=0),
+            "samples": integer("along each axis of a bin; 0: as many as it has pixels", least=0),
+            "scale": real("of the boxes' places"),
+        },
         infer=_infer,
         reference=_reference,
         compute=_compute,

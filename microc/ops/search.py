@@ -18,6 +18,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import INDEX, flag, integer
 from microc.ops.numbers import beats, contestants
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -114,7 +115,12 @@ def _arg(name: str, largest: bool) -> OpDef:
         compute=lambda call: _compute_arg(largest, call),
         cases=_cases_arg,
         edges="NaN is passed over, but where it comes first nothing beats it",
-        defaults={"axis": -1, "keepdims": False, "last": False, "out_dtype": "int64"},
+        attrs={
+            "axis": integer("along which", -1),
+            "keepdims": flag("it stays, with one element"),
+            "last": flag("of equal elements the last"),
+            "out_dtype": INDEX,
+        },
         operand_names=("data",),
     )
 
@@ -204,7 +210,12 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_topk,
         cases=_cases_topk,
         edges="NaN is larger than any number",
-        defaults={"axis": -1, "largest": True, "out_dtype": "int64"},
+        attrs={
+            "k": integer("how many", least=0),
+            "axis": integer("along which", -1),
+            "largest": flag("or the smallest", True),
+            "out_dtype": INDEX,
+        },
         operand_names=("data",),
     ),
 )

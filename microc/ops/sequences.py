@@ -13,6 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import SHARED_AXIS, flag
 from microc.ops.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -112,6 +113,7 @@ def _cases_cache() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse_sequence",
+        attrs={"time_axis": SHARED_AXIS, "batch_axis": SHARED_AXIS},
         infer=_infer_sequence,
         reference=_reference_sequence,
         compute=_compute_sequence,
@@ -124,7 +126,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_cache,
         compute=_compute_cache,
         cases=_cases_cache,
-        defaults={"circular": False},
+        attrs={"axis": SHARED_AXIS, "circular": flag("places behind the end are those at the beginning")},
         operand_names=("cache", "update", "starts"),
     ),
 )

@@ -12,6 +12,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import integers, number, rows
 from microc.ops.concat import CONCAT, GATHER, first_operand
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
@@ -207,6 +208,7 @@ def _cases_pad() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reshape",
+        attrs={"shape": integers("of the result", least=0)},
         infer=_infer_reshape,
         reference=_reference_reshape,
         compute=_compute_reshape,
@@ -216,6 +218,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "transpose",
+        attrs={"axes": integers("of the data, in the result's order", least=0)},
         infer=_infer_transpose,
         reference=_reference_transpose,
         compute=_compute_transpose,
@@ -226,6 +229,11 @@ OPERATORS: tuple[OpDef, ...] = (
     GATHER,
     OpDef(
         "slice",
+        attrs={
+            "begin": integers("the first of each axis", least=0),
+            "end": integers("behind the last", least=0),
+            "strides": integers("of each axis", least=1),
+        },
         infer=_infer_slice,
         reference=_reference_slice,
         compute=_compute_slice,
@@ -239,7 +247,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_pad,
         compute=_compute_pad,
         cases=_cases_pad,
-        defaults={"value": 0},
+        attrs={"padding": rows("elements before and behind each axis"), "value": number("what they are, as stored", 0)},
         operand_names=("data",),
     ),
 )

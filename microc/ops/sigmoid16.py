@@ -16,6 +16,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import FAR_APART, NUMPY, Arith
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, scalar_quant
+from microc.ops.attributes import choice, integer
 from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -112,6 +113,11 @@ def legalize_sigmoid16(node: Node, graph: Graph) -> Legalized | None:
 
 QSIGMOID16 = OpDef(
     "qsigmoid16",
+    attrs={
+        "curve": choice("of the table", "sigmoid", "tanh"),
+        "multiplier": integer("of the input, Q0.15"),
+        "shift": integer("its exponent, positive to the right"),
+    },
     infer=_infer,
     reference=_reference,
     scalar=_scalar,

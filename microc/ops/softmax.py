@@ -13,6 +13,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, integer, number
 from microc.ops.exponential import exp_of_negative
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
@@ -151,7 +152,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"axis": -1, "beta": 1.0, "rounding": "double"},
+        attrs={"axis": integer("along which", -1), "beta": number("the data's factor", 1.0), "rounding": ROUNDING},
         legalize=_legalize,
         operand_names=("data",),
     ),

@@ -22,6 +22,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, choice, element_type
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -268,6 +269,7 @@ def _cases_q16() -> Iterable[Case]:
 
 QSOFTMAX = OpDef(
     "qsoftmax",
+    attrs={"out_dtype": element_type()},
     infer=_infer_q,
     reference=_reference_q,
     compute=_compute_q,
@@ -276,6 +278,7 @@ QSOFTMAX = OpDef(
 )
 QSOFTMAX16 = OpDef(
     "qsoftmax16",
+    attrs={**SCALED, "rounding": choice(MULTIPLIER_ROUNDING.doc, "double", "single", "even")},
     infer=_infer_q16,
     reference=_reference_q16,
     compute=_compute_q16,

@@ -23,6 +23,7 @@ from microc.errors import ModelError
 from microc.fixed import NUMPY, Arith, doubling_high_mul, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
+from microc.ops.attributes import SCALED, element_type, integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.ops.scaling import high_mul
 from microc.ops.softmax_fixed import free_bits, largest_of_rows, row_reciprocal
@@ -126,6 +127,7 @@ def _cases() -> Iterable[Case]:
 
 QSOFTMAX_SCALED = OpDef(
     "qsoftmax_scaled",
+    attrs={**SCALED, "zero_point": integer("of the result"), "out_dtype": element_type()},
     infer=_infer,
     reference=_reference,
     compute=_compute,

@@ -16,6 +16,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.arith import bit_length, with_names
+from microc.ops.attributes import integer
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -139,6 +140,7 @@ def _cases_energy() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "signal_window",
+        attrs={"shift": integer("of the products, to the right")},
         infer=_infer_window,
         reference=_reference_window,
         scalar=_scalar_window,
@@ -155,6 +157,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "signal_energy",
+        attrs={
+            "start": integer("the first element of the spectrum", least=0),
+            "end": integer("behind the last", least=0),
+        },
         infer=_infer_energy,
         reference=_reference_energy,
         compute=_compute_energy,

@@ -16,6 +16,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import flag, integer, real
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -164,7 +165,14 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"sigma": 0.0, "score_inclusive": False, "overlap_inclusive": False},
+        attrs={
+            "most": integer("boxes that are kept", least=0),
+            "overlap": real("what a kept box may share with another at most"),
+            "score": real("what a kept box has at least"),
+            "sigma": real("of soft suppression; 0: hard", 0.0),
+            "score_inclusive": flag("the score itself is enough"),
+            "overlap_inclusive": flag("the overlap itself is too much"),
+        },
         operand_names=("boxes", "scores"),
     ),
 )

@@ -19,6 +19,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised
+from microc.ops.attributes import ACTIVATED, DYNAMIC, integer
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import emit_activation
 from microc.ops.svdf_fixed import QSVDF, legalize_quantised
@@ -76,7 +77,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        defaults={"activation": "", "rounding": "double"},
+        attrs={"rank": integer("filters of a unit", least=1), **ACTIVATED, "dynamic": DYNAMIC},
         legalize=_legalize,
         macs=macs,
         operand_names=("data", "weights", "time_weights", "bias", "state"),

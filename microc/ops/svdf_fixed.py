@@ -20,6 +20,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, clamped, constant, scalar_quant
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, integer
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
@@ -146,6 +147,17 @@ def _cases() -> Iterable[Case]:
 
 QSVDF = OpDef(
     "qsvdf",
+    attrs={
+        "rank": integer("filters of a unit", least=1),
+        "feature_multiplier": integer("of the first product, Q0.31"),
+        "feature_shift": integer("its exponent"),
+        "feature_bound": integer("the largest of its sums"),
+        "state_zero_point": integer("of the state"),
+        **SCALED,
+        "bound": integer("the largest of the second sums"),
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
     infer=_infer,
     reference=_reference,
     compute=_compute,

@@ -19,6 +19,7 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.attributes import choice, integer, names
 from microc.ops.registry import OpCall, OpDef
 from microc.ops.tree_arrays import AT_MOST, EQUAL, GREATER, LESS, UNORDERED
 from microc.ops.tree_cases import cases
@@ -210,7 +211,13 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=cases,
-        defaults={"combine": "sum", "mode": AT_MOST, "tables": ()},
+        attrs={
+            "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
+            "mode": integer("the comparison of all nodes", AT_MOST),
+            "tables": names("the optional operands that are there", ()),
+            "targets": integer("values of the result", least=1),
+            "depth": integer("of the deepest tree", least=0),
+        },
         operand_names=("data", "feature", "threshold", "left_leaves", "leaves", "values"),
     ),
 )

@@ -15,11 +15,14 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import SPATIAL, Attributes, flag, integers
 from microc.ops.concat import first_operand
 from microc.ops.numbers import NUMBERS, beats, compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+_WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
 
 def _result(attrs: Mapping[str, Any], kind: TensorType) -> tuple[int, ...]:
@@ -177,6 +180,7 @@ def _reduction(name: str, combine: str) -> OpDef:
         reference=lambda attrs, arrays: _reference(combine, attrs, arrays),
         compute=lambda call: _compute(combine, call),
         cases=_cases,
+        attrs=_WINDOW,
         operand_names=("data",),
     )
 
@@ -190,7 +194,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_arg,
         compute=_compute_arg,
         cases=_cases_arg,
-        defaults={"column_major": False},
+        attrs={**_WINDOW, "column_major": flag("indices count down the columns first")},
         operand_names=("data",),
     ),
 )

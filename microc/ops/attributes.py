@@ -1,0 +1,229 @@
+"""What the attributes of an operator may be: declared once, beside the operator, as data.
+
+The verifier refuses what is not declared (:func:`fault`), builders of nodes take the defaults from here, and the page of
+operators prints it. An attribute is declared by the function that is named after its kind: ``integer("how many", 1, least=1)``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from microc import dtypes
+from microc.graph.ir import Attr, Graph
+
+
+class Absent(Enum):
+    """What stands in the place of a default."""
+
+    REQUIRED = "required"
+    OPTIONAL = "may be left out"
+    """An application without it is another one than any value would make it."""
+
+
+REQUIRED, OPTIONAL = Absent.REQUIRED, Absent.OPTIONAL
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, float)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _tuple_of(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(kind, value))
+
+
+_KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
+    {
+        "bool": lambda value: type(value) is bool,
+        "int": _is_int,
+        "float": _is_float,
+        "number": _is_number,
+        "str": lambda value: isinstance(value, str),
+        "dtype": lambda value: isinstance(value, str) and (not value or dtypes.is_valid(value)),
+        "graph": lambda value: isinstance(value, Graph),
+        "ints": _tuple_of(_is_int),
+        "numbers": _tuple_of(_is_number),
+        "names": _tuple_of(lambda value: isinstance(value, str)),
+        "rows of ints": _tuple_of(_tuple_of(_is_int)),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of an operator.
+
+    ``kind``: a key of the table above. ``choices``: the only values; ``length``: of a tuple; ``least``: of a number, or of every
+    number in a tuple; ``nothing``: None is a value too.
+    """
+
+    kind: str
+    doc: str
+    default: Attr | Absent = REQUIRED
+    choices: tuple[Attr, ...] = ()
+    length: int | None = None
+    least: int | None = None
+    nothing: bool = False
+
+    def fault(self, value: object) -> str:
+        """What is wrong with a value, or nothing."""
+        if value is None and self.nothing:
+            return ""
+        if not _KINDS[self.kind](value):
+            return f"is not of kind {self.kind}"
+        if self.choices and value not in self.choices:
+            return f"is none of {', '.join(map(repr, self.choices))}"
+        if isinstance(value, tuple) and self.length is not None and len(value) != self.length:
+            return f"has {len(value)} elements, not {self.length}"
+        numbers: Any = value if isinstance(value, tuple) else (value,)
+        if self.least is not None and any(number < self.least for number in numbers):
+            return f"is less than {self.least}"
+        return ""
+
+    def spelled(self) -> str:
+        """What it may be, for the page of operators."""
+        if self.choices:
+            text = " ".join(f"`{choice}`" if choice != "" else "empty" for choice in self.choices)
+        else:
+            text = self.kind if self.length is None else f"{self.length} {self.kind}"
+        if isinstance(self.default, Absent):
+            return text + (" (may be left out)" if self.default is OPTIONAL else "")
+        return f"{text} = {self.default!r}" if self.default != "" or not self.choices else f"{text} = empty"
+
+
+Attributes = Mapping[str, Attribute]
+
+
+def defaults_of(declared: Attributes) -> dict[str, Attr]:
+    """The attributes that have a default, with it."""
+    return {name: each.default for name, each in declared.items() if not isinstance(each.default, Absent)}
+
+
+def fault(declared: Attributes, given: Mapping[str, object]) -> str:
+    """What is wrong with the attributes of an application, or nothing: one unknown, one missing, or one of a wrong value."""
+    for name, value in given.items():
+        if name not in declared:
+            close = difflib.get_close_matches(name, declared, n=1)
+            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(declared) or 'none'}"
+            return f"there is no attribute {name!r}; {known}"
+        if wrong := declared[name].fault(value):
+            return f"attribute {name}={value!r} {wrong}"
+    missing = next((n for n, each in declared.items() if each.default is REQUIRED and n not in given), "")
+    return f"attribute {missing!r} is missing" if missing else ""
+
+
+# ---------------------------------------------------------------- by kind
+
+
+def flag(doc: str, default: bool | Absent = False) -> Attribute:
+    return Attribute("bool", doc, default)
+
+
+def integer(doc: str, default: int | Absent | None = REQUIRED, least: int | None = None) -> Attribute:
+    """``default`` None: None is a value too."""
+    return Attribute("int", doc, default, least=least, nothing=default is None)
+
+
+def real(doc: str, default: float | Absent | None = REQUIRED) -> Attribute:
+    """``default`` None: None is a value too."""
+    return Attribute("float", doc, default, nothing=default is None)
+
+
+def number(doc: str, default: float | Absent = REQUIRED) -> Attribute:
+    """An int, a float or a bool: an element of a tensor."""
+    return Attribute("number", doc, default)
+
+
+def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribute:
+    return Attribute("str", doc, default, choices)
+
+
+def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -> Attribute:
+    """The name of a dtype, or empty."""
+    return Attribute("dtype", doc, default)
+
+
+def integers(
+    doc: str, default: tuple[int, ...] | Absent = REQUIRED, *, length: int | None = None, least: int | None = None
+) -> Attribute:
+    return Attribute("ints", doc, default, length=length, least=least)
+
+
+def numbers(doc: str, default: tuple[float, ...] | Absent = REQUIRED) -> Attribute:
+    return Attribute("numbers", doc, default)
+
+
+def names(doc: str, default: tuple[str, ...] | Absent = REQUIRED) -> Attribute:
+    return Attribute("names", doc, default)
+
+
+def rows(doc: str) -> Attribute:
+    """A tuple of tuples of ints."""
+    return Attribute("rows of ints", doc)
+
+
+def subgraph(doc: str) -> Attribute:
+    return Attribute("graph", doc)
+
+
+# ---------------------------------------------------------------- that operators share
+
+ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
+ROUNDING = choice(
+    "of quantised results: `double` and `single`, how often a fixed-point multiplier rounds (TFLite); `even`: a float scale, "
+    "half to even (ONNX); empty: numbers that are no quantised ones",
+    "double",
+    "single",
+    "even",
+    "",
+    default="double",
+)
+ROUNDING_LITERT = choice(
+    ROUNDING.doc + "; `litert`: as its own kernels", "double", "single", "even", "litert", "", default="double"
+)
+MULTIPLIER_ROUNDING = choice(
+    "how often a fixed-point multiplier rounds: `double` or `single`", "double", "single", default="double"
+)
+DYNAMIC = choice(
+    "of bytes as weights: the data are quantised by row when the network runs",
+    "asymmetric",
+    "symmetric",
+    default=OPTIONAL,
+)
+REDUCTION = choice("of elements that meet; empty: the last stays", "", "add", "mul", "max", "min", default="")
+INDEX = choice("of the places", "int32", "int64", default="int64")
+SPATIAL: Attributes = MappingProxyType(
+    {
+        "strides": integers("of each spatial axis", least=1),
+        "padding": integers("before each spatial axis, then behind each"),
+        "dilation": integers("of each spatial axis", least=1),
+    }
+)
+LAYOUT = choice("of the data", "NHWC", "NCHW", default="NHWC")
+SURFACE: Attributes = MappingProxyType({"rounding": ROUNDING})
+ACTIVATED: Attributes = MappingProxyType({"activation": ACTIVATION, "rounding": ROUNDING})
+SHARED_AXIS = integer("which axis; negative ones count from the end")
+STORED: Attributes = MappingProxyType(
+    {
+        "zero_point": integer("added to the scaled number"),
+        "minimum": integer("of the result, as stored"),
+        "maximum": integer("of the result, as stored"),
+        "out_dtype": element_type(),
+    }
+)
+"""What becomes of a scaled number: moved, clamped, stored."""
+SCALED: Attributes = MappingProxyType(
+    {"multiplier": integer("the scale's mantissa, Q0.31"), "shift": integer("its exponent, positive to the left")}
+)

@@ -1,0 +1,94 @@
+"""Attributes are declared: whatever else an application has is refused, with the name of the pass that made it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from microc.errors import InternalError, ModelError
+from microc.frontend.budget import inferred
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.attributes import OPTIONAL, Absent, choice, element_type, fault, integer, integers, real, rows
+from microc.transform.context import Pass, PassContext, run_passes
+
+KIND = TensorType((1, 4, 4, 2), "float32")
+
+
+def _graph(op: str, attrs: dict[str, Attr]) -> Graph:
+    return Graph("net", ("x",), ("y",), (Node(op, ("x",), ("y",), attrs),), {"x": KIND, "y": KIND}, {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("attrs", "said"),
+    [
+        ({"rounding": "evn"}, "rounding='evn' is none of 'double', 'single', 'even', ''"),
+        ({"rounding": "double", "kernel_size": 3}, "no attribute 'kernel_size'; it has rounding"),
+        ({"rouding": "double"}, "no attribute 'rouding'; did you mean rounding?"),
+        ({"rounding": 3}, "rounding=3 is not of kind str"),
+    ],
+)
+def test_the_pass_that_made_it_is_named(attrs: dict[str, Attr], said: str) -> None:
+    def spoil(graph: Graph, context: PassContext) -> Graph:
+        return graph.with_nodes([replace(node, attrs=attrs) for node in graph.nodes])
+
+    with pytest.raises(InternalError) as caught:
+        run_passes(_graph("relu", {"rounding": "double"}), (Pass("spoil", spoil),), PassContext())
+    assert said in caught.value.what and "pass spoil" in (caught.value.where or "")
+
+
+@pytest.mark.parametrize("op", sorted(registry.registry()))
+def test_cases_have_what_is_declared(op: str) -> None:
+    definition = registry.get(op)
+    assert fault(definition.attrs, definition.defaults) in ("", *_missing(op))
+    for case in definition.cases():
+        assert not fault(definition.attrs, {**definition.defaults, **case.attrs}), case.name
+
+
+def _missing(op: str) -> list[str]:
+    needed = [n for n, each in registry.get(op).attrs.items() if each.default is Absent.REQUIRED]
+    return [f"attribute {name!r} is missing" for name in needed]
+
+
+def test_what_a_declaration_refuses() -> None:
+    declared = {
+        "axes": integers("", length=2, least=0),
+        "shift": integer("", None),
+        "alpha": real("", 1.0),
+        "mode": choice("", "a", "b", default="a"),
+        "dtype": element_type("", ""),
+        "pairs": rows(""),
+        "open": integers("", OPTIONAL),
+    }
+    whole: dict[str, Any] = {
+        "axes": (0, 1),
+        "shift": None,
+        "alpha": 0.5,
+        "mode": "b",
+        "dtype": "int8",
+        "pairs": ((1, 2), ()),
+    }
+    assert not fault(declared, whole) and not fault(declared, {**whole, "open": (1,)})
+    wrong: tuple[tuple[str, Any, str], ...] = (
+        ("axes", (0,), "has 1 elements, not 2"),
+        ("axes", (0, -1), "is less than 0"),
+        ("axes", [0, 1], "is not of kind ints"),
+        ("axes", (0, True), "is not of kind ints"),
+        ("shift", 1.0, "is not of kind int"),
+        ("alpha", 1, "is not of kind float"),
+        ("alpha", None, "is not of kind float"),
+        ("mode", "c", "is none of 'a', 'b'"),
+        ("dtype", "int9", "is not of kind dtype"),
+        ("pairs", (1, 2), "is not of kind rows of ints"),
+    )
+    for name, value, said in wrong:
+        assert fault(declared, {**whole, name: value}) == f"attribute {name}={value!r} {said}"
+    assert fault(declared, {"alpha": 1.0}) == "attribute 'axes' is missing"
+
+
+def test_a_reader_refuses_with_the_place() -> None:
+    with pytest.raises(ModelError) as caught:
+        inferred("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
+    assert "strides=(0, 1) is less than 1" in caught.value.what and caught.value.where == "net.mcg #3"
