@@ -15,6 +15,13 @@
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file
 
+The compiler is a library, too (docs/compiler.md)::
+
+    from microc import te, tir
+    func = te.create_prim_func("add", [a, b], [c])                 # loops from a tensor expression; or tir.from_text(text)
+    schedule = microc.Schedule(func).split("i", (None, 4))         # steps that keep its meaning; or microc.default_schedule(func)
+    add = microc.build(schedule)                                   # a library in this process, or board="..."
+
 Every refusal is an exception of :mod:`microc.errors`. Names are loaded when they are first used.
 """
 
@@ -25,18 +32,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from microc import errors
+    from microc import errors, te, tir
     from microc.driver.against import verify
     from microc.driver.api import Program, compile
     from microc.driver.bundle import Bundle, bundle
     from microc.driver.export import load_library
-    from microc.driver.firmware import build, open_project
+    from microc.driver.firmware import open_project
+    from microc.driver.functions import build, default_schedule
     from microc.driver.library import Library
     from microc.driver.model import import_sklearn, load, save
     from microc.driver.options import Bound
     from microc.driver.reference.agreement import Comparison
     from microc.driver.session import Device
     from microc.graph.ir import Graph
+    from microc.schedule.schedule import Schedule
 
 __version__ = "0.1.0"
 __all__ = (
@@ -47,16 +56,20 @@ __all__ = (
     "Graph",
     "Library",
     "Program",
+    "Schedule",
     "__version__",
     "build",
     "bundle",
     "compile",
+    "default_schedule",
     "errors",
     "import_sklearn",
     "load",
     "load_library",
     "open_project",
     "save",
+    "te",
+    "tir",
     "verify",
 )
 
@@ -69,9 +82,11 @@ _HOMES = MappingProxyType(
         "Graph": "microc.graph.ir",
         "Library": "microc.driver.library",
         "Program": "microc.driver.api",
-        "build": "microc.driver.firmware",
+        "Schedule": "microc.schedule.schedule",
+        "build": "microc.driver.functions",
         "bundle": "microc.driver.bundle",
         "compile": "microc.driver.api",
+        "default_schedule": "microc.driver.functions",
         "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
         "load_library": "microc.driver.export",
@@ -83,8 +98,8 @@ _HOMES = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("microc.errors")
+    if name in ("errors", "te", "tir"):
+        return importlib.import_module(f"microc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'microc' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -114,3 +114,13 @@ class InternalError(MicrocError):
 
     code = "E7001"
     exit_code = 70
+
+
+class ProgramError(InternalError):
+    """A tensor expression, function or pass that makes no sense: the fault of whoever wrote it.
+
+    That is a user where ``microc.te`` and ``microc.tir`` are called, else an operator of microc or of a plugin.
+    """
+
+    code = "E0304"
+    exit_code = 3

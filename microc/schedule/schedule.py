@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -89,6 +89,12 @@ class Schedule:
     func: ir.PrimFunc
     trace: tuple[Step, ...] = ()
     rule: str = ""
+    origin: ir.PrimFunc | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def start(self) -> ir.PrimFunc:
+        """The function that the trace starts from."""
+        return self.origin or self.func
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
@@ -99,7 +105,7 @@ class Schedule:
         trace = (*self.trace, step)
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):
             loops.check_parallel(func, str(step))
-        return replace(self, func=func, trace=trace)
+        return replace(self, func=func, trace=trace, origin=self.start)
 
     def split(self, loop: str, factors: tuple[int | None, ...]) -> Schedule:
         """``loop`` of n becomes nested loops of these extents; one may be None: whatever covers n."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from microc import dtypes
-from microc.errors import InternalError
+from microc.errors import ProgramError
 from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
@@ -79,7 +79,7 @@ class _Lowering:
     def buffer(self, tensor: Tensor) -> Buffer:
         if id(tensor) not in self.buffers:
             if tensor.definition is None:
-                raise InternalError(f"placeholder {tensor.name} is not among the parameters")
+                raise ProgramError(f"placeholder {tensor.name} is not among the parameters")
             name = self.fresh(tensor.name)
             self.buffers[id(tensor)] = Buffer(name, tensor.shape, tensor.dtype, "workspace")
         return self.buffers[id(tensor)]
@@ -104,7 +104,7 @@ class _Lowering:
             case ir.Call(name, args, dtype):
                 return ir.Call(name, tuple(go(a) for a in args), dtype)
             case Reduce():
-                raise InternalError("a reduction must be the whole body of its compute")
+                raise ProgramError("a reduction must be the whole body of its compute")
             case _:
                 return x
 
@@ -176,7 +176,7 @@ def create_prim_func(
                     workspaces.append(lowering.buffer(tensor))
                 continue
         if tensor.name in blocks:
-            raise InternalError(f"two stages are named {tensor.name}")
+            raise ProgramError(f"two stages are named {tensor.name}")
         blocks.add(tensor.name)
         body.append(lowering.stage(tensor))
         if id(tensor) not in kept:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from microc.errors import InternalError
+from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 
@@ -95,7 +95,7 @@ class Tensor:
     def __getitem__(self, indices: Expr | int | tuple[Expr | int, ...]) -> TensorRead:
         items = indices if isinstance(indices, tuple) else (indices,)
         if len(items) != len(self.shape):
-            raise InternalError(f"{self.name} has {len(self.shape)} axes, {len(items)} indices given")
+            raise ProgramError(f"{self.name} has {len(self.shape)} axes, {len(items)} indices given")
         return TensorRead(self, tuple(ir.as_index(item) for item in items))
 
 
@@ -135,7 +135,7 @@ def extern(
 def _reduce(combine: str, value: Expr, axes: tuple[ReduceAxis, ...], init: Expr | int | float) -> Reduce:
     start = ir.as_expr(init, value.dtype)
     if start.dtype != value.dtype:
-        raise InternalError(f"reduction of {value.dtype} starts from {start.dtype}")
+        raise ProgramError(f"reduction of {value.dtype} starts from {start.dtype}")
     return Reduce(combine, value, axes, start)
 
 

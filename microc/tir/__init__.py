@@ -1,1 +1,52 @@
-"""Floor 1: the loop IR (TIR), a stranger to the graph."""
+"""Floor 1: the loop IR (TIR), a stranger to the graph.
+
+::
+
+    from microc import tir
+
+    func = tir.from_text(text)               # text in the style of TVMScript; tir.module_from_text reads several functions
+    tir.verify_func(func)                    # InternalError (or ProgramError, one of its kinds) where it breaks a rule
+    tir.run(func, [a, b, c])                 # on numpy arrays, in the order of its parameters; what it stores is stored there
+    print(tir.to_text(tir.lower_func(func)))      # plain loops, as C is printed from
+
+:mod:`microc.tir.ir` has the expressions and statements themselves. Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from microc.tir.interp import execute, run
+    from microc.tir.ir import PrimFunc
+    from microc.tir.lower import lower as lower_func
+    from microc.tir.text import from_text, module_from_text, to_text
+    from microc.tir.verify import verify as verify_func
+
+__all__ = ("PrimFunc", "execute", "from_text", "lower_func", "module_from_text", "run", "to_text", "verify_func")
+
+_HOMES = MappingProxyType(
+    {
+        "PrimFunc": ("microc.tir.ir", "PrimFunc"),
+        "execute": ("microc.tir.interp", "execute"),
+        "from_text": ("microc.tir.text", "from_text"),
+        "lower_func": ("microc.tir.lower", "lower"),
+        "module_from_text": ("microc.tir.text", "module_from_text"),
+        "run": ("microc.tir.interp", "run"),
+        "to_text": ("microc.tir.text", "to_text"),
+        "verify_func": ("microc.tir.verify", "verify"),
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'microc.tir' has no attribute {name!r}")
+    home, attribute = _HOMES[name]
+    return getattr(importlib.import_module(home), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))

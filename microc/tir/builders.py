@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from microc.errors import InternalError
+from microc.errors import ProgramError
 from microc.tir.expressions import REINTERPRET, Bin, Call, Const, Expr, Select, Var, as_expr, binary, const
 from microc.tir.statements import For, Seq, Stmt
 
@@ -25,7 +25,7 @@ def select(condition: Expr, a: Expr, b: Expr | int | float) -> Expr:
     """``condition ? a : b`` with one dtype on both sides."""
     other = as_expr(b, a.dtype)
     if condition.dtype != "bool" or other.dtype != a.dtype:
-        raise InternalError(f"select({condition.dtype}, {a.dtype}, {other.dtype})")
+        raise ProgramError(f"select({condition.dtype}, {a.dtype}, {other.dtype})")
     return Select(condition, a, other)
 
 

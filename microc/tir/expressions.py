@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import copysign, prod
 
 from microc import dtypes
-from microc.errors import InternalError
+from microc.errors import ProgramError
 
 REINTERPRET = "reinterpret"
 """The call that gives the bits of its argument as another dtype of as many."""
@@ -257,7 +257,7 @@ def const(value: int | float | bool, dtype: str) -> Const:
     low, high = dtypes.int_range(dtype)
     number = int(value)
     if number != value or not low <= number <= high:
-        raise InternalError(f"{value} does not fit {dtype}")
+        raise ProgramError(f"{value} does not fit {dtype}")
     return Const(number, dtype)
 
 
@@ -273,7 +273,7 @@ def binary(op: str, a: Expr, b: Expr | int | float) -> Bin:
     """A checked binary expression; a Python number takes the other side's dtype."""
     right = as_expr(b, a.dtype)
     if a.dtype != right.dtype:
-        raise InternalError(f"{op} of {a.dtype} and {right.dtype}: cast one of them")
+        raise ProgramError(f"{op} of {a.dtype} and {right.dtype}: cast one of them")
     return Bin(op, a, right)
 
 

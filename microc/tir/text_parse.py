@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from microc.errors import ModelError
@@ -23,25 +23,47 @@ from microc.tir.text_parse_expr import (
 _LOOP_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in LOOPS.items()})
 _AXIS_KINDS: Mapping[str, str] = MappingProxyType({word: kind for kind, word in AXES.items()})
 
+_LETTERS: Mapping[str, str] = MappingProxyType({"S": _AXIS_KINDS["spatial"], "R": _AXIS_KINDS["reduce"]})
+
 Annotations = tuple[tuple[str, int | str], ...]
 
 
 def from_text(text: str) -> ir.PrimFunc:
     """The function that a text of :func:`microc.tir.text.to_text` spells; :class:`ModelError` names the faulty line."""
+    functions = module_from_text(text)
+    if len(functions) != 1:
+        raise ModelError(
+            "TIR text must hold exactly one function",
+            where="line 1",
+            hint="@T.prim_func def name(...): ...; module_from_text reads several",
+        )
+    return functions[0]
+
+
+def module_from_text(text: str) -> tuple[ir.PrimFunc, ...]:
+    """The functions of a text one after the other, or in a class that is marked ``@I.ir_module``."""
     try:
         module = ast.parse(text)
     except SyntaxError as fault:
         raise ModelError(f"TIR text is malformed: {fault.msg}", where=f"line {fault.lineno or 1}") from fault
     except (ValueError, MemoryError, RecursionError) as fault:
         raise ModelError(f"TIR text is malformed: {fault}", where="line 1") from fault
-    if len(module.body) != 1 or not isinstance(module.body[0], ast.FunctionDef):
-        raise ModelError(
-            "TIR text must hold exactly one function", where="line 1", hint="@T.prim_func def name(...): ..."
-        )
+    body = module.body
+    if len(body) == 1 and isinstance(body[0], ast.ClassDef):
+        if [ast.unparse(d) for d in body[0].decorator_list] != ["I.ir_module"]:
+            fail(body[0], "the class is not marked @I.ir_module")
+        body = body[0].body
     try:
-        return _function(module.body[0])
+        functions = tuple(_function(node) for node in body if isinstance(node, ast.FunctionDef))
     except RecursionError as fault:
         raise ModelError("TIR text nests too deeply", where="line 1") from fault
+    if len(functions) != len(body) or len({func.name for func in functions}) != len(functions):
+        raise ModelError(
+            "TIR text must hold functions of different names, and nothing else",
+            where="line 1",
+            hint="@T.prim_func def name(...): ...",
+        )
+    return functions
 
 
 # ---------------------------------------------------------------- pieces
@@ -119,10 +141,17 @@ def _sole_annotations(node: ast.stmt) -> Annotations:
 
 
 class _Scope(ExprReader):
-    """What names mean at one place; statements that declare names continue in a new scope."""
+    """What names mean at one place; statements that declare names continue in a new scope.
 
-    def having(self, *added: ir.Var | ir.Buffer) -> _Scope:
-        return _Scope({**self.names, **{x.name: x for x in added}})
+    ``extents``: how many turns the loops around it have, by their variables, where that is a number.
+    """
+
+    def __init__(self, names: Names, extents: Mapping[str, int] = MappingProxyType({})) -> None:
+        super().__init__(names)
+        self.extents = extents
+
+    def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> _Scope:
+        return _Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents})
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         body = self.statements(nodes)
@@ -178,7 +207,7 @@ class _Scope(ExprReader):
             if len(targets) != len(parts.args):
                 fail(target, f"{len(targets)} loop variables for {len(parts.args)} extents")
             variables = [ir.Var(_target(t)) for t in targets]
-            result = self.having(*variables).suite(body)
+            result = self.having(*variables, extents=_turns(variables, parts.args)).suite(body)
             for var, count in reversed(list(zip(variables, parts.args, strict=True))):
                 result = ir.For(var, self.typed(count, "int32"), result)
             return result
@@ -189,7 +218,8 @@ class _Scope(ExprReader):
         notes = _annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(_target(target), dtype)
         extent = self.typed(parts.args[0], dtype)
-        return ir.For(var, extent, self.having(var).suite(body), _LOOP_KINDS[parts.name], notes)
+        inside = self.having(var, extents=_turns([var], parts.args))
+        return ir.For(var, extent, inside.suite(body), _LOOP_KINDS[parts.name], notes)
 
     def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
         match parts.name:
@@ -211,11 +241,14 @@ class _Scope(ExprReader):
         predicate: ir.Expr | None = None
         annotations: Annotations = ()
         rest = list(body)
-        while rest and isinstance(rest[0], ast.Assign) and isinstance(rest[0].targets[0], ast.Name):
+        while rest and isinstance(rest[0], ast.Assign) and isinstance(rest[0].targets[0], (ast.Name, ast.Tuple)):
             parts = CallParts(rest[0].value)
             if not parts.name.startswith("axis."):
                 break
-            iters.append(self.axis(_target(rest[0].targets[0]), parts))
+            if parts.name == "axis.remap":
+                iters += self.remap(rest[0].targets[0], parts)
+            else:
+                iters.append(self.axis(_target(rest[0].targets[0]), parts))
             rest = rest[1:]
         inner = self.having(*(i.var for i in iters))
         if rest and _is_call(rest[0], "where"):
@@ -240,3 +273,30 @@ class _Scope(ExprReader):
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         binding = self.typed(parts.args[1], dtype)
         return ir.IterVar(ir.Var(name, dtype), integer(parts.args[0]), _AXIS_KINDS[kind], binding)
+
+    def remap(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
+        """``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators that are the loops around, extents and all."""
+        parts.take(2, 2)
+        kinds, loops = string(parts.args[0]), parts.args[1]
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        if not isinstance(loops, (ast.List, ast.Tuple)) or not len(kinds) == len(loops.elts) == len(targets):
+            fail(parts.node, "T.axis.remap takes a letter and a loop for each iterator", 'T.axis.remap("SR", [i, k])')
+        found = []
+        for name, letter, loop in zip(targets, kinds, loops.elts, strict=True):
+            if letter not in _LETTERS:
+                fail(parts.node, f"T.axis.remap: {letter!r} is no kind of axis", "known: S (spatial), R (reduce)")
+            label = _target(loop)
+            var = self.names.get(label)
+            if label not in self.extents or not isinstance(var, ir.Var):
+                fail(loop, f"{label} is no loop around with a known number of turns")
+            found.append(ir.IterVar(ir.Var(_target(name), var.dtype), self.extents[label], _LETTERS[letter], var))
+        return found
+
+
+def _turns(variables: Sequence[ir.Var], extents: Sequence[ast.expr]) -> dict[str, int]:
+    """The numbers of turns that are written as numbers."""
+    return {
+        var.name: extent.value
+        for var, extent in zip(variables, extents, strict=True)
+        if isinstance(extent, ast.Constant) and type(extent.value) is int
+    }
