@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr, Graph, Quant
 from microc.ops import registry
 
@@ -43,14 +43,14 @@ class Application:
 
     name: str
     kind: str
-    write: Callable[[GraphWriter, str], str]
+    write: Callable[[GraphBuilder, str], str]
     macs: int = 0
 
     def wanted(self, core: str, dtype: str) -> float:
         """Instructions for a unit of work."""
         return WANTED[self.kind][LIKE.get(core, core)][DTYPES.index(dtype)]
 
-    def work(self, writer: GraphWriter, output: str) -> tuple[int, str]:
+    def work(self, writer: GraphBuilder, output: str) -> tuple[int, str]:
         """How much there is to do, and its unit."""
         place = writer.graph("all", {"out": output})
         mine = _cone(place)
@@ -71,7 +71,7 @@ def _cone(graph: Graph) -> list[Any]:
     return found
 
 
-def _macs(writer: GraphWriter, node: Any) -> int:
+def _macs(writer: GraphBuilder, node: Any) -> int:
     definition = registry.get(node.op)
     if definition.macs is None or node.op.startswith("avg"):
         return 0
@@ -85,19 +85,19 @@ def quant(dtype: str, scale: float = 0.05, zero: int = 3) -> Quant | None:
     return None if dtype == "float32" else Quant((scale,), (zero if dtype == "int8" else 0,))
 
 
-def data(writer: GraphWriter, dtype: str, shape: Sequence[int]) -> str:
+def data(writer: GraphBuilder, dtype: str, shape: Sequence[int]) -> str:
     return writer.input("x", shape, dtype, quant(dtype))
 
 
 def emit(
-    writer: GraphWriter, dtype: str, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], scale: float = 0.07
+    writer: GraphBuilder, dtype: str, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], scale: float = 0.07
 ) -> str:
     """An application whose result is quantised with a scale of its own."""
     made = writer.emit(op, inputs, attrs)
     return writer.set_quant(made, quant(dtype, scale, -5), dtype) if dtype != "float32" else made
 
 
-def weights(writer: GraphWriter, dtype: str, shape: Sequence[int], axis: int = 0) -> tuple[str, str]:
+def weights(writer: GraphBuilder, dtype: str, shape: Sequence[int], axis: int = 0) -> tuple[str, str]:
     """Weights by channel, and a bias."""
     rng, count = np.random.default_rng(2), shape[axis]
     if dtype == "float32":
@@ -123,7 +123,7 @@ def conv(
 ) -> Application:
     """A convolution of NHWC data by OHWI weights."""
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         x = data(writer, dtype, shape)
         return emit(writer, dtype, op, (x, *weights(writer, dtype, weight)), attrs, 0.8)
 
@@ -134,7 +134,7 @@ def volume(name: str, shape: Shape, weight: Shape, **attrs: Any) -> Application:
     """A convolution over three axes, channels last as TFLite has it."""
     attrs = {"strides": (1, 1, 1), "dilation": (1, 1, 1), "padding": (1,) * 6, "groups": 1, **attrs}
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         x = writer.emit("transpose", (data(writer, dtype, shape),), {"axes": (0, 4, 1, 2, 3)})
         made = writer.emit("convolution", (x, *weights(writer, dtype, weight)), attrs)
         return writer.emit("transpose", (made,), {"axes": (0, 2, 3, 4, 1)})
@@ -143,7 +143,7 @@ def volume(name: str, shape: Shape, weight: Shape, **attrs: Any) -> Application:
 
 
 def dense(name: str, rows: int, depth: int, columns: int) -> Application:
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         operands = (data(writer, dtype, (rows, depth)), *weights(writer, dtype, (columns, depth)))
         return emit(writer, dtype, "dense", operands, {"activation": "", "rounding": "double"}, 0.8)
 
@@ -155,7 +155,7 @@ def plain(
 ) -> Application:
     """An operator on data alone; ``alike``: the result is quantised as the operand."""
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         inputs = [data(writer, dtype, shape) for shape in shapes]
         if not alike:
             return emit(writer, dtype, op, inputs, attrs, scale)
@@ -168,7 +168,7 @@ def plain(
 def fixed(name: str, kind: str, op: str, shape: Shape, result: tuple[float, int], **attrs: Any) -> Application:
     """An operator whose result has a quantisation of its own (scale and zero point for int8; int16: 2**-15)."""
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         made = writer.emit(op, (data(writer, dtype, shape),), attrs)
         if dtype == "float32":
             return made
@@ -178,7 +178,7 @@ def fixed(name: str, kind: str, op: str, shape: Shape, result: tuple[float, int]
     return Application(name, kind, write)
 
 
-def prelu(writer: GraphWriter, dtype: str) -> str:
+def prelu(writer: GraphBuilder, dtype: str) -> str:
     x = data(writer, dtype, (1, 16, 16, 16))
     slope = np.random.default_rng(3).uniform(10, 90, (1, 1, 16))
     alpha = writer.new_constant("slope", slope.astype(dtype))
@@ -190,7 +190,7 @@ def prelu(writer: GraphWriter, dtype: str) -> str:
 def resized(name: str, shape: Shape, linear: bool) -> Application:
     """To twice the size."""
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         tables, shares = [], []
         for extent in shape[1:3]:
             places = np.maximum((np.arange(2 * extent) + 0.5) / 2 - 0.5, 0)
@@ -211,12 +211,12 @@ def resized(name: str, shape: Shape, linear: bool) -> Application:
     return Application(name, "function" if linear else "move", write)
 
 
-def embedding(writer: GraphWriter, dtype: str) -> str:
+def embedding(writer: GraphBuilder, dtype: str) -> str:
     table = np.random.default_rng(4).integers(-99, 99, (200, 32)).astype(dtype)
     return writer.emit("gather", (writer.new_constant("table", table), writer.input("x", (32,), "int32")), {"axis": 0})
 
 
-def layer_norm(writer: GraphWriter, dtype: str) -> str:
+def layer_norm(writer: GraphBuilder, dtype: str) -> str:
     """Of floats, as exporters spell it."""
     x = data(writer, dtype, (1, 32, 64))
     rng = np.random.default_rng(5)
@@ -228,14 +228,14 @@ def layer_norm(writer: GraphWriter, dtype: str) -> str:
     return writer.emit("add", (writer.emit("mul", (scaled, gain)), shift))
 
 
-def quantized(writer: GraphWriter, dtype: str) -> str:
+def quantized(writer: GraphBuilder, dtype: str) -> str:
     """Floats to integers."""
     x = writer.input("x", (1, 1024))
     made = writer.emit("quantize", (x,), {"scale": (0.05,), "zero_point": (3,), "axis": None, "out_dtype": "int8"})
     return writer.set_quant(made, quant("int8"), "int8")
 
 
-def dequantized(writer: GraphWriter, dtype: str) -> str:
+def dequantized(writer: GraphBuilder, dtype: str) -> str:
     """Integers to floats."""
     x = data(writer, dtype, (1, 1024))
     return writer.emit(
@@ -249,7 +249,7 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
 
     gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
 
-    def step(body: GraphWriter, share: str, old: tuple[str, ...]) -> tuple[str, ...]:
+    def step(body: GraphBuilder, share: str, old: tuple[str, ...]) -> tuple[str, ...]:
         rng = np.random.default_rng(7)
 
         def product(value: str, outs: int) -> str:
@@ -273,7 +273,7 @@ def recurrent(cell: str, steps: int, width: int, units: int) -> Application:
         h = body.emit("tanh", (body.emit("add", (gate(body, share, 2, units), reset)),))
         return (body.emit("add", (h, body.emit("mul", (z, body.emit("sub", (old[0], h)))))),)
 
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         x = data(writer, dtype, (steps, 1, width))
         rng = np.random.default_rng(8)
         shares = Gates(
@@ -402,14 +402,14 @@ def applications(dtype: str) -> tuple[Application, ...]:
 
 
 def argmax() -> Application:
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         return writer.emit("argmax", (data(writer, dtype, (16, 64)),), {"axis": -1, "out_dtype": "int32"})
 
     return Application("argmax", "pool", write)
 
 
 def requantized() -> Application:
-    def write(writer: GraphWriter, dtype: str) -> str:
+    def write(writer: GraphBuilder, dtype: str) -> str:
         attrs = {"scale": (0.07,), "zero_point": (1,), "axis": None, "out_dtype": "int8", "rounding": "double"}
         made = writer.emit("quantize", (data(writer, dtype, (1, 4096)),), attrs)
         return writer.set_quant(made, Quant((0.07,), (1,)), "int8")
@@ -417,13 +417,13 @@ def requantized() -> Application:
     return Application("requantize", "table", write)
 
 
-def space_to_depth(writer: GraphWriter, dtype: str) -> str:
+def space_to_depth(writer: GraphBuilder, dtype: str) -> str:
     x = writer.reshape(data(writer, dtype, (1, 16, 16, 16)), (1, 8, 2, 8, 2, 16))
     moved = writer.emit("transpose", (x,), {"axes": (0, 1, 3, 2, 4, 5)})
     return writer.reshape(moved, (1, 8, 8, 64))
 
 
-def depth_to_space(writer: GraphWriter, dtype: str) -> str:
+def depth_to_space(writer: GraphBuilder, dtype: str) -> str:
     x = writer.reshape(data(writer, dtype, (1, 8, 8, 64)), (1, 8, 8, 2, 2, 16))
     moved = writer.emit("transpose", (x,), {"axes": (0, 1, 3, 2, 4, 5)})
     return writer.reshape(moved, (1, 16, 16, 16))

@@ -38,7 +38,7 @@ from microc.driver.options import make_options
 from microc.driver.pipeline import compile_graph, optimise
 from microc.dtypes import Array
 from microc.errors import MicrocError
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph
 from microc.module import Module
@@ -77,7 +77,7 @@ class Figure:
 
 def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> Iterator[Figure]:
     """Several applications as one network of as many inputs, run once."""
-    writer = GraphWriter("operators")
+    writer = GraphBuilder("operators")
     outputs = {}
     for k, application in enumerate(batch):
         writer.at(k, application.name)

@@ -44,8 +44,13 @@ if TYPE_CHECKING:
     from microc.driver.options import Bound
     from microc.driver.reference.agreement import Comparison
     from microc.driver.session import Device
+    from microc.frontend.graph_builder import GraphBuilder
     from microc.graph.ir import Graph
+    from microc.graph.match import Match, P, Replacement
+    from microc.graph.rewriting import rewrite
+    from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
+    from microc.transform.context import Pass
 
 __version__ = "0.1.0"
 __all__ = (
@@ -54,9 +59,15 @@ __all__ = (
     "Comparison",
     "Device",
     "Graph",
+    "GraphBuilder",
     "Library",
+    "Match",
+    "P",
+    "Pass",
     "Program",
+    "Replacement",
     "Schedule",
+    "ScheduleRule",
     "__version__",
     "build",
     "bundle",
@@ -67,6 +78,7 @@ __all__ = (
     "load",
     "load_library",
     "open_project",
+    "rewrite",
     "save",
     "te",
     "tir",
@@ -80,9 +92,15 @@ _HOMES = MappingProxyType(
         "Comparison": "microc.driver.reference.agreement",
         "Device": "microc.driver.session",
         "Graph": "microc.graph.ir",
+        "GraphBuilder": "microc.frontend.graph_builder",
         "Library": "microc.driver.library",
+        "Match": "microc.graph.match",
+        "P": "microc.graph.match",
+        "Pass": "microc.transform.context",
         "Program": "microc.driver.api",
+        "Replacement": "microc.graph.match",
         "Schedule": "microc.schedule.schedule",
+        "ScheduleRule": "microc.schedule.rules",
         "build": "microc.driver.functions",
         "bundle": "microc.driver.bundle",
         "compile": "microc.driver.api",
@@ -91,6 +109,7 @@ _HOMES = MappingProxyType(
         "load": "microc.driver.model",
         "load_library": "microc.driver.export",
         "open_project": "microc.driver.firmware",
+        "rewrite": "microc.graph.rewriting",
         "save": "microc.driver.model",
         "verify": "microc.driver.against",
     }

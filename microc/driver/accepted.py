@@ -148,3 +148,13 @@ def arrays(what: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, Iterable) or isinstance(value, (str, bytes, np.ndarray, Mapping)):
         raise refused(what, value, "a list of arrays, one for each input")
     return list(value)
+
+
+def sequence_of(what: str, value: Any, kind: type, hint: str) -> tuple[Any, ...]:
+    """A tuple of objects of one class; one of them alone is as good."""
+    given = (value,) if isinstance(value, kind) and not isinstance(value, (list, tuple)) else value
+    if given is None:
+        return ()
+    if not isinstance(given, (list, tuple)) or not all(isinstance(each, kind) for each in given):
+        raise refused(what, value, hint)
+    return tuple(given)

@@ -12,8 +12,11 @@ from microc.driver import accepted
 from microc.driver.accepted import Check
 from microc.errors import UsageError
 from microc.plugin import Plugin, load_plugin
+from microc.schedule.rules import ScheduleRule
 from microc.target import GOALS
+from microc.transform import PASSES
 from microc.transform.boundary import EVERY
+from microc.transform.context import Instrument, Pass
 from microc.transform.streaming import ALLOWED
 
 HYBRID = ("float", "dynamic")
@@ -69,6 +72,9 @@ class Options:
     - ``protocol``: what the firmware answers on its console: ``rpc``, or ``mlperf``, the runner of MLPerf Tiny (whose name of the
       benchmark is the network's ``name``: kws01 say). The latter keeps inputs outside the arena.
     - ``dump``: folder that receives every stage as text.
+    - ``passes``: graph passes of the user's own (:class:`~microc.transform.context.Pass`), each before the one that it names.
+    - ``instruments``: objects that watch the passes (:class:`~microc.transform.context.Instrument`).
+    - ``schedules``: schedule rules of the user's own (:class:`~microc.schedule.rules.ScheduleRule`).
     """
 
     name: str = ""
@@ -96,6 +102,9 @@ class Options:
     ram: int = 0
     protocol: str = "rpc"
     dump: Path | None = None
+    passes: tuple[Pass, ...] = ()
+    instruments: tuple[Instrument, ...] = ()
+    schedules: tuple[ScheduleRule, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("input_shapes", "bounds", "stream", *ENDS):
@@ -108,14 +117,15 @@ class Options:
         return {name: _words(value) for name, value in found.items() if value != getattr(default, name)}
 
 
-_UNSPOKEN = frozenset({"name", "plugins", "dump"})
+_UNSPOKEN = frozenset({"name", "plugins", "dump", "instruments"})
 
 
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_words(of)}" for key, of in sorted(value.items()))
     if isinstance(value, (tuple, frozenset)):
-        return ",".join(map(str, sorted(value) if isinstance(value, frozenset) else value))
+        parts = sorted(value) if isinstance(value, frozenset) else value
+        return ",".join(part.name if isinstance(part, (Pass, ScheduleRule)) else str(part) for part in parts)
     return str(value)
 
 
@@ -147,6 +157,34 @@ def _plugins(name: str, value: Any) -> tuple[Plugin, ...]:
     if not isinstance(given, (list, tuple)):
         raise accepted.refused(name, value, "paths of plugin files")
     return tuple(p if isinstance(p, Plugin) else load_plugin(accepted.path("a plugin", p)) for p in given)
+
+
+def _passes(name: str, value: Any) -> tuple[Pass, ...]:
+    passes: tuple[Pass, ...] = accepted.sequence_of(name, value, Pass, "a list of microc.Pass(name, function)")
+    ours = list(dict.fromkeys(each.name for each in PASSES))
+    for each in passes:
+        if each.before not in ours:
+            raise UsageError(f"pass {each.name!r} stands before {each.before!r}", hint="one of: " + ", ".join(ours))
+        if each.name in ours or sum(other.name == each.name for other in passes) > 1:
+            raise UsageError(f"there is already a pass {each.name!r}", hint="give yours another name")
+    return passes
+
+
+def _instruments(name: str, value: Any) -> tuple[Instrument, ...]:
+    given: tuple[Instrument, ...] = accepted.sequence_of(name, value, object, "a list of instruments")
+    for each in given:
+        if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
+            raise accepted.refused("an instrument", each, "an object with before(name, graph) and after(name, graph)")
+    return given
+
+
+def _schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
+    found: tuple[ScheduleRule, ...] = accepted.sequence_of(
+        name, value, ScheduleRule, "a list of microc.ScheduleRule(name, function)"
+    )
+    if len({rule.name for rule in found}) < len(found):
+        raise UsageError("two schedule rules have one name", hint="reports show it: give each its own")
+    return found
 
 
 def _bound(name: str, given: Any) -> Bound:
@@ -189,6 +227,9 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "ram": _budget("a budget for the arena"),
         "protocol": _one_of("protocol", PROTOCOLS),
         "dump": lambda name, value: None if value is None else accepted.path(name, value),
+        "passes": _passes,
+        "instruments": _instruments,
+        "schedules": _schedules,
     }
 )
 """What every option may be; None is as good as leaving out those that are names or mappings."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,11 +30,12 @@ from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.intrinsics import SCALAR
+from microc.schedule.rules import RULES
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 from microc.transform import LOWERING, NORMALISING, PASSES
-from microc.transform.context import PassContext, run_passes
+from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
 from microc.transform.streaming import stream
 
@@ -45,7 +47,7 @@ def optimise(graph: Graph, options: Options) -> Graph:
 
 def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
     """The same, and how the network streams."""
-    instruments = (DumpInstrument(options.dump),) if options.dump else ()
+    instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
     context = PassContext(
         opt_level=options.opt_level,
         disabled=options.disabled,
@@ -53,10 +55,13 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
         instruments=instruments,
         options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
-    graph, streaming = run_passes(graph, NORMALISING, context, PASSES), None
+    own = with_own(PASSES, options.passes)
+    normalising = with_own(NORMALISING, options.passes)
+    lowering = with_own(LOWERING, [each for each in options.passes if each.before not in {p.name for p in NORMALISING}])
+    graph, streaming = run_passes(graph, normalising, context, own), None
     if options.stream:
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
-    return run_passes(graph, LOWERING, context, PASSES), streaming
+    return run_passes(graph, lowering, context, own), streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
@@ -84,7 +89,7 @@ def compile_model(
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
     if options.bounds:
-        with active(options.plugins):
+        with _extended(options):
             module = _with_sizes(source, target, options, progress, room)
     else:
         module = compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
@@ -108,8 +113,15 @@ def compile_graph(
 ) -> Module:
     """The same of a graph as it is; ``source`` says in the generated files where it is from."""
     named = replace(read, name=network_name(read.name))
-    with active(options.plugins):
+    with _extended(options):
         return _compiled(named, source, target, options, progress, room)
+
+
+@contextmanager
+def _extended(options: Options) -> Iterator[None]:
+    """Inside the ``with`` the compiler knows the user's operators and schedule rules."""
+    with active(options.plugins), RULES.extended({rule.name: rule for rule in options.schedules}):
+        yield
 
 
 def _compiled(

@@ -9,7 +9,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend.writer import Emitter
+from microc.frontend.graph_builder import Emitter
 from microc.ops.tree_arrays import Tree, flatten
 
 

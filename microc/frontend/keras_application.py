@@ -11,8 +11,8 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras_file import Weights
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr
 
 _NO_ATTRS: Mapping[str, Attr] = {}
@@ -35,7 +35,7 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 class Layer:
     """``operands``: values of the graph (or numbers, for arithmetic); ``weights``: what the file holds for the layer."""
 
-    write: GraphWriter
+    write: GraphBuilder
     code: str
     config: Mapping[str, Any]
     weights: Weights

@@ -11,9 +11,9 @@ from typing import Any
 from microc import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend import keras_layers, keras_merge, keras_recurrent
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras_application import Layer, Spelling
 from microc.frontend.keras_file import Weights, decode
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
 
 SPELLINGS: Mapping[str, Spelling] = {**keras_layers.SPELLINGS, **keras_merge.SPELLINGS, **keras_recurrent.SPELLINGS}
@@ -54,7 +54,7 @@ def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, 
 class _Reader:
     def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.file, self.shapes = file, shapes
-        self.write = GraphWriter(file)
+        self.write = GraphBuilder(file)
         self.refusals: list[UnsupportedError] = []
         self.index = 0
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx_application import Application
 from microc.frontend.recurrent import gate
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph
 
 Emit = Callable[..., str]
@@ -120,7 +120,7 @@ class Step:
 
     def __init__(self, application: Application, layer: Layer) -> None:
         self.application, self.layer = application, layer
-        self.body = GraphWriter(application.loc.file)
+        self.body = GraphBuilder(application.loc.file)
         self.body.at(application.loc.index, application.loc.name)
         self.turn = self.body.input("turn", (), "int32")
         self.fixed: list[str] = []

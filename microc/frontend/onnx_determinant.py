@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx_application import Application, Spelling
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph
 
 
@@ -40,7 +40,7 @@ def determinant(application: Application) -> None:
 
 def _turn(application: Application, count: int, size: int, kind: str) -> Graph:
     """One column: carries the matrices (M, N, N), which rows are not used yet (M, N), the product of pivots (M, 1)."""
-    body = GraphWriter(application.loc.file)
+    body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
 
     def make(op: str, *operands: str, **attrs: Attr) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 
 State = tuple[str, ...]
-Step = Callable[[GraphWriter, str, State], State]
+Step = Callable[[GraphBuilder, str, State], State]
 """Writes a step into a body: the state after it, its row first, from the step's share of the data (N, G) and the state before."""
 
 
@@ -23,7 +23,7 @@ class Gates:
     weight: Array
     bias: Array | None = None
 
-    def of(self, write: GraphWriter, rows: str) -> str:
+    def of(self, write: GraphBuilder, rows: str) -> str:
         """(M, G) of rows (M, C)."""
         operands = [write.new_constant("weight", self.weight)]
         operands += [] if self.bias is None else [write.new_constant("bias", self.bias)]
@@ -37,7 +37,7 @@ def at_once(steps: int, width: int, depth: int) -> bool:
 
 
 def over_time(
-    write: GraphWriter,
+    write: GraphBuilder,
     data: str,
     gates: Gates,
     state: Sequence[str],
@@ -55,7 +55,7 @@ def over_time(
     if early:
         flat = gates.of(write, write.reshape(data, (count * batch, depth)))
         data = write.reshape(flat, (count, batch, width))
-    body = GraphWriter(write.loc.file)
+    body = GraphBuilder(write.loc.file)
     body.at(write.loc.index, write.loc.name)
     moment = body.input("turn", (), "int32")
     old = tuple(body.input(f"state_{k}", write.shape(value)) for k, value in enumerate(state))
@@ -70,7 +70,7 @@ def over_time(
     return made[len(old)] if rows else "", made[: len(old)]
 
 
-def exchanged(write: GraphWriter, value: str) -> str:
+def exchanged(write: GraphBuilder, value: str) -> str:
     """(A, B, C) with the first two axes, of batch and time, in each other's place."""
     first, second, width = write.shape(value)
     if min(first, second) == 1:
@@ -78,7 +78,7 @@ def exchanged(write: GraphWriter, value: str) -> str:
     return write.emit("transpose", (value,), {"axes": (1, 0, 2)})
 
 
-def gate(write: GraphWriter, value: str, place: int, units: int) -> str:
+def gate(write: GraphBuilder, value: str, place: int, units: int) -> str:
     """One of the gates (N, U) that lie side by side."""
     attrs = {"begin": (0, place * units), "end": (write.shape(value)[0], (place + 1) * units), "strides": (1, 1)}
     return write.emit("slice", (value,), attrs)

@@ -18,8 +18,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend import lightgbm
 from microc.frontend.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.sklearn_trees import ensemble_of
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph, Quant
 from microc.ops.tree_arrays import Tree
 
@@ -112,7 +112,7 @@ def graph_of(
     leaf_dtype: str = "float32",
 ) -> Graph:
     """The graph of an ensemble; ``classes``: the labels, where they are known."""
-    write = GraphWriter(file)
+    write = GraphBuilder(file)
     quant = None
     if dtypes.is_integer(input_dtype):
         ensemble, quant = _scaled(ensemble, input_scale, shape[1])
@@ -161,7 +161,7 @@ def _quotient(threshold: float, scale: float) -> float:
     return nextafter(found, -inf) if beyond else found
 
 
-def _label(write: GraphWriter, scores: str, classes: Array | None) -> str:
+def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
     """The class with the largest score; integers of one score are compared with zero."""
     if write.shape(scores)[1] == 1:
         rows = write.reshape(scores, write.shape(scores)[:1])

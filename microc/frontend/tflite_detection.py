@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_spelling import FLOAT, Spelling
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph
 
 _MOST = 1 << 16
@@ -192,7 +192,7 @@ def _regular(application: Application, boxes: str, scores: str, options: _Option
 
 def _one_class(application: Application, rows: int, options: _Options) -> Graph:
     """A turn: the best so far and what the class adds to them; the class's number is the turn's."""
-    body = GraphWriter(application.loc.file)
+    body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     turn = body.input("turn", (), "int32")
     kept, places, classes = (

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_signal import number
 from microc.frontend.tflite_spelling import Spelling
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, TensorType
 
 _MOST = 1 << 20
@@ -135,7 +135,7 @@ def overlap_add(application: Application) -> None:
 def _added_frame(application: Application, shape: Sequence[int], dtype: str, step: int) -> Graph:
     """One turn: the buffer and all frames; the buffer moved on, and the samples that are done."""
     rows, _, size = shape
-    body = GraphWriter(application.loc.file)
+    body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     turn, buffer, data = (
         body.input("turn", (), "int32"),

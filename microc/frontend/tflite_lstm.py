@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
 from microc.frontend.tflite_sequence import Sequence, both, sequence
 from microc.frontend.tflite_spelling import FLOAT, Spelling, activation
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, TensorType
 from microc.ops.surface import ACTIVATIONS
 
@@ -87,7 +87,7 @@ class _Cell:
 
     def body(self) -> Graph:
         """One turn: hidden and cell of the last step, all data; hidden, cell, and the hidden once more as the row."""
-        body = GraphWriter(self.application.loc.file)
+        body = GraphBuilder(self.application.loc.file)
         body.at(self.application.loc.index, self.application.loc.name)
         turn = body.input("turn", (), "int32")
         hidden, cell = (
@@ -120,22 +120,22 @@ class _Cell:
 
     # ------------------------------------------------------------ arithmetic
 
-    def opened(self, body: GraphWriter, total: str, peephole: int, cell: str) -> str:
+    def opened(self, body: GraphBuilder, total: str, peephole: int, cell: str) -> str:
         """A gate, which may look at the cell."""
         if self.has(_PEEPHOLES + peephole):
             seen = body.emit("mul", (self.constant(body, _PEEPHOLES + peephole, (self.units,)), cell), {"rounding": ""})
             total = body.emit("add", (total, seen), {"rounding": ""})
         return body.emit("sigmoid", (total,), {"rounding": ""})
 
-    def bent(self, body: GraphWriter, value: str) -> str:
+    def bent(self, body: GraphBuilder, value: str) -> str:
         name = activation(self.application, self.fields.integer("FusedActivationFunction"))
         return body.emit(ACTIVATIONS[name][0], (value,), ACTIVATIONS[name][1]) if name else value
 
-    def clipped(self, body: GraphWriter, value: str, field: str) -> str:
+    def clipped(self, body: GraphBuilder, value: str, field: str) -> str:
         limit = float(np.float32(self.fields.real(field)))
         return body.emit("clip", (value,), {"minimum": -limit, "maximum": limit}) if limit > 0 else value
 
-    def dense(self, body: GraphWriter, value: str, offset: int, depth: int, bias: tuple[str, ...]) -> str:
+    def dense(self, body: GraphBuilder, value: str, offset: int, depth: int, bias: tuple[str, ...]) -> str:
         """The products of all gates in one layer, or the projection."""
         projection = offset == _PROJECTION
         offsets = (offset,) if projection else tuple(offset + gate for gate in self.gates)
@@ -156,14 +156,14 @@ class _Cell:
             attrs["dynamic"] = "asymmetric" if self.fields.integer("AsymmetricQuantizeInputs") else "symmetric"
         return body.emit("dense", (value, weights, *bias), {"rounding": "", **attrs})
 
-    def vector(self, body: GraphWriter, offset: int) -> tuple[str, ...]:
+    def vector(self, body: GraphBuilder, offset: int) -> tuple[str, ...]:
         """The biases of all gates."""
         given = [self.application.constant(self.first + offset + gate) for gate in self.gates]
         if any(bias.shape != (self.units,) for bias in given):
             self.application.broken(f"biases of shapes {[bias.shape for bias in given]} for {self.units} units")
         return (body.new_constant("bias", np.concatenate(given)),)
 
-    def constant(self, body: GraphWriter, offset: int, shape: tuple[int, ...]) -> str:
+    def constant(self, body: GraphBuilder, offset: int, shape: tuple[int, ...]) -> str:
         """A constant vector; of integers what these stand for."""
         kind, values = self.application.source(self.first + offset).type, self.application.constant(self.first + offset)
         if values.shape != shape or (kind.dtype != "float32" and kind.quant is None):

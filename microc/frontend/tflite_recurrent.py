@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from microc.dtypes import Array
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_lstm import float_lstm
 from microc.frontend.tflite_sequence import sequence
 from microc.frontend.tflite_spelling import Spelling
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, Quant, TensorType
 
 _SUMS, _BENT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
@@ -140,7 +140,7 @@ def _state(application: Application, position: int, shape: tuple[int, int]) -> s
 class _Step:
     """The arithmetic of a step: of floats, or of integers with their scales."""
 
-    def __init__(self, body: GraphWriter, real: bool) -> None:
+    def __init__(self, body: GraphBuilder, real: bool) -> None:
         self.body, self.real = body, real
 
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
@@ -183,7 +183,7 @@ def _step(
 
     Floats by integer weights are dense layers as any others, of floats or (``dynamic``) of rows quantised as they come.
     """
-    body = GraphWriter(application.loc.file)
+    body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     kinds = [application.type(name) for name in (*states, data)]
     turn = body.input("turn", (), "int32")

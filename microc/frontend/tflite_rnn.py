@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite_application import Application
 from microc.frontend.tflite_options import Fields
 from microc.frontend.tflite_sequence import Sequence, both, sequence
 from microc.frontend.tflite_spelling import FLOAT, Spelling, activation
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Attr, Graph, TensorType
 from microc.ops.surface import ACTIVATIONS
 
@@ -69,7 +69,7 @@ def _recur(application: Application, fields: Fields, data: Sequence, first: int)
 
 def _step(application: Application, fields: Fields, data: Sequence, units: int, first: int) -> Graph:
     """One turn: the state and all data; the next state, and once more as the row."""
-    body = GraphWriter(application.loc.file)
+    body = GraphBuilder(application.loc.file)
     body.at(application.loc.index, application.loc.name)
     turn, hidden = body.input("turn", (), "int32"), body.input("hidden", (data.batch, units))
     now = body.emit("gather", (body.input("data", application.type(data.data).shape), turn), {"axis": data.axis})
@@ -91,7 +91,7 @@ def _step(application: Application, fields: Fields, data: Sequence, units: int, 
 
 
 def _weights(
-    application: Application, body: GraphWriter, position: int, shape: tuple[int, int], asymmetric: bool
+    application: Application, body: GraphBuilder, position: int, shape: tuple[int, int], asymmetric: bool
 ) -> tuple[str, Mapping[str, Attr]]:
     """Constant weights, and what the layer says of them."""
     kind, values = application.source(position).type, application.constant(position)

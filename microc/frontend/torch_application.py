@@ -11,7 +11,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Attr
 
 _NO_ATTRS: Mapping[str, Attr] = {}
@@ -28,7 +28,7 @@ class Application:
     """Arguments by the names of the operator's schema: values of the graph are strings, known tensors are PyTorch's."""
 
     torch: Any
-    write: GraphWriter
+    write: GraphBuilder
     node: Any
     args: Sequence[Any]
     kwargs: Mapping[str, Any]

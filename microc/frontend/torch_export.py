@@ -24,9 +24,9 @@ from microc.frontend import (
     torch_recurrent,
 )
 from microc.frontend.budget import MAX_STORED
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch_application import Application, Spelling
 from microc.frontend.torch_archive import harmless, is_archive
-from microc.frontend.writer import GraphWriter
 from microc.graph.ir import Graph
 
 SPELLINGS: Mapping[str, Spelling] = {
@@ -141,7 +141,7 @@ class _Translation:
 
     def __init__(self, torch: Any, program: Any, file: str) -> None:
         self.torch, self.program, self.file = torch, program, file
-        self.write = GraphWriter(file)
+        self.write = GraphBuilder(file)
         self.known: dict[Any, Any] = {}
         self.lost: set[Any] = set()
         self.bytes = 0

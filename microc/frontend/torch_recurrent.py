@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from microc.dtypes import Array
+from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.recurrent import Gates, State, Step, exchanged, gate, over_time
 from microc.frontend.torch_application import Application, Spelling
-from microc.frontend.writer import GraphWriter
 
 Weights = Sequence[Array]
 """Of one direction: the data's matrix (G U, C) and the state's (G U, U), and their biases where there are some."""
@@ -90,7 +90,7 @@ def plain(function: str) -> Callable[[Gates], Step]:
     """h' = function(x W + h U)."""
 
     def cell(past: Gates) -> Step:
-        def step(write: GraphWriter, share: str, state: State) -> State:
+        def step(write: GraphBuilder, share: str, state: State) -> State:
             return (write.emit(function, (write.emit("add", (share, past.of(write, state[0]))),)),)
 
         return step
@@ -101,7 +101,7 @@ def plain(function: str) -> Callable[[Gates], Step]:
 def lstm(past: Gates) -> Step:
     """c' = f c + i g, h' = o tanh(c')."""
 
-    def step(write: GraphWriter, share: str, state: State) -> State:
+    def step(write: GraphBuilder, share: str, state: State) -> State:
         units, emit = past.weight.shape[1], write.emit
         total = emit("add", (share, past.of(write, state[0])))
         i, f, o = (emit("sigmoid", (gate(write, total, k, units),)) for k in (0, 1, 3))
@@ -115,7 +115,7 @@ def lstm(past: Gates) -> Step:
 def gru(past: Gates) -> Step:
     """n = tanh(x W + r (h U)), h' = (1 - z) n + z h."""
 
-    def step(write: GraphWriter, share: str, state: State) -> State:
+    def step(write: GraphBuilder, share: str, state: State) -> State:
         units, emit = past.weight.shape[1], write.emit
         sums = past.of(write, state[0])
         r, z = (

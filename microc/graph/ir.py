@@ -115,6 +115,20 @@ class Graph:
         for array in (*self.consts.values(), *self.state.values()):
             array.setflags(write=False)
 
+    def __str__(self) -> str:
+        """A line for each node, with shapes and no weights; :mod:`microc.graph.text` has the whole."""
+        lines = [f"graph {self.name}({', '.join(map(self._typed, self.inputs))})"]
+        for node in self.nodes:
+            made, read = ", ".join(map(self._typed, node.outputs)), ", ".join(name or "_" for name in node.inputs)
+            lines.append(f"  {made} = {node.op}({read})")
+        return "\n".join([*lines, f"  return {', '.join(self.outputs)}"])
+
+    __repr__ = __str__
+
+    def _typed(self, name: str) -> str:
+        kind = self.types.get(name)
+        return f"{name}: {kind.dtype}{list(kind.shape)}" if kind else name
+
     def producer(self) -> dict[str, Node]:
         """Value name -> the node that makes it."""
         return {name: node for node in self.nodes for name in node.outputs}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from microc.errors import UsageError
+from microc.errors import InternalError, ProgramError, UsageError
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
@@ -47,11 +47,45 @@ class PassContext:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named function Graph -> Graph that runs from ``opt_level`` on."""
+    """A named function Graph -> Graph that runs from ``opt_level`` on.
+
+    ``before``: the pass of the compiler that one of the user's own stands before, the first of that name. Before ``legalize`` a
+    network has operators of the formats and canonical layout; behind it, before ``fuse`` say, exact integers.
+    """
 
     name: str
     function: Callable[[Graph, PassContext], Graph]
     opt_level: int = 1
+    before: str = "legalize"
+
+
+def with_own(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
+    """``passes`` with those of the user's own where they belong, checked."""
+    found: list[Pass] = []
+    left = list(own)
+    for what in passes:
+        found += [_checked(each) for each in left if each.before == what.name]
+        left = [each for each in left if each.before != what.name]
+        found.append(what)
+    return tuple(found)
+
+
+def _checked(own: Pass) -> Pass:
+    """A pass that is held to what passes promise: ProgramError where its result is no graph, or not whole."""
+
+    def function(graph: Graph, context: PassContext) -> Graph:
+        made: object = own.function(graph, context)
+        if not isinstance(made, Graph):
+            raise ProgramError(f"pass {own.name} gives {type(made).__name__}, not a graph")
+        try:
+            verify(made, registry.infer, f"pass {own.name}")
+        except InternalError as error:
+            raise ProgramError(error.what, where=error.where, hint=error.hint) from error
+        if (made.inputs, made.outputs) != (graph.inputs, graph.outputs):
+            raise ProgramError(f"pass {own.name} changes the network's inputs or outputs")
+        return made
+
+    return replace(own, function=function)
 
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:

@@ -21,7 +21,7 @@ from microc.driver.least import least_bytes, least_of
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model, read_at_largest
 from microc.errors import FitError
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from microc.target import CPUS, target_for
 from tests.corpus import models
@@ -93,7 +93,7 @@ def test_verdicts_agree(name: str, board: str, caller: bool, tiny: Path) -> None
 
 def large() -> Graph:
     """A float network of many layers whose weights alone exceed any small board."""
-    write = GraphWriter("large")
+    write = GraphBuilder("large")
     x = write.input("x", (1, 640), "float32", None)
     dice = np.random.default_rng(0)
     for k in range(12):

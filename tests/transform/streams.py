@@ -10,7 +10,7 @@ import numpy as np
 import microc
 from microc.driver.library import Library
 from microc.dtypes import Array
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant
 
 
@@ -20,7 +20,7 @@ class Sequence:
     def __init__(self, seed: int, *, integers: bool, length: int = 40, width: int = 1, channels: int = 5) -> None:
         self.rng = np.random.default_rng(seed)
         self.integers = integers
-        self.write = GraphWriter("sequence")
+        self.write = GraphBuilder("sequence")
         self.layers = 0
         self.x = self.write.input("x", (1, length, width, channels), "int8" if integers else "float32", self.scale())
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import microc
 from microc.driver.api import Program
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend.writer import GraphWriter
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
 from tests.corpus import models, needs_corpus
 from tests.transform.streams import Sequence, compared, input_of, run_stream
@@ -248,7 +248,7 @@ def recurrent(before: int, rows: bool, length: int = 14) -> Graph:
     x = net.conv(net.x, (3, 1), padding=(before, 0, 0, 0))
     frames = net.write.shape(x)[1]
     data = net.write.reshape(x, (frames, 4))
-    body = GraphWriter("cell")
+    body = GraphBuilder("cell")
     turn, state = body.input("turn", (), "int32"), body.input("state", (1, 4))
     row = body.reshape(body.emit("gather", (body.input("data", (frames, 4)), turn), {"axis": 0}), (1, 4))
     mixed = body.emit("tanh", (body.emit("add", (body.emit("mul", (state, body.scalar(0.5))), row)),))

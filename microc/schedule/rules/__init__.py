@@ -7,6 +7,10 @@ several tiles, suit a function, all are candidates, and the cost model chooses.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from microc.errors import ProgramError
 from microc.schedule.choose import choose
 from microc.schedule.rules.depthwise import schedule_depthwise
 from microc.schedule.rules.depthwise_bytes import schedule_depthwise_bytes, suits_bytes
@@ -27,8 +31,34 @@ from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
+from microc.sealed import Registry
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRule:
+    """A rule of a user's own: what it makes of a function competes with what ours make, by the cost model and the goal.
+
+    ``function(schedule, op, target)`` gives a schedule, several, or None where it has nothing to say; ``op`` is the first
+    operator of the kernel. ``name`` is what reports show. ``alone``: what it makes is taken, whatever the model says.
+    """
+
+    name: str
+    function: Callable[[Schedule, str, Target], Schedule | Sequence[Schedule] | None]
+    alone: bool = False
+
+    def schedules(self, func: ir.PrimFunc, op: str, target: Target) -> list[Schedule]:
+        """What it makes; ProgramError where that are no schedules of the function."""
+        made = self.function(Schedule(func), op, target)
+        found = [] if made is None else [made] if isinstance(made, Schedule) else list(made)
+        if any(not isinstance(each, Schedule) or each.start != func for each in found):
+            raise ProgramError(f"schedule rule {self.name} gives no schedule of function {func.name}")
+        return [each.named(self.name) for each in found]
+
+
+RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
+"""Those that the user adds for a compilation."""
 
 
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
@@ -37,8 +67,11 @@ def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPE
 
 
 def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
-    """The schedules to choose from, at least one; each carries the name that reports show."""
-    return tuple(_instructions(schedule, target) for schedule in _loops(Schedule(func), op, target, goal))
+    """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours."""
+    own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
+    alone = tuple(each for rule, each in own if rule.alone)
+    found = alone or (*_loops(Schedule(func), op, target, goal), *(each for _, each in own))
+    return tuple(_instructions(schedule, target) for schedule in found)
 
 
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:

@@ -1,15 +1,17 @@
-"""A graph written node by node, for formats whose layers are spelled in order of execution."""
+"""A graph built node by node, types and all: for formats whose layers stand in order of execution, and for users."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import ModelError, UsageError
 from microc.frontend.budget import MAX_STORED, check_shape, inferred
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
@@ -30,10 +32,18 @@ class Emitter(Protocol):
         """What is known of a value."""
 
 
-class GraphWriter:
-    """Nodes, types and constants so far. ``loc`` is what the next nodes come from; their values are named after it."""
+class GraphBuilder:
+    """Nodes, types and constants so far. ``loc`` is what the next nodes come from; their values are named after it.
 
-    def __init__(self, file: str) -> None:
+    ::
+
+        net = microc.GraphBuilder()
+        x = net.input("x", (1, 64))
+        y = net.op("relu", net.op("dense", x, net.constant("weight", weight)))     # values go by names
+        graph = net.graph("mine", {"y": y})                                        # which microc.compile takes
+    """
+
+    def __init__(self, file: str = "") -> None:
         self.loc = Loc(file)
         self._inputs: list[str] = []
         self._stored = 0
@@ -83,6 +93,25 @@ class GraphWriter:
     def update(self, state: str, value: str) -> None:
         """What a state holds after this run."""
         self._updates[state] = value
+
+    def constant(self, name: str, array: object) -> str:
+        """A constant; UsageError where ``array`` is none of numbers that microc knows."""
+        data = np.asarray(array)
+        if not dtypes.is_valid(data.dtype.name):
+            raise UsageError(f"constant {name!r} is no array of a dtype that microc knows: {data.dtype}")
+        return self.new_constant(name, data)
+
+    def op(self, op: str, *inputs: str, name: str = "", **attrs: Attr) -> str:
+        """The value that an application of one operator makes (docs/operators.md has their attributes); ``name``: what it is
+        called. UsageError for what does not exist, ModelError where operands or attributes make no sense."""
+        if op not in registry.registry():
+            close = difflib.get_close_matches(op, registry.registry(), n=1)
+            raise UsageError(f"there is no operator {op!r}", hint=f"did you mean {close[0]}?" if close else "")
+        for value in inputs:
+            if value and value not in self.types:
+                raise UsageError(f"{op} reads {value!r}, which is no value of the graph")
+        self.at(len(self._nodes), name)
+        return self.emit(op, inputs, attrs)
 
     def scalar(self, number: float) -> str:
         """A float32 constant of one element."""
