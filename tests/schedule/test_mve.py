@@ -18,6 +18,7 @@ from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
 from microc.tir.lower.lane_patterns import rounding_shift
+from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
 from tests.ops.compiled import compiled_case
@@ -117,6 +118,19 @@ def test_rounding_added_by_the_multiplication_is_recognised() -> None:
     assert rounding_shift(rounded(half + 1, s)) is None
     assert rounding_shift(rounded(one << s, s)) is None
     assert rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
+
+
+def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:
+    """All lanes compute both sides: what is looked up at -x is at no place for the x above zero that do not want it."""
+    x, table, out = ir.Buffer("x", (4,), "int32"), ir.Buffer("table", (8,), "int32"), ir.Buffer("out", (4,), "int32")
+    i = ir.Var("i")
+    chosen = ir.select(x[i] < 0, table[-x[i]] * 2, table[ir.minimum(x[i], 7)])
+    loop = ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), chosen), "vectorized", (("lanes", 4),))
+    body = lower_lanes(loop)
+    assert sum(isinstance(e, ir.Call) and e.name.startswith("gather") for e in walk_all_exprs(body)) == 2
+    data, numbers, made = np.array([-7, 3, 90, 0], np.int32), np.arange(8, dtype=np.int32) + 5, np.zeros(4, np.int32)
+    run(ir.PrimFunc("chosen", (x, table, out), body), [data, numbers, made], meanings())
+    np.testing.assert_array_equal(made, [24, 8, 12, 5])
 
 
 def test_sums_and_pools_work_in_lanes() -> None:

@@ -14,7 +14,7 @@ from microc.tir import ir
 from microc.tir.affine import bounds_of, simplify
 from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounding_shift
 from microc.tir.lower.region import address, flat_step
-from microc.tir.rewrite import walk_expr
+from microc.tir.rewrite import map_expr, walk_expr
 
 LANES, VECTOR = 4, "int32x4"
 TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
@@ -141,7 +141,7 @@ class LaneCode:
             case ir.Select(condition, a, b) if not self.varies(condition):
                 return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
-                return _call(f"select_{op}", *(self.vector(e) for e in (x, y, a, b)))
+                return _call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
             case ir.Call(name, (a,)) if name in _CLAMPS:
                 low, high, shift = _CLAMPS[name]
                 return self.vector(ir.clamp(a >> shift if shift else a, low, high))
@@ -187,8 +187,7 @@ class LaneCode:
         kind = TYPES.get(load.dtype)
         if kind is None:
             raise NoLanesError
-        data = any(self.computed(x) for i in load.indices for x in walk_expr(i))
-        step = None if data else flat_step(load.buffer, load.indices, self.var)
+        step = self.step(load)
         if step is not None and step > 0:
             where = (self.address(load.buffer, load.indices, step, writes=False),)
             name, args = ("load", where) if step == 1 else ("gather", (*where, self.offsets(step)))
@@ -198,6 +197,24 @@ class LaneCode:
             args = (table, self.vector(load.indices[0]))
             return ir.Call(*self.partial(f"gather_{kind}_{_suffix()}", args), VECTOR)
         raise NoLanesError
+
+    def step(self, load: ir.Load) -> int | None:
+        """By how many elements a place moves from lane to lane; None where values say it."""
+        data = any(self.computed(x) for i in load.indices for x in walk_expr(i))
+        return None if data else flat_step(load.buffer, load.indices, self.var)
+
+    def readable(self, expr: ir.Expr) -> ir.Expr:
+        """``expr`` without lookups beyond the ends of a table: all lanes compute both sides of a choice, also the one for which
+        they are not meant."""
+
+        def on_expr(e: ir.Expr) -> ir.Expr:
+            match e:
+                case ir.Load(buffer, (place,)) if self.varies(e) and self.step(e) is None:
+                    return ir.Load(buffer, (simplify(ir.clamp(place, 0, buffer.size - 1)),))
+                case _:
+                    return e
+
+        return map_expr(expr, on_expr)
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """An access of all lanes, or of the first ones."""
