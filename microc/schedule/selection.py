@@ -97,7 +97,7 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
         case ir.Call("smmlar", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
             return _by_parts(ir.call("smmulr", doubled, m), short) + added
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
-            return ir.Bin("shr", rounded, simplify(shift + 1))
+            return ir.Bin("shr", rounded, _one_more(shift))
         case ir.Bin(
             "shr",
             ir.Bin(
@@ -105,9 +105,15 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
             ),
             shift,
         ) if abs(2 * int(k.value)) < 1 << 30:
-            return ir.Bin("shr", product + (2 * int(k.value) + 1), simplify(shift + 1))
+            return ir.Bin("shr", product + (2 * int(k.value) + 1), _one_more(shift))
         case _:
             return e
+
+
+def _one_more(shift: ir.Expr) -> ir.Expr:
+    """A shift to the right joined with one by 1: beyond 31 only the sign is left. One that is data is s - 1, of s up to 31."""
+    joined = simplify(shift + 1)
+    return ir.const(min(int(joined.value), 31), "int32") if isinstance(joined, ir.Const) else joined
 
 
 def _is_sum(x: ir.Expr) -> bool:

@@ -55,6 +55,8 @@ def test_shifts_behind_thirds_are_joined() -> None:
     assert selected == func((third + 1) >> 4, THIRDS)
     selected = Schedule(func((scaled + 5) >> 3, THIRDS)).select_high_mul().func
     assert selected == func((third + 11) >> 4, THIRDS)
+    selected = Schedule(func((scaled + 5) >> 31, THIRDS)).select_high_mul().func
+    assert selected == func((third + 11) >> 31, THIRDS)  # only the sign is left, as by the 32 that C has not
     wide = Schedule(func(scaled >> 3, THIRDS + 1)).select_high_mul().func
     assert wide == func(ir.call("high_mul", x[v], m) >> 3, THIRDS + 1)
     for shifted in (x[v] << 18, x[v] * (1 << 18)):  # a multiplier above one: the note speaks of the sum, not of this
