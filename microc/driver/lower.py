@@ -176,7 +176,8 @@ def _view(builder: Builder, node: Node, offset: int) -> None:
     fixed = not whole or whole[1] != "intermediate" or builder.values[whole[0]].nbytes != graph.types[result].nbytes
     if not whole or (fixed and result in graph.outputs):
         constant = graph.consts.get(source)
-        add_copy(builder, source, builder.declare(result, "output"), node.op, constant, str(node.loc))
+        target = builder.declare(result, "output" if result in graph.outputs else "intermediate")
+        add_copy(builder, source, target, node.op, constant, str(node.loc))
         return
     name, base = builder.declare(result, "intermediate"), builder.name_of(source)
     if result in graph.outputs:  # the producer writes straight into the output

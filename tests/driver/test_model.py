@@ -11,6 +11,7 @@ import microc
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
 from microc.errors import OutputError, UsageError
+from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import to_text
 from microc.target import target_for
 from tests.driver import digits
@@ -26,6 +27,22 @@ def test_the_way_over_a_file_changes_nothing(path: Path, tmp_path: Path) -> None
     assert made[0].plan == made[1].plan == made[2].plan
     assert [module.source for module in made] == [path.name, saved.name, saved.name]
     assert to_text(microc.load(saved)) == to_text(graph)
+
+
+def test_a_view_of_a_constant_is_no_output() -> None:
+    """Where nothing folds constants, one that is reshaped is copied to the arena, and only the result is an output."""
+    x, y = TensorType((2, 3), "int8"), TensorType((3, 2), "int8")
+    nodes = (
+        Node("reshape", ("c",), ("r",), {"shape": (2, 3)}),
+        Node("add", ("x", "r"), ("s",), {}),
+        Node("transpose", ("s",), ("y",), {"axes": (1, 0)}),
+    )
+    consts = {"c": np.arange(6, dtype=np.int8)}
+    graph = Graph(
+        "view", ("x",), ("y",), nodes, {"x": x, "c": TensorType((6,), "int8"), "r": x, "s": x, "y": y}, consts
+    )
+    module = compile_model(graph, target_for("host"), Options(disabled=frozenset({"fold_constants"})))
+    assert [name for name, value in module.values.items() if value.storage == "output"] == ["y"]
 
 
 def test_equal_graphs_give_equal_files(tmp_path: Path) -> None:
