@@ -21,6 +21,10 @@ FLAGS = ("-std=c99", "-O0", "-ffp-contract=off", "-fsanitize=address,undefined",
 _FUNCTION = re.compile(r"^(?:static [\w ]+?|\w+_KERNEL) \**(\w+)\(", re.MULTILINE)
 
 
+class BuildError(Exception):
+    """What the compiler said first."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A planned module and what it runs on."""
@@ -79,7 +83,7 @@ def _driver(jobs: Sequence[Job]) -> str:
 
 
 def build(jobs: Sequence[Job], folder: Path, compiler: str = "gcc", flags: Sequence[str] = FLAGS) -> Path:
-    """The program of all networks, whose names differ."""
+    """The program of all networks, whose names differ; BuildError where the compiler refuses one."""
     sources = []
     for job in jobs:
         context = replace(model_context(job.module, "0", stack_bound(job.module)), stem=Name(job.module.name))
@@ -91,7 +95,8 @@ def build(jobs: Sequence[Job], folder: Path, compiler: str = "gcc", flags: Seque
     program = folder / "program"
     argv = [compiler, *flags, "-D_ISOC11_SOURCE", f"-I{folder}", str(folder / "main.c"), "-o", str(program), "-lm"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    if done.returncode:
+        raise BuildError(next((line for line in done.stderr.splitlines() if "error:" in line), done.stderr[:200]))
     return program
 
 
