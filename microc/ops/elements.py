@@ -14,7 +14,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import REDUCTION, SHARED_AXIS
-from microc.ops.numbers import compute_dtype, wrapping
+from microc.ops.numbers import compute_dtype
+from microc.ops.pair_functions import SCATTERED
 from microc.ops.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -75,13 +76,10 @@ def _cases_gather() -> Iterable[Case]:
             yield Case({"axis": axis}, types, arrays=(None, indices), name=f"{shape} {dtype}")
 
 
-_REDUCTIONS: Mapping[str, Any] = {"": None, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
 def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
     _check("scatter_elements", attrs, data, indices)
-    if (updates.shape, updates.dtype) != (indices.shape, data.dtype) or attrs["reduction"] not in _REDUCTIONS:
+    if (updates.shape, updates.dtype) != (indices.shape, data.dtype) or attrs["reduction"] not in ("", *SCATTERED):
         raise ModelError(f"scatter_elements of {updates.dtype} {updates.shape} by {attrs['reduction']!r}")
     return (TensorType(data.shape, data.dtype),)
 
@@ -91,14 +89,14 @@ def _reference_scatter(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple
     axis, result = attrs["axis"], arrays[0].copy()
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
     at[axis] = _wrapped_array(indices, data.shape[axis])
-    reduce = _REDUCTIONS[attrs["reduction"]]
-    if reduce is None:
+    if attrs["reduction"]:
+        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce.at(result, tuple(at), updates)
+    else:
         for place in np.ndindex(indices.shape):
             where = list(place)
             where[axis] = int(at[axis][place])
             result[tuple(where)] = updates[place]
-    else:
-        reduce.at(result, tuple(at), updates)
     return (result,)
 
 
@@ -116,8 +114,8 @@ def _compute_scatter(call: OpCall) -> te.Tensor:
         place = (*index[:axis], _wrapped(at[index], kind.shape[axis]), *index[axis + 1 :])
         value: Expr = new[index]
         if reduction:
-            pair = (ir.cast(compute, out[place]), ir.cast(compute, value))
-            value = ir.cast(kind.dtype, wrapping(reduction, *pair))
+            combined = SCATTERED[reduction].scalar(ir.cast(compute, out[place]), ir.cast(compute, value))
+            value = ir.cast(kind.dtype, combined)
         update = ir.loops(zip(index, indices.type.shape, strict=True), ir.Store(out, place, value))
         return ir.seq(copy, update)
 
@@ -127,7 +125,7 @@ def _compute_scatter(call: OpCall) -> te.Tensor:
 
 def _cases_scatter() -> Iterable[Case]:
     for shape, places, axis in (((4,), [3, 0, 3], 0), ((3, 4), [[0, 2, 1, -3]], 0), ((2, 3), [[0, -1], [1, 1]], 1)):
-        for reduction in _REDUCTIONS:
+        for reduction in ("", *SCATTERED):
             for dtype in ("float32", "int8"):
                 indices = np.array(places, np.int64)
                 types = (TensorType(shape, dtype), TensorType(indices.shape, "int64"), TensorType(indices.shape, dtype))
@@ -137,6 +135,10 @@ def _cases_scatter() -> Iterable[Case]:
                 data = None if dtype == "float32" else (np.arange(np.prod(shape)) % 5 - 2).reshape(shape).astype(dtype)
                 arrays = (data, indices, small)
                 yield Case({"axis": axis, "reduction": reduction}, types, arrays=arrays, tolerance=1e-6, name=reduction)
+    types = (TensorType((2,), "float32"), TensorType((4,), "int32"), TensorType((4,), "float32"))
+    arrays = (None, np.array([0, 1, 0, 1], np.int32), np.array([np.nan, 1, 2, np.nan], np.float32))
+    for reduction in ("max", "min"):
+        yield Case({"axis": 0, "reduction": reduction}, types, arrays=arrays, name=f"NaN {reduction}")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -158,6 +160,6 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_scatter,
         attrs={"axis": SHARED_AXIS, "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
-        edges="Negative places count from the end; beyond the ends the nearest element is written",
+        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
     ),
 )

@@ -17,7 +17,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import REDUCTION, flag, integer
-from microc.ops.numbers import wrapping
+from microc.ops.numbers import compute_dtype
+from microc.ops.pair_functions import SCATTERED
 from microc.ops.places import INDICES, check_indices
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -135,16 +136,13 @@ def _cases_gather_nd() -> Iterable[Case]:
             yield Case({"batch_dims": batch}, types, arrays=(None, indices), name=f"{shape} {kind}")
 
 
-_REDUCTIONS: Mapping[str, Any] = {"": None, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-
-
 def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
     check_indices("scatter_nd", indices)
     depth = indices.shape[-1] if indices.shape else 0
     if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
         raise ModelError(f"scatter_nd of {updates.shape} into {data.shape} at indices of shape {indices.shape}")
-    if updates.dtype != data.dtype or attrs["reduction"] not in _REDUCTIONS:
+    if updates.dtype != data.dtype or attrs["reduction"] not in ("", *SCATTERED):
         raise ModelError(f"scatter_nd of {updates.dtype} into {data.dtype} by {attrs['reduction']!r}")
     return (TensorType(data.shape, data.dtype),)
 
@@ -152,12 +150,12 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
 def _reference_scatter_nd(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices, updates = arrays
     result, at = data.copy(), _places(data.shape, indices, 0, True)
-    reduce = _REDUCTIONS[attrs["reduction"]]
-    if reduce is None:
+    if attrs["reduction"]:
+        reduce: Any = SCATTERED[attrs["reduction"]].array
+        reduce.at(result, at, updates)
+    else:
         for place in np.ndindex(indices.shape[:-1]):
             result[tuple(int(axis[place]) for axis in at)] = updates[place]
-    else:
-        reduce.at(result, at, updates)
     return (result,)
 
 
@@ -166,7 +164,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
     data, indices, updates = call.present
     shape, depth, dtype = data.type.shape, indices.type.shape[-1], data.type.dtype
     rows, inner = prod(indices.type.shape[:-1]), prod(shape[depth:])
-    compute = dtype if dtype in ("float32", "float64", "int64", "uint32", "uint64") else "int32"
+    compute = compute_dtype(dtype)
 
     def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
         (x, at, new), (out,) = operands, results
@@ -174,7 +172,7 @@ def _compute_scatter_nd(call: OpCall) -> te.Tensor:
         copy = ir.loops([(i, prod(shape[:depth])), (j, inner)], ir.Store(out, (i, j), x[i, j]))
         place, value = _flat_place(at, r, shape[:depth]), ir.cast(compute, new[r, c])
         if call.attrs["reduction"]:
-            value = wrapping(call.attrs["reduction"], ir.cast(compute, out[place, c]), value)
+            value = SCATTERED[call.attrs["reduction"]].scalar(ir.cast(compute, out[place, c]), value)
         update = ir.Store(out, (place, c), ir.cast(dtype, value))
         return ir.seq(copy, ir.loops([(r, rows), (c, inner)], update))
 
@@ -191,11 +189,16 @@ def _cases_scatter_nd() -> Iterable[Case]:
     ):
         indices = np.array(places, dtype)
         updates = (*indices.shape[:-1], *shape[indices.shape[-1] :])
-        for reduction in _REDUCTIONS:
+        for reduction in ("", *SCATTERED):
             for kind in ("float32", "int32"):
                 types = (TensorType(shape, kind), TensorType(indices.shape, dtype), TensorType(updates, kind))
                 arrays = (None, indices, None)
                 yield Case({"reduction": reduction}, types, arrays=arrays, tolerance=1e-6, name=f"{shape} {reduction}")
+    twice = np.array([[0], [1], [0], [1]], np.int32)
+    broken = (TensorType((2,), "float32"), TensorType((4, 1), "int32"), TensorType((4,), "float32"))
+    updates_of_each = np.array([np.nan, 1, 2, np.nan], np.float32)
+    for reduction in ("max", "min"):
+        yield Case({"reduction": reduction}, broken, arrays=(None, twice, updates_of_each), name=f"NaN {reduction}")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -230,6 +233,6 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases_scatter_nd,
         attrs={"reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
-        edges="Negative places count from the end; beyond the ends the nearest element is written",
+        edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
     ),
 )

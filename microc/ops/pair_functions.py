@@ -5,8 +5,9 @@ NaN goes through ``maximum`` and ``minimum`` as ONNX wants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -164,3 +165,9 @@ BINARY: tuple[Binary, ...] = (
     Binary("pow", _power_array, _power, FLOAT, 4e-6),
     Binary("atan2", np.arctan2, lambda a, b: ir.call("atan2", a, b), FLOAT, 4e-6),
 )
+
+_BY_NAME = {function.name: function for function in BINARY}
+SCATTERED: Mapping[str, Binary] = MappingProxyType(
+    {"add": _BY_NAME["add"], "mul": _BY_NAME["mul"], "max": _BY_NAME["maximum"], "min": _BY_NAME["minimum"]}
+)
+"""What combines updates with the data that they are scattered into; of numpy's functions it is a ufunc."""
