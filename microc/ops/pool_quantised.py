@@ -11,7 +11,7 @@ from microc.graph.ir import Graph, Node
 from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
 from microc.ops.registry import Legalized
 from microc.ops.requantization import Requantization, emit_requantize
-from microc.ops.surface import ACTIVATIONS, split_activation, through_float
+from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation, through_float
 from microc.ops.tables import IDENTITY, emit_lookup
 
 
@@ -28,10 +28,10 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
         return split_activation(node, graph)
     if node.attr("rounding") != "even":
         if not _alike(node, graph) or node.attr("count_include_pad"):
-            return through_float(node, graph)
+            return _averaged(node, graph)
         return _with_epilogue(node, graph)
     if any(node.attr("padding")) and not node.attr("count_include_pad"):
-        return through_float(node, graph)
+        return _averaged(node, graph)
     return _summed(node, graph)
 
 
@@ -69,6 +69,25 @@ def _requantised_max(node: Node, graph: Graph) -> Legalized:
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
     emit_lookup(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    return rewrite.legalized()
+
+
+def _averaged(node: Node, graph: Graph) -> Legalized:
+    """The average of floats that hold the stored integers less their zero point, scaled, with the activation, and quantised.
+
+    Sums of such floats are exact below 2**24, in any order, so that ties are rounded alike wherever this is computed.
+    """
+    rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
+    scale, zero = scalar_quant(node, graph, node.inputs[0])
+    stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
+    rewrite.emit("dequantize", node.inputs, stored, {"scale": (1.0,), "zero_point": (zero,), "axis": None})
+    mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
+    rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
+    rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
+    if activation:
+        mean, real = real, rewrite.value("active", result.shape, "float32")
+        emit_activation(rewrite, activation, mean, real)
+    rewrite.emit("quantize", (real,), node.outputs[0], quantize_attrs(result, node.attr("rounding")))
     return rewrite.legalized()
 
 
