@@ -67,7 +67,13 @@ class _Verifier:
         if not dtypes.is_valid(kind.dtype) or any(extent < 0 for extent in kind.shape):
             self.fail(f"{name!r} has the impossible type {_spell(kind)}")
         quant = kind.quant
-        if quant is None or quant.axis is None:
+        if quant is None:
+            return
+        if dtypes.is_integer(kind.dtype):
+            low, high = dtypes.int_range(kind.dtype)
+            if not all(low <= zero <= high for zero in quant.zero_point):
+                self.fail(f"{name!r}, {_spell(kind)}, has a zero point that is none of its numbers")
+        if quant.axis is None:
             return
         if not 0 <= quant.axis < len(kind.shape) or kind.shape[quant.axis] != len(quant.scale):
             self.fail(f"{name!r}, {_spell(kind)}, has {len(quant.scale)} scales along axis {quant.axis}")

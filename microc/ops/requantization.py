@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc.errors import UnsupportedError
 from microc.fixed import quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Attr, Quant
 from microc.ops.arith import Rewrite
@@ -77,6 +78,8 @@ def emit_requantize(
             operand = rewrite.constant("scale", scales.reshape(shape))
             rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
         return
+    if rounding not in ("double", "single", "wide"):
+        raise UnsupportedError(f"the rounding {rounding!r}", hint="it is double, single or even")
     mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == "wide" else 30)
     if rounding == "wide":
         mantissas = np.asarray(reduce_multiplier(mantissas))
