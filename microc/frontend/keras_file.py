@@ -12,7 +12,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError
 from microc.frontend.budget import MAX_STORED, read_json
-from microc.frontend.keras_weights import Group, opened
+from microc.frontend.keras_weights import BROKEN, Group, opened
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
@@ -87,5 +87,5 @@ def decode(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
                 raise ModelError("the archive unfolds to too many bytes", where=file_name)
             config, stored = read_json(archive.read(_CONFIG), f"{file_name} {_CONFIG}"), archive.read(_WEIGHTS)
         return config, Weights(opened(h5py.File(io.BytesIO(stored), "r"), file_name), file_name)
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, *BROKEN) as error:
         raise ModelError(f"the Keras archive is broken: {error}", where=file_name) from error

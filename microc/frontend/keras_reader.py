@@ -84,8 +84,9 @@ class _Reader:
     def model(self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None) -> list[tuple[str, str]]:
         """A model's outputs with their names; ``given``: the values that it is called with, None for the whole network."""
         for layer in config["config"]["layers"]:
-            if not isinstance(layer["config"]["name"], str):
-                raise ModelError(f"a layer is called {layer['config']['name']!r}", where=self.file)
+            name = layer["config"]["name"]
+            if not isinstance(name, str) or not name:
+                raise ModelError(f"a layer is called {name!r}", where=self.file)
         if config["class_name"] == "Sequential":
             return self.sequential(config, weights, given)
         return self.functional(config["config"], weights, given)

@@ -17,7 +17,7 @@ from microc.frontend.budget import MAX_STORED, check_shape
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
 """Of HDF5 itself, and lzf: for others it looks for plugins to load."""
-_BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
+BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What h5py raises for files that are damaged; MemoryError, too, for lengths that are none."""
 
 
@@ -44,7 +44,7 @@ class Group:
         """What is in the group, in h5py's order."""
         try:
             return tuple(self.held)
-        except _BROKEN as error:
+        except BROKEN as error:
             raise self._broken(error) from error
 
     def group(self, name: str) -> Group | None:
@@ -74,7 +74,7 @@ class Group:
             if self.left.bytes < 0:
                 raise ModelError(f"the weights take more than {MAX_STORED} bytes", where=self.file)
             return np.asarray(data[()])
-        except _BROKEN as error:
+        except BROKEN as error:
             raise self._broken(error) from error
 
     def layer(self) -> str:
@@ -88,7 +88,7 @@ class Group:
             kept = held.held.attrs.get_id("name")
             text = kept.shape == () and h5py.check_string_dtype(kept.dtype) is not None
             return str(held.held.attrs["name"]) if text else ""
-        except _BROKEN as error:
+        except BROKEN as error:
             raise self._broken(error) from error
 
     def _linked(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class Group:
             if link is not None and not isinstance(link, h5py.HardLink):
                 raise ModelError(f"{self.path}/{name} is a link to elsewhere", where=self.file)
             return None if link is None else self.held[name]
-        except _BROKEN as error:
+        except BROKEN as error:
             raise self._broken(error) from error
 
     def _broken(self, error: Exception) -> ModelError:
