@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microc.dtypes import to_numpy
 from microc.errors import ModelError
 from tests.fuzz import lines, native, trial, workers
 from tests.fuzz.__main__ import main
@@ -121,6 +122,9 @@ def test_results_that_differ_are_seen() -> None:
     assert trial.difference(right, right) == ""
     wrong = (right[0], (np.array([0, 1, 2, 4], np.int8),))
     assert "output 0 in run 1: [4] for [3]" in trial.difference(right, wrong)
+    halves = np.array([np.nan, 1.5], to_numpy("bfloat16"))
+    assert trial.difference(((halves,),), ((halves.copy(),),)) == ""
+    assert trial.difference(((halves,),), ((halves * 2,),))
     assert "int8(4,) for int16(4,)" in trial.difference(((np.arange(4, dtype=np.int16),),), right)
     nan, inf = np.float32("nan"), np.float32("inf")
     a = np.array([nan, inf, 1e6, 0], np.float32)

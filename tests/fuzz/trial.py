@@ -158,8 +158,8 @@ def _expected(graph: Graph, inputs: list[Array]) -> tuple[tuple[Array, ...], ...
 
 
 def difference(expected: Sequence[Sequence[Array]], got: Sequence[Sequence[Array]]) -> str:
-    """Where the outputs of some runs differ: integers in any bit, floats by more than a thousandth of the largest; empty if
-    nowhere. What only one side has is left out."""
+    """Where the outputs of some runs differ: integers in any bit, floats by more than a thousandth of the largest, or by a bit of
+    bfloat16; empty if nowhere. What only one side has is left out."""
     for run, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
         for number, (a, b) in enumerate(zip(ours, map(np.asarray, theirs), strict=False)):
             if a.shape != b.shape or a.dtype != b.dtype:
@@ -171,12 +171,13 @@ def difference(expected: Sequence[Sequence[Array]], got: Sequence[Sequence[Array
 
 
 def _same(a: Array, b: Array) -> bool:
-    if not np.issubdtype(a.dtype, np.floating):
+    if a.dtype.kind in "biu":
         return bool(np.array_equal(a, b))
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     finite = np.abs(b64[np.isfinite(b64)])
     scale = float(finite.max()) if finite.size else 1.0
-    return bool(np.allclose(a64, b64, rtol=1e-3, atol=1e-3 * scale, equal_nan=True))
+    most = 1e-3 if a.dtype.kind == "f" else 2.0**-7
+    return bool(np.allclose(a64, b64, rtol=most, atol=most * scale, equal_nan=True))
 
 
 def slug(text: str) -> str:
