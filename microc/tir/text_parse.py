@@ -110,9 +110,15 @@ def _function(node: ast.FunctionDef) -> ir.PrimFunc:
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
         fail(node, "parameters are written name: T.Buffer(shape, dtype)")
     params: list[ir.Buffer] = []
+    scalars: list[ir.Var] = []
     for arg in a.args:
         if arg.annotation is None:
             fail(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
+        if isinstance(arg.annotation, ast.Attribute):
+            scalars.append(ir.Var(read(arg.arg), known_dtype(arg.annotation.attr, arg)))
+            continue
+        if scalars:
+            fail(arg, f"parameter {arg.arg}: buffers stand before scalars")
         parts = CallParts(arg.annotation)
         if parts.name != "Buffer":
             fail(arg, f"parameter {arg.arg} is no T.Buffer")
@@ -122,8 +128,8 @@ def _function(node: ast.FunctionDef) -> ir.PrimFunc:
     if body and _is_call(body[0], "func_attr"):
         annotations = _sole_annotations(body[0])
         body = body[1:]
-    names: Names = {p.name: p for p in params}
-    return ir.PrimFunc(read(node.name), tuple(params), _Scope(names).suite(body), annotations)
+    names: Names = {**{p.name: p for p in params}, **{v.name: v for v in scalars}}
+    return ir.PrimFunc(read(node.name), tuple(params), _Scope(names).suite(body), annotations, tuple(scalars))
 
 
 def _is_call(node: ast.stmt, name: str) -> bool:

@@ -18,11 +18,12 @@ Annotations = tuple[tuple[str, int | str], ...]
 
 def to_text(func: ir.PrimFunc) -> str:
     """A function as text that :func:`microc.tir.text.from_text` reads back to an equal function."""
-    params = ",\n".join(f"    {_name(p.name)}: T.Buffer({_buffer_arguments(p, 'global')})" for p in func.params)
+    params = [f"    {_name(p.name)}: T.Buffer({_buffer_arguments(p, 'global')}),\n" for p in func.params]
+    params += [f"    {_name(v.name)}: T.{v.dtype},\n" for v in func.scalars]
     printer = _StatementPrinter()
     printer.lines = [
         "@T.prim_func",
-        f"def {_name(func.name)}(\n{params},\n):" if params else f"def {_name(func.name)}():",
+        f"def {_name(func.name)}(\n{''.join(params)}):" if params else f"def {_name(func.name)}():",
     ]
     if func.annotations:
         printer.line(f"T.func_attr({_annotations(func.annotations)})")

@@ -15,7 +15,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
-from microc.tir.lower import lower
+from microc.tir.lower import PASSES, lower, stages
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.hoist import hoist_fills
@@ -27,8 +27,6 @@ from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows
-
-Pass = Callable[[ir.Stmt], ir.Stmt]
 
 
 def plane() -> Schedule:
@@ -57,39 +55,24 @@ FUNCTIONS: dict[str, Callable[[], ir.PrimFunc]] = {
     "unrolled": lambda: Schedule(padded_rows(4, 3)).unroll("k").unroll("c_out").func,
 }
 
-STAGES: tuple[tuple[str, Pass], ...] = (
-    ("blocks", drop_blocks),
-    ("simplify", simplify_stmt),
-    ("compact", compact_buffers),
-    ("hoist", hoist_fills),
-    ("partition", partition_loops),
-    ("unswitch", unswitch_loops),
-    ("vectorize", lower_vectorized),
-    ("unroll", unroll_loops),
-    ("share", share_values),
-)
-
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_stage_keeps_the_meaning(name: str) -> None:
     func = FUNCTIONS[name]()
-    want, body = outputs(func, lowered=False), func.body
-    for stage, step in STAGES:
-        body = step(body)
-        got = outputs(replace(func, body=body), lowered=False)
-        np.testing.assert_array_equal(got, want, err_msg=stage)
-    np.testing.assert_array_equal(outputs(func, lowered=True), want)
+    want = outputs(func, lowered=False)
+    for stage, made in stages(func):
+        np.testing.assert_array_equal(outputs(made, lowered=False), want, err_msg=stage)
+    assert made == lower(func)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_pass_alone_keeps_the_meaning(name: str) -> None:
     """After blocks are gone, each pass stands on its own feet."""
     func = FUNCTIONS[name]()
-    start = simplify_stmt(drop_blocks(func.body))
+    start = replace(func, body=simplify_stmt(drop_blocks(func.body)))
     want = outputs(func, lowered=False)
-    for stage, step in STAGES[2:]:
-        got = outputs(replace(func, body=step(start)), lowered=False)
-        np.testing.assert_array_equal(got, want, err_msg=stage)
+    for stage, change in PASSES[2:]:
+        np.testing.assert_array_equal(outputs(change(start), lowered=False), want, err_msg=stage)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

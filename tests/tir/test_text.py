@@ -55,6 +55,14 @@ def test_golden() -> None:
     )
 
 
+def test_sizes_are_parameters() -> None:
+    n, i = Var("n"), Var("i")
+    func = ir.PrimFunc("fill", (OUT,), ir.For(i, n, ir.Store(OUT, (i,), Const(0.0, "float32"))), scalars=(n,))
+    assert "    n: T.int32,\n" in to_text(func) and from_text(to_text(func)) == func
+    with pytest.raises(ModelError, match="buffers stand before scalars"):
+        from_text('@T.prim_func\ndef f(n: T.int32, a: T.Buffer((4,), "int8")):\n    pass\n')
+
+
 @pytest.mark.parametrize(
     ("expr", "text"),
     [

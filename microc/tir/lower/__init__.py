@@ -1,10 +1,9 @@
-"""From a scheduled function to plain loops that print as C, one small pass per file.
-
-blocks -> compact -> hoist -> partition -> unswitch -> invariant -> products -> lanes -> vectorize -> unroll -> simplify ->
-share -> workspaces become parameters.
-"""
+"""From a scheduled function to plain loops that print as C, one small pass per file: :data:`PASSES`, in their order."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from microc.tir import ir
 from microc.tir.affine import simplify_stmt
@@ -21,32 +20,68 @@ from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_stmt
 
+Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
-def lower(func: ir.PrimFunc) -> ir.PrimFunc:
-    """Plain loops without blocks. Workspaces are the last parameters, in order of appearance."""
-    body = drop_blocks(func.body)
-    body = simplify_stmt(body)
-    body = compact_buffers(body)
-    body = hoist_fills(body)
-    body = partition_loops(body)
-    body = unswitch_loops(body)
-    body = hoist_places(body)
-    body = lower_kinds(lower_products(body))
-    workspaces: list[ir.Buffer] = []
 
-    def hoist(stmt: ir.Stmt) -> ir.Stmt:
+def _on_body(change: Callable[[ir.Stmt], ir.Stmt]) -> Pass:
+    """A pass that leaves a function's parameters alone."""
+    return lambda func: replace(func, body=change(func.body))
+
+
+def lift_workspaces(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Workspaces become the last parameters, by name: the memory plan places them."""
+    workspaces: dict[ir.Buffer, None] = {}  # a peeled tail shares its loop's workspace
+
+    def lift(stmt: ir.Stmt) -> ir.Stmt:
         if isinstance(stmt, ir.Alloc) and stmt.buffer.scope == "workspace":
-            if stmt.buffer not in workspaces:  # a peeled tail shares its loop's workspace
-                workspaces.append(stmt.buffer)
+            workspaces[stmt.buffer] = None
             return stmt.body
         return stmt
 
-    body = map_stmt(body, hoist)
-    body = share_values(body)
-    ordered = tuple(sorted(workspaces, key=lambda b: b.name))
-    return ir.PrimFunc(func.name, func.params + ordered, body, func.annotations)
+    body = map_stmt(func.body, lift)
+    return replace(func, params=(*func.params, *sorted(workspaces, key=lambda b: b.name)), body=body)
+
+
+_KINDS: tuple[tuple[str, Callable[[ir.Stmt], ir.Stmt]], ...] = (
+    ("lanes", lower_lanes),
+    ("vectorize", lower_vectorized),
+    ("unroll", unroll_loops),
+    ("simplify", simplify_stmt),
+)
+"""What makes loops of a kind what they are marked as."""
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("blocks", _on_body(drop_blocks)),
+    ("simplify", _on_body(simplify_stmt)),
+    ("compact", _on_body(compact_buffers)),
+    ("hoist", _on_body(hoist_fills)),
+    ("partition", _on_body(partition_loops)),
+    ("unswitch", _on_body(unswitch_loops)),
+    ("invariant", _on_body(hoist_places)),
+    ("products", _on_body(lower_products)),
+    *((name, _on_body(change)) for name, change in _KINDS),
+    ("workspaces", lift_workspaces),
+    ("share", _on_body(share_values)),
+)
+"""Names, which may repeat, and functions."""
+
+
+def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
+    """The function after every pass, with the pass's name."""
+    for name, change in PASSES:
+        func = change(func)
+        yield name, func
+
+
+def lower(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Plain loops without blocks. Workspaces are the last parameters, by name."""
+    for _, change in PASSES:
+        func = change(func)
+    return func
 
 
 def lower_kinds(body: ir.Stmt) -> ir.Stmt:
     """Loops that are marked for vectors, words or to be unrolled, as that."""
-    return simplify_stmt(unroll_loops(lower_vectorized(lower_lanes(body))))
+    for _, change in _KINDS:
+        body = change(body)
+    return body
