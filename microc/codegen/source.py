@@ -142,9 +142,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
-    space = f"{module.name.upper()}_FLASH " if module.options["isa"] in OWN_FLASH else ""
-    sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
-    printer = StmtPrinter(space=space, sizes=sizes)
+    printer = _printer(module)
+    space = printer.space
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
@@ -192,6 +191,16 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         ),
         stem=Name(stem),
     )
+
+
+def kernel_text(module: Module, name: str) -> Code:
+    """One kernel as it stands in the network's C."""
+    return _kernel_text(module, _printer(module), [kernel.name for kernel in module.kernels].index(name))
+
+
+def _printer(module: Module) -> StmtPrinter:
+    space = f"{module.name.upper()}_FLASH " if module.options["isa"] in OWN_FLASH else ""
+    return StmtPrinter(space=space, sizes={size.scalar: (size.minimum, size.maximum) for size in module.sizes})
 
 
 def _flash_space(module: Module) -> Name:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType
 from microc.graph.text_parse import from_text
 
-__all__ = ["from_text", "regions", "to_text"]
+__all__ = ["from_text", "nodes_text", "regions", "to_text"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -40,6 +40,15 @@ def to_text(graph: Graph) -> str:
     numbers = {id(inner): number for number, inner in enumerate(whole[1:])}
     texts = [_Text(each, numbers).text() for each in whole]
     return texts[0] + "".join(f"region {number}\n{text}" for number, text in enumerate(texts[1:]))
+
+
+def nodes_text(graph: Graph, nodes: Sequence[Node]) -> str:
+    """Some nodes of a graph, behind the types of what they read, for people; graphs in them are ``$0``, ``$1`` ..."""
+    made = {name for node in nodes for name in node.outputs}
+    read = dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made)
+    inner = [value for node in nodes for value in node.attrs.values() if isinstance(value, Graph)]
+    text = _Text(graph, {id(value): number for number, value in enumerate(inner)})
+    return "".join(f"{line}\n" for line in (*(_typed(graph, name) for name in read), *map(text.node, nodes)))
 
 
 def regions(graph: Graph) -> list[Graph]:

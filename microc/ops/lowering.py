@@ -37,13 +37,23 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class LoweredGroup:
-    """A kernel before scheduling. ``params`` follow ``func.params``."""
+    """A kernel before scheduling. ``params`` follow ``func.params``.
+
+    ``tensors``: the tensor expressions that it was made of, ``consts`` the constant ones that they read.
+    """
 
     func: ir.PrimFunc
     params: tuple[Param, ...]
     outputs: tuple[str, ...]
     anchor: Node
     macs: int
+    tensors: tuple[te.Tensor, ...]
+    consts: tuple[te.Tensor, ...]
+
+    @property
+    def text(self) -> str:
+        """The tensor expressions, for people."""
+        return te.to_text(self.tensors, self.consts)
 
 
 class _Group:
@@ -122,7 +132,7 @@ def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) 
     func = te.create_prim_func(name, inputs, outputs, consts)
     params = [p for _, p in group.params if p.array is None] + [p for _, p in group.params if p.array is not None]
     macs = sum(macs_of(graph, node) for node in nodes)
-    return LoweredGroup(func, tuple(params), names, first, macs)
+    return LoweredGroup(func, tuple(params), names, first, macs, outputs, tuple(consts))
 
 
 def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> tuple[LoweredGroup, ...]:
@@ -148,7 +158,7 @@ def lower_update(graph: Graph, node: Node, target: Target, name: str) -> Lowered
     inputs, consts = ([t for t, p in group.params if (p.array is not None) == known] for known in (False, True))
     params = [p for known in (False, True) for _, p in group.params if (p.array is not None) == known]
     func = te.create_prim_func(name, inputs, (out,), consts)
-    return LoweredGroup(func, tuple(params), node.outputs, node, 0)
+    return LoweredGroup(func, tuple(params), node.outputs, node, 0, (out,), tuple(consts))
 
 
 def macs_of(graph: Graph, node: Node) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isinf
+from math import inf, isinf
 
 from microc.schedule.cost import Cost, estimate
 from microc.schedule.schedule import Schedule
@@ -24,19 +24,61 @@ class Choice:
     func: ir.PrimFunc
 
 
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A choice with what it costs: ``constants`` in bytes, ``weight`` as in :func:`weight`."""
+
+    choice: Choice
+    cost: Cost
+    constants: int
+    weight: tuple[float, float]
+
+
 def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1) -> Choice:
     """The best of at least one schedule: the fewest instructions for speed, the fewest bytes of code and constants for size, in
     between the least sum at the goal's price. ``uses``: kernels of the network that are alike and share their code."""
     lowered = [Choice(schedule, lower(schedule.func)) for schedule in candidates]
     if len(lowered) == 1:
         return lowered[0]
-    costs = [estimate(choice.func, target) for choice in lowered]
-    weights = [weight(c, constant_bytes(s), goal, uses) for s, c in zip(candidates, costs, strict=True)]
-    best = min(weights)
+    return best_of([weighed(choice, target, goal, uses) for choice in lowered], goal).choice
+
+
+def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
+    """A choice with its cost on a core and what that weighs; ``uses`` as in :func:`choose`."""
+    cost, constants = estimate(choice.func, target), constant_bytes(choice.schedule)
+    return Rival(choice, cost, constants, weight(cost, constants, goal, uses))
+
+
+def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
+    """The first of those that weigh least; but for size alone, of those alike the one of the fewest cycles."""
+    least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
-        return lowered[weights.index(best)]
-    rivals = [k for k, w in enumerate(weights) if w[0] <= ALIKE * best[0]]
-    return lowered[min(rivals, key=lambda k: costs[k].cycles)]
+        return next(rival for rival in rivals if rival.weight == least)
+    return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cost.cycles)
+
+
+def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
+    """Why another one of the rivals was chosen, in words."""
+    best = best_of(rivals, goal)
+    slower = _more(rival.cost.instructions, best.cost.instructions)
+    code, constants = rival.cost.code_bytes - best.cost.code_bytes, rival.constants - best.constants
+    flash = f"{code:+,} bytes of code, {constants:+,} of constants"
+    if isinf(goal.price):
+        if rival.weight > best.weight:
+            return f"flash: {flash}" if rival.weight[0] > best.weight[0] else f"as much flash, {slower} instructions"
+        return "costs the same, comes later"
+    if rival.weight[0] <= ALIKE * min(r.weight[0] for r in rivals):
+        alike = f"ties within {100 * ALIKE - 100:.0f} %"
+        more = rival.cost.cycles > best.cost.cycles
+        return f"{alike}, {_more(rival.cost.cycles, best.cost.cycles)} cycles" if more else f"{alike}, comes later"
+    if rival.cost.instructions <= best.cost.instructions:
+        return f"flash: {flash}, which {slower} instructions are not worth"
+    return f"{slower} instructions" + (f", flash: {flash}" if goal.price and code + constants > 0 else "")
+
+
+def _more(one: float, other: float) -> str:
+    change = 100 * (one / other - 1) if other else inf
+    return f"{abs(change):.3g} % {'more' if change >= 0 else 'fewer'}"
 
 
 def weight(cost: Cost, constants: int, goal: Goal, uses: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ same start and gives the same function, byte for byte.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -84,12 +84,16 @@ def _frozen(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``."""
+    """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
+
+    ``refused``: steps that its rule wanted and did without, with the reason; only reports read it.
+    """
 
     func: ir.PrimFunc
     trace: tuple[Step, ...] = ()
     rule: str = ""
     origin: ir.PrimFunc | None = field(default=None, compare=False, repr=False)
+    refused: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def start(self) -> ir.PrimFunc:
@@ -221,14 +225,18 @@ class Schedule:
         """The same under the name of the rule that made it, and what tells it from its rivals: what reports show."""
         return replace(self, rule=rule)
 
+    def without(self, step: str, refusal: ScheduleError) -> Schedule:
+        """The same, which a step would have changed that was refused."""
+        return replace(self, refused=(*self.refused, f"{step}: {refusal.what}"))
+
     def renamed(self, name: str) -> Schedule:
         """The same under another function name."""
         return replace(self, func=replace(self.func, name=name))
 
 
 def trace_to_json(trace: Iterable[Step]) -> str:
-    """A trace as text for a tuning log."""
-    return json.dumps([[step.primitive, *step.args] for step in trace])
+    """A trace as text, one step a line."""
+    return "[" + ",\n ".join(json.dumps([step.primitive, *step.args]) for step in trace) + "]\n"
 
 
 def trace_from_json(text: str) -> tuple[Step, ...]:
@@ -246,3 +254,11 @@ def replay(func: ir.PrimFunc, trace: Iterable[Step]) -> Schedule:
     for step in trace:
         schedule = schedule.apply(step.primitive, *step.args)
     return schedule
+
+
+def steps(func: ir.PrimFunc, trace: Iterable[Step]) -> Iterator[tuple[Step, ir.PrimFunc]]:
+    """Every step of a trace, with the function after it."""
+    schedule = Schedule(func)
+    for step in trace:
+        schedule = schedule.apply(step.primitive, *step.args)
+        yield step, schedule.func

@@ -16,6 +16,7 @@ from microc.te.tensor import (
     reduce_axis,
     sum_reduce,
 )
+from microc.te.text import to_text
 
 __all__ = [
     "EXTERN",
@@ -33,4 +34,5 @@ __all__ = [
     "placeholder",
     "reduce_axis",
     "sum_reduce",
+    "to_text",
 ]

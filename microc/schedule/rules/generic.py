@@ -77,8 +77,8 @@ def finish_reduction(schedule: Schedule, block: str, unrolled: bool = False) -> 
         return schedule
     try:
         joined = schedule.reverse_compute_at(readers[0].name, spatial[-1])
-    except ScheduleError:  # the consumer reads another shape: it stays a loop of its own
-        return schedule
+    except ScheduleError as refusal:  # the consumer reads another shape: it stays a loop of its own
+        return schedule.without(f"reverse_compute_at({readers[0].name}, {spatial[-1]})", refusal)
     return joined.set_scope(buffer.name, "register")
 
 
@@ -87,8 +87,8 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
     output. The weights were bytes and are stored in 16 bits."""
     try:
         return schedule.double_reduction("acc", weight)
-    except ScheduleError:  # the scaling needs the sum itself
-        return schedule
+    except ScheduleError as refusal:  # the scaling needs the sum itself
+        return schedule.without(f"double_reduction(acc, {weight})", refusal)
 
 
 def schedule_generic(schedule: Schedule, target: Target, unrolled: bool = False) -> Schedule:

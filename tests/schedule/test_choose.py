@@ -1,0 +1,51 @@
+"""Which candidate wins, and what is said of those that lose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from microc.schedule.choose import Choice, Rival, best_of, weight, why_not
+from microc.schedule.cost import Cost
+from microc.schedule.schedule import Schedule
+from microc.target import SIZE, SPEED, Goal
+from microc.tir import ir
+
+EMPTY = ir.PrimFunc("f", (), ir.Seq(()))
+BALANCED = Goal("balanced", 2.0)
+
+
+def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> Rival:
+    cost = Cost(instructions, cycles, code, 0.0, {})
+    return Rival(Choice(Schedule(EMPTY), EMPTY), cost, constants, weight(cost, constants, goal, 1))
+
+
+CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
+    "slower": (SPEED, (1120, 2240, 100), "12 % more instructions"),
+    "alike": (SPEED, (1015, 2100, 100), "ties within 2 %, 5 % more cycles"),
+    "alike, faster by fewer instructions": (SPEED, (990, 2100, 100), "ties within 2 %, 5 % more cycles"),
+    "the same": (SPEED, (1000, 2000, 100), "ties within 2 %, comes later"),
+    "slower and larger": (
+        BALANCED,
+        (1100, 2200, 140),
+        "10 % more instructions, flash: +40 bytes of code, +0 of constants",
+    ),
+    "slower, not larger": (BALANCED, (1100, 2200, 90), "10 % more instructions"),
+    "larger": (
+        BALANCED,
+        (900, 1800, 300),
+        "flash: +200 bytes of code, +0 of constants, which 10 % fewer instructions are not worth",
+    ),
+    "larger, for size": (SIZE, (900, 1800, 101), "flash: +1 bytes of code, +0 of constants"),
+    "slower, for size": (SIZE, (1500, 1800, 100), "as much flash, 50 % more instructions"),
+    "the same, for size": (SIZE, (1000, 2000, 100), "costs the same, comes later"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_why_it_lost(name: str) -> None:
+    goal, loser, words = CASES[name]
+    rivals = [rival(1000, 2000, 100, goal), rival(*loser, goal)]
+    assert best_of(rivals, goal) is rivals[0]
+    assert why_not(rivals[1], rivals, goal) == words
