@@ -176,6 +176,13 @@ def test_ends(microc: Command) -> None:
 def test_dump(microc: Command, tmp_path: Path) -> None:
     assert microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "dump").code == 0
     assert len(list((tmp_path / "dump").iterdir())) > 2
+    assert (tmp_path / "dump" / "kernels" / "0_conv2d_conv1" / "candidates.txt").is_file()
+    (tmp_path / "file").write_text("")
+    said = microc("compile", MODEL, "-o", tmp_path / "out", "--dump", tmp_path / "file")
+    assert said.code == 2 and (tmp_path / "file").is_file()
+    both = ("compile", MODEL, digits.FLOAT, "-o", tmp_path / "both", "--dump", tmp_path / "dumps")
+    assert microc(*both).code == 0
+    assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == ["digits_float", "digits_int8"]
 
 
 def test_verbose_tells_on_stderr(microc: Command, tmp_path: Path) -> None:

@@ -65,11 +65,16 @@ def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     """Several networks in one firmware."""
+    from microc.codegen.names import network_name
     from microc.driver.bundle import bundle
 
     if arguments.name:
         raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
-    firmware = bundle(*(compile_model(model, arguments) for model in arguments.models))
+    dump = arguments.dump
+    folders = [dump and dump / network_name(model.stem) for model in arguments.models]
+    firmware = bundle(
+        *(compile_model(model, arguments, dump=d) for model, d in zip(arguments.models, folders, strict=True))
+    )
     folder = firmware.write(output)
     report = firmware.report()
     cells = [

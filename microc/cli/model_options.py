@@ -95,7 +95,11 @@ def compile_options(command: argparse.ArgumentParser) -> None:
         "(default: what the board has)",
     )  # fmt: skip
     _stream_options(command)
-    group.add_argument("--dump", type=Path, metavar="DIR", help="write the graph after every pass")
+    group.add_argument(
+        "--dump", type=Path, metavar="DIR",
+        help="write every stage: the graph after every pass; for every kernel its tensor expression, all candidates with their "
+        "cost, the function after every step and lowering pass, its C",
+    )  # fmt: skip
 
 
 def _stream_options(command: argparse.ArgumentParser) -> None:

@@ -65,12 +65,12 @@ def line(arguments: Arguments) -> dict[str, Any]:
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
 
 
-def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None) -> Program:
-    """Compile under the options of the command line, for their board unless one is given."""
+def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any) -> Program:
+    """Compile under the options of the command line, for their board unless one is given; ``others`` replace options."""
     from microc.driver import api
 
     found = board or arguments.board or "host"
-    return api.compile(model, board=found, progress=progress(arguments), **chosen_options(arguments))
+    return api.compile(model, board=found, progress=progress(arguments), **{**chosen_options(arguments), **others})
 
 
 def chosen_options(arguments: Arguments) -> dict[str, Any]:

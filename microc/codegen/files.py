@@ -31,10 +31,12 @@ def replacing(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def unwritable(target: Path, error: OSError) -> OutputError:
+def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
     """The one message for a place that cannot be written."""
     reason = error.strerror or str(error)
-    return OutputError(f"cannot write {target}: {reason}", where=str(target), hint="choose another folder with -o")
+    return OutputError(
+        f"cannot write {target}: {reason}", where=str(target), hint=f"choose another folder with {option}"
+    )
 
 
 MARKER = "manifest.json"
@@ -45,29 +47,39 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
     An existing folder is replaced only when it is empty or holds a project of ours (it has a manifest).
     """
+    with replacing_folder(folder) as temporary:
+        for name, content in files.items():
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@contextmanager
+def replacing_folder(folder: Path, marker: str = MARKER, option: str = "-o") -> Iterator[Path]:
+    """A temporary folder that takes ``folder``'s place when the block succeeds, and vanishes otherwise.
+
+    An existing one is replaced only when it is empty or holds a file ``marker``. ``option`` is where the user named it.
+    """
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file", where=str(folder), hint="choose another folder with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise OutputError(f"{folder} is a file", where=str(folder), hint=f"choose another folder with {option}")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / marker).is_file():
         raise OutputError(
             f"{folder} holds other files",
             where=str(folder),
-            hint="choose a new or empty folder with -o; nothing was written",
+            hint=f"choose a new or empty folder with {option}; nothing was written",
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(folder, error, option) from error
     try:
-        for name, content in files.items():
-            path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        yield temporary
         os.chmod(temporary, 0o755)
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(temporary, folder)
     except OSError as error:
-        raise unwritable(folder, error) from error
+        raise unwritable(folder, error, option) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

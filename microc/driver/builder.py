@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from microc.codegen.names import is_free, is_free_of
-from microc.driver.maker import Maker
+from microc.driver.maker import Maker, Origin
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType
 from microc.module import Call, Kernel, Value, View
@@ -86,6 +86,11 @@ class Builder:
             made = make_value(name, self.graph.types[value], storage, value, data)
             self.values[name] = replace(made, extents=self.make.extents(value))
         return name
+
+    def call(self, call: Call, origin: Origin) -> None:
+        """One step more of the network, and what it was made from."""
+        self.calls.append(call)
+        self.make.origins[call.writes] = origin
 
     def constant(self, stem: str, array: Array) -> str:
         """A constant array; equal arrays are stored once."""

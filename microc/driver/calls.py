@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microc.driver.builder import Builder, register, slug, workspaces
+from microc.driver.maker import Copy, Group
 from microc.driver.stream import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
@@ -23,13 +24,14 @@ def add_copy(
     origin: str = "",
 ) -> None:
     """A kernel that copies a whole value; ``origin``: where it lies, if elsewhere."""
-    func = builder.make.copy(source, constant=constant is not None)
+    copy = Copy(source, constant is not None)
+    func = builder.make.copy(copy)
     if constant is not None:
         origin = builder.constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
     name = register(builder, func, "copy", ())
     reads = () if constant is not None else (origin,)
-    builder.calls.append(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op))
+    builder.call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
 
 
 def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> None:
@@ -44,7 +46,7 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
-    builder.calls.append(
+    builder.call(
         Call(
             kernel=name,
             args=(*args, *written, *scratch),
@@ -56,7 +58,8 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
             macs=group.macs,
             schedule=describe(schedule.trace),
             rule=schedule.rule,
-        )
+        ),
+        Group(nodes, uses, bool(state)),
     )
 
 
@@ -71,7 +74,7 @@ def add_control(builder: Builder, node: Node) -> None:
     ]
     written = [builder.declare(output, "intermediate") for output in node.outputs]
     scratch = workspaces(builder, stem, lowered.func.params[len(args) + len(written) :])
-    builder.calls.append(
+    builder.call(
         Call(
             kernel=name,
             args=(*args, *written, *scratch),
@@ -81,7 +84,8 @@ def add_control(builder: Builder, node: Node) -> None:
             layer=str(node.loc),
             op=node.op,
             macs=macs_of(builder.graph, node),
-        )
+        ),
+        Group((node,)),
     )
 
 
@@ -103,7 +107,7 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
     ]
     written = builder.declare(lowered.result, "intermediate")
     scratch = workspaces(builder, stem, func.params[len(args) + 1 :])
-    builder.calls.append(
+    builder.call(
         Call(
             kernel=name,
             args=(*args, written, *scratch),
@@ -116,7 +120,8 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
             rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
             streamed=lowered.price,
-        )
+        ),
+        lowered.chain,
     )
 
 

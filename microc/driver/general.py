@@ -15,7 +15,7 @@ import numpy as np
 from microc.driver.control import LoweredControl, groups_inside, place_control
 from microc.driver.family import Family
 from microc.driver.kernel import alias_of, groups_of
-from microc.driver.maker import Maker, copy_func
+from microc.driver.maker import Copy, Maker, lower_copy
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError, ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
@@ -43,7 +43,7 @@ _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """A way to make a group's function: algorithm of the anchor, schedule."""
 
     algorithm: str
@@ -59,7 +59,7 @@ class _Way:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class Made:
     """A group at every size: as its operator says, scheduled, and its function; and the function for all sizes."""
 
     groups: tuple[LoweredGroup, ...]
@@ -83,15 +83,13 @@ class GeneralMaker(Maker):
     def group(self, nodes: Nodes, uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         if in_place:
             raise _refused("it changes a part of a state", str(nodes[0].loc))
-        together = [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
-        made = self.chosen(together, uses)
+        made = self.chosen(self.together(nodes), uses)
         largest = len(self.family.graphs)
         return made.groups[largest], Choice(made.choices[largest].schedule, made.func)
 
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
-        inside = [groups_inside(g, n) for g, n in zip(self.every, own, strict=True)]
-        made = [self.chosen(together, 1, inside=True) for together in zip(*inside, strict=True)]
+        made = [self.chosen(together, 1, inside=True) for together in self.together_inside(node)]
         count = (
             min(len(m.choices) for m in made) if made else len(own)
         )  # without the smallest sizes where these take long
@@ -106,13 +104,13 @@ class GeneralMaker(Maker):
             raise _refused(str(error), str(node.loc)) from error
         return replace(placed[len(self.family.graphs)], func=func)
 
-    def copy(self, value: str, *, constant: bool) -> ir.PrimFunc:
-        funcs = [lower(copy_func(g, value, constant=constant)) for g in self.every]
-        arrays = [[g.consts[value].reshape(-1)] if constant else [] for g in self.every]
+    def copy(self, copy: Copy) -> ir.PrimFunc:
+        funcs = [lower(lower_copy(g, copy).func) for g in self.every]
+        arrays = [[g.consts[copy.value].reshape(-1)] if copy.constant else [] for g in self.every]
         try:
             return self.generalised(funcs, arrays)
         except Unlike as error:
-            raise _refused(str(error), f"copy of {value}") from error
+            raise _refused(str(error), f"copy of {copy.value}") from error
 
     def alias(self, node: Node) -> Alias | None:
         found = [alias_of(g, self.nodes[id(g)][node.outputs]) for g in self.every]
@@ -123,17 +121,36 @@ class GeneralMaker(Maker):
 
     # ------------------------------------------------------------ ways
 
-    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> _Made:
-        """The group in the first way that makes it alike at all sizes.
+    def together(self, nodes: Nodes) -> list[tuple[Graph, Nodes]]:
+        """A group of the largest graph in every graph of the family."""
+        return [(g, self.groups[id(g)][nodes[-1].outputs]) for g in self.every]
+
+    def together_inside(self, node: Node) -> list[tuple[tuple[Graph, Nodes], ...]]:
+        """The same of every group that a node of control flow holds."""
+        inside = [groups_inside(g, self.nodes[id(g)][node.outputs]) for g in self.every]
+        return list(zip(*inside, strict=True))
+
+    def chosen(self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False) -> Made:
+        """The group in the first way that makes it alike at all sizes."""
+        reason = ""
+        for _, made in self.trials(together, uses, inside=inside):
+            if isinstance(made, Made):
+                return made
+            reason = made
+        raise _refused(reason, str(together[0][1][0].loc))
+
+    def trials(
+        self, together: Sequence[tuple[Graph, Nodes]], uses: int, *, inside: bool = False
+    ) -> Iterator[tuple[Way, Made | str]]:
+        """Ways to make a group, the best first, and what comes of each, or why nothing does.
 
         At the smallest sizes, which are only compared with, it is as written: operators leave out axes of one element.
         """
-        together, count = _opened(together), len(self.family.graphs) + 1
+        together, count = opened(together), len(self.family.graphs) + 1
         small = [lower_group(g, nodes, self.target, "kernel") for g, nodes in together[count:]]
         plain = [as_written(group.func, self.target) for group in small]
         compared = max((group.macs for group in small), default=0) <= PATIENCE
         direct = [lower(schedule.func) for schedule in plain] if compared else []
-        reason = ""
         for way in self.ways(*together[0], uses):
             try:
                 chosen = self.narrow(way, together)
@@ -143,12 +160,13 @@ class GeneralMaker(Maker):
                 funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalised(funcs, arrays)
-                return _Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
+                made_alike = Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (Unlike, ScheduleError, InternalError) as error:
-                reason = str(error)
-        raise _refused(reason, str(together[0][1][0].loc))
+                yield way, str(error)
+            else:
+                yield way, made_alike
 
-    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[_Way]:
+    def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[Way]:
         """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
         left = []
         algorithms: dict[int, str] = {}
@@ -157,14 +175,14 @@ class GeneralMaker(Maker):
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
                 left.append(schedule)
                 algorithms[id(schedule)] = algorithm
-        plain = _Way(algorithm, as_written(group.func, self.target))
+        plain = Way(algorithm, as_written(group.func, self.target))
         while left:
             best = choose(left, self.target, self.goal, uses).schedule
-            yield _Way(algorithms[id(best)], best)
+            yield Way(algorithms[id(best)], best)
             left = [schedule for schedule in left if schedule is not best]
         yield plain
 
-    def narrow(self, way: _Way, together: Sequence[tuple[Graph, Nodes]]) -> _Way:
+    def narrow(self, way: Way, together: Sequence[tuple[Graph, Nodes]]) -> Way:
         """The way with a schedule that leaves no tails at any point."""
         points = together[: len(self.family.graphs)]
         funcs = [replace(way, schedule=Schedule(_NOTHING)).at(g, nodes, self.target)[0].func for g, nodes in points]
@@ -193,7 +211,7 @@ class GeneralMaker(Maker):
         return general.func
 
 
-def _opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
+def opened(together: Sequence[tuple[Graph, Nodes]]) -> list[tuple[Graph, Nodes]]:
     """The same groups, told what holds at all sizes: the most padding of their anchors, the largest bounds of their data."""
     columns = [
         _told([nodes[k] for _, nodes in together], anchor=k == 0)

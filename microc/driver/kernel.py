@@ -10,6 +10,7 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
+from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.text import to_text
 
@@ -45,9 +46,7 @@ def schedule_group(
     ``in_place``: the one node changes a part of its first operand where that lies. ``known``: choices for the same target and
     goal; a group whose functions are those of one before, but for the numbers in its constants, takes what that has.
     """
-    lowered = (
-        (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
-    )
+    lowered = algorithms_of(graph, nodes, target, name, in_place=in_place)
     known = {} if known is None else known
     key = (str(uses), *(f"{group.anchor.op} {to_text(group.func)}" for group in lowered))
     if key not in known:
@@ -56,13 +55,25 @@ def schedule_group(
     return lowered[number], choice
 
 
-def _best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
-    """The algorithm, by number, and the schedule for it."""
-    found = [
+def algorithms_of(
+    graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
+) -> tuple[LoweredGroup, ...]:
+    """The group, lowered in every way that computes it; ``in_place`` as in :func:`schedule_group`."""
+    return (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
+
+
+def ways_of(lowered: Sequence[LoweredGroup], target: Target, goal: Goal) -> list[tuple[int, Schedule]]:
+    """All that is chosen from: number of the algorithm, schedule."""
+    return [
         (number, schedule)
         for number, group in enumerate(lowered)
         for schedule in candidates(group.func, group.anchor.op, target, goal)
     ]
+
+
+def _best(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int) -> tuple[int, Choice]:
+    """The algorithm, by number, and the schedule for it."""
+    found = ways_of(lowered, target, goal)
     choice = choose([schedule for _, schedule in found], target, goal, uses)
     return next(number for number, schedule in found if schedule is choice.schedule), choice
 

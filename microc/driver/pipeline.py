@@ -10,12 +10,14 @@ from pathlib import Path
 
 from microc.codegen.names import network_name
 from microc.driver.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.dump import dump_kernels
 from microc.driver.estimates import estimated
 from microc.driver.family import Family, read_family
 from microc.driver.general import GeneralMaker
 from microc.driver.kernel import groups_of
 from microc.driver.least import refuse_hopeless
 from microc.driver.lower import Progress, build_module
+from microc.driver.maker import Compiled, Maker
 from microc.driver.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
@@ -31,7 +33,7 @@ from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.intrinsics import SCALAR
 from microc.schedule.rules import RULES
-from microc.target import Goal, Target
+from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 from microc.transform import LOWERING, NORMALISING, PASSES
@@ -88,12 +90,23 @@ def compile_model(
     FitError when it exceeds the flash or the RAM of the options.
     ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
     """
+    return compiled(source, target, options, progress, room).module
+
+
+def compiled(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+) -> Compiled:
+    """The same, and what its functions were made from; all of it is written where ``options.dump`` says."""
     if options.bounds:
         with _extended(options):
-            module = _with_sizes(source, target, options, progress, room)
+            made = _with_sizes(source, target, options, progress, room)
     else:
-        module = compile_graph(read_model(source, options), source_name(source), target, options, progress, room)
-    return replace(module, hashes=hashes(source, options))
+        made = _compiled(read_model(source, options), source_name(source), target, options, progress, room)
+    made = replace(made, module=replace(made.module, hashes=hashes(source, options)))
+    if options.dump is not None:
+        with _extended(options):
+            dump_kernels(made, options.dump, progress)
+    return made
 
 
 def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
@@ -112,9 +125,7 @@ def compile_graph(
     room: Room | None = None,
 ) -> Module:
     """The same of a graph as it is; ``source`` says in the generated files where it is from."""
-    named = replace(read, name=network_name(read.name))
-    with _extended(options):
-        return _compiled(named, source, target, options, progress, room)
+    return _compiled(read, source, target, options, progress, room).module
 
 
 @contextmanager
@@ -126,10 +137,19 @@ def _extended(options: Options) -> Iterator[None]:
 
 def _compiled(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
-) -> Module:
+) -> Compiled:
+    named = replace(read, name=network_name(read.name))
+    with _extended(options):
+        return _planned(named, source, target, options, progress, room)
+
+
+def _planned(
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Compiled:
     graph, streaming = optimised(read, options)
     refuse_hopeless(graph, source, options, room)
-    module, goal = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
+    first = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
+    goal = first.make.goal
 
     def planned(made: Module) -> Module:
         made = plan_module(made, io_in_arena=options.io_in_arena)
@@ -144,25 +164,31 @@ def _compiled(
         )
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
-        made = planned(_built(graph, target, source, goal, None, [streams.lower(chain) for chain in chains]))
-        return replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
+        built = _built(
+            graph, target, source, None, Maker(graph, target, goal), [streams.lower(chain) for chain in chains]
+        )
+        made = planned(built.module)
+        made = replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
+        tried.append(replace(built, module=made))
+        return made
 
-    plain = planned(module)
+    plain = planned(first.module)
+    tried = [replace(first, module=plain)]
     limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
     if all(arena(plain) <= limit for limit in limits):
-        return plain
+        return tried[0]
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
     streams = Streams(graph, groups, target, goal)
     search = Search(streams, plain, io_in_arena=options.io_in_arena)
     found = stream_within(min(limits), plain, search, streamed)
     if options.ram and arena(found) > options.ram:
         raise ram_refusal(options.ram, found, search)
-    return found
+    return next(made for made in tried if made.module is found)
 
 
 def _with_sizes(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
-) -> Module:
+) -> Compiled:
     """The planned module of a model some of whose sizes are told when it runs."""
     if options.stream or options.protocol == "mlperf":
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
@@ -171,8 +197,8 @@ def _with_sizes(
     family = read_family(sizes, lambda at: optimise(read(at), _of_all_sizes(options)))
     refuse_hopeless(family.largest, source_name(source), options, room)
     flash = room.flash if room else 0
-    module, _ = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
-    module = plan_module(module, io_in_arena=options.io_in_arena)
+    made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
+    module = plan_module(made.module, io_in_arena=options.io_in_arena)
     macs = count_macs(read({size.label: size.maximum for size in sizes}))
     chosen = {**module.options, "protocol": options.protocol}
     module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs, options=chosen)
@@ -182,7 +208,7 @@ def _with_sizes(
             where=module.source,
             hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
         )
-    return module
+    return replace(made, module=module)
 
 
 def _named(module: Module, streaming: Streaming | None) -> Streaming | None:
@@ -207,36 +233,34 @@ def build_within_budget(
     progress: Progress | None,
     room: int,
     family: Family | None = None,
-) -> tuple[Module, Goal]:
+) -> Compiled:
     """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
 
     ``family``: the graph at other sizes, where they vary.
     """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        module = _built(graph, target, source, goal, progress, family=family)
-        if all(flash_bytes(module) <= limit for limit in limits):
-            return module, goal
-    if options.flash and least_flash(module) > options.flash:
-        raise refusal(module, options.flash)
-    return module, goal
+        make = Maker(graph, target, goal) if family is None else GeneralMaker(family, target, goal)
+        made = _built(graph, target, source, progress, make)
+        if all(flash_bytes(made.module) <= limit for limit in limits):
+            return made
+    if options.flash and least_flash(made.module) > options.flash:
+        raise refusal(made.module, options.flash)
+    return made
 
 
 def _built(
     graph: Graph,
     target: Target,
     source: str,
-    goal: Goal,
     progress: Progress | None,
+    make: Maker,
     streams: Sequence[LoweredStream] = (),
-    family: Family | None = None,
-) -> Module:
+) -> Compiled:
     """The graph as kernels and calls, with what they cost."""
-    if family is not None:
-        module = build_module(graph, target, source, goal, progress, make=GeneralMaker(family, target, goal))
-        return estimated(module, target)
-    module = build_module(graph, target, source, goal, progress, streams)
-    return estimated(merge_kernels(module) if goal.price else module, target)
+    module = build_module(graph, target, source, make.goal, progress, streams, make)
+    alike = make.goal.price > 0 and not make.sizes
+    return Compiled(estimated(merge_kernels(module) if alike else module, target), make)
 
 
 def fingerprint(module: Module, target: Target) -> str:

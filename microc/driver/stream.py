@@ -108,16 +108,25 @@ class Streams:
         result, schedules = result_of(self.groups[chain.groups[-1]]), tuple(rows.schedule for rows in found)
         return LoweredStream(chain, made.func, params, result, schedules, self.price(chain))
 
+    def blocks(self, chain: Chain) -> list[tuple[Graph, Group, Goal]]:
+        """What is scheduled for a chain: :meth:`block` of every group."""
+        triples = zip(chain.groups, self.sources(chain), self.shapes(chain), strict=True)
+        return [self.block(name, data, shape) for name, data, shape in triples]
+
+    def block(self, name: str, data: str, shape: Shape) -> tuple[Graph, Group, Goal]:
+        """A group for a block of rows, as a graph of its own, and what its schedule is chosen for."""
+        window = row_window(self.graph, self.groups[name], data)
+        assert window is not None
+        alone, nodes = row_group(self.graph, self.groups[name], data, window, shape.block)
+        blocks = shape.computed // shape.block
+        return alone, nodes, replace(self.goal, price=self.goal.price / blocks)  # of one inference, not of one block
+
     def _lower_rows(self, name: str, data: str, shape: Shape) -> _Rows:
         """A group, scheduled and lowered for a block of rows."""
         if (name, shape) in self._rows:
             return self._rows[name, shape]
         graph, group = self.graph, self.groups[name]
-        window = row_window(graph, group, data)
-        assert window is not None
-        alone, nodes = row_group(graph, group, data, window, shape.block)
-        blocks = shape.computed // shape.block
-        goal = replace(self.goal, price=self.goal.price / blocks)  # of one inference, not of one block
+        alone, nodes, goal = self.block(name, data, shape)
         lowered, choice = schedule_group(alone, nodes, self.target, goal, "rows")
         func = choice.func
         bound = dict(zip((p.value for p in lowered.params if p.array is None), func.params, strict=False))

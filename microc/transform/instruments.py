@@ -49,5 +49,6 @@ class DumpInstrument:
             (self.folder / f"{stem}.txt").write_text(to_text(graph), encoding="ascii")
             (self.folder / f"{stem}{SUFFIX}").write_bytes(to_bytes(graph))
         except OSError as error:
-            raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(self.folder)) from error
+            hint = "choose another folder with --dump"
+            raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(self.folder), hint=hint) from error
         self._count += 1

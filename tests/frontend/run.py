@@ -21,6 +21,6 @@ _PLAIN = Options()
 def library(graph: Graph, options: Options = _PLAIN) -> Library:
     target = target_for("host")
     graph = optimise(replace(graph, name=network_name(graph.name)), options)
-    module, _ = build_within_budget(graph, target, "test", options, None, 0)
+    module = build_within_budget(graph, target, "test", options, None, 0).module
     module = plan_module(module, io_in_arena=True)
     return build_library(shared_files(replace(module, fingerprint=fingerprint(module, target)), __version__))

@@ -53,10 +53,8 @@ def network(channels: bool) -> bytes:
 def constants(data: bytes, optimize: str, cpu: str) -> int:
     """Bytes of constants that the kernels read."""
     options, target = Options(optimize=optimize), target_for(cpu)
-    module, _ = build_within_budget(
-        optimise(tflite.read(data, "int4.tflite"), options), target, "test", options, None, 0
-    )
-    return sum(value.data.nbytes for value in module.values.values() if value.data is not None)
+    made = build_within_budget(optimise(tflite.read(data, "int4.tflite"), options), target, "test", options, None, 0)
+    return sum(value.data.nbytes for value in made.module.values.values() if value.data is not None)
 
 
 @pytest.mark.parametrize("channels", [False, True])

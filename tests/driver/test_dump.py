@@ -1,0 +1,127 @@
+"""``--dump``: what is written for every kernel is what was compiled, parses back, and says why the others lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import microc
+from microc.codegen.network import shared_files
+from microc.driver.explain import explain_kernel
+from microc.driver.options import make_options
+from microc.driver.pipeline import compiled
+from microc.errors import OutputError
+from microc.schedule.schedule import replay, trace_from_json
+from microc.target import target_for
+from microc.tir.lower import lower
+from microc.tir.text import from_text, to_text
+from tests.corpus import models
+from tests.driver import digits, test_sizes
+
+ROW_BY_ROW = 1264  # bytes of arena in which the digits fit only so
+
+SOURCES: Mapping[str, tuple[Path, str, dict[str, Any]]] = {
+    "int8 on DSP": (digits.INT8, "cortex-m4", {}),
+    "int8 on MVE": (digits.INT8, "cortex-m55", {"optimize": "speed"}),
+    "int8 on Armv6-M": (digits.INT8, "cortex-m0", {"optimize": "size"}),
+    "int8 on AVR": (digits.INT8, "avr", {}),
+    "QDQ": (digits.QDQ, "rv32imc", {}),
+    "float": (digits.FLOAT, "host", {}),
+    "row by row": (digits.INT8, "cortex-m4", {"ram": ROW_BY_ROW}),
+    "a goal that was fallen back to": (digits.INT8, "cortex-m4", {"optimize": "speed", "flash": 12_300}),
+}
+
+
+def dumped(source: Path, cpu: str, folder: Path, **options: Any) -> dict[Path, str]:
+    """The texts of the kernels' dump, by path; what is in it holds for every network."""
+    made = compiled(source, target_for(cpu), make_options(dump=folder, **options))
+    texts = {path.relative_to(folder): path.read_text() for path in sorted((folder / "kernels").rglob("*.*"))}
+    code = shared_files(made.module, "test")["model.c"]
+    for path, text in texts.items():
+        if path.suffix == ".tir":
+            assert to_text(from_text(text)) == text
+        elif path.name == "kernel.c":
+            assert text in code
+        elif path.name == "02_trace.json":
+            start, steps = from_text(texts[path.parent / "01_tir.tir"]), trace_from_json(text)
+            after = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("03_step_")]
+            assert len(after) == len(steps)
+            scheduled = replay(start, steps).func
+            assert to_text(scheduled) == (after or [texts[path.parent / "01_tir.tir"]])[-1]
+            lowered = [texts[p] for p in texts if p.parent == path.parent and p.name.startswith("04_lower_")]
+            assert to_text(lower(scheduled)) == lowered[-1]
+        elif path.name == "candidates.txt":
+            assert text.count("): chosen\n") == 1
+    finals = [from_text(text) for path, text in texts.items() if path.name == "05_kernel.tir"]
+    assert finals == [kernel.func for kernel in sorted(made.module.kernels, key=lambda k: _first(made.module, k.name))]
+    return texts
+
+
+def _first(module: Any, kernel: str) -> int:
+    return next(k for k, call in enumerate(module.calls) if call.kernel == kernel)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kernel_is_written(name: str, tmp_path: Path) -> None:
+    source, cpu, options = SOURCES[name]
+    texts = dumped(source, cpu, tmp_path, **options)
+    notes = "".join(text for path, text in texts.items() if path.name == "notes.txt")
+    assert ("row by row" in notes) is ("ram" in options)
+    (goal,) = {text.splitlines()[0].split(":")[0] for path, text in texts.items() if path.name == "candidates.txt"}
+    wanted = (
+        "for size" if options.get("optimize") == "size" else "balanced" if options.get("optimize") != "speed" else ""
+    )
+    assert goal == (wanted or ("balanced" if "flash" in options else "for speed"))
+
+
+@pytest.mark.parametrize("name", ["mlp", "image", "gru", "control flow"])
+def test_where_sizes_vary(name: str, tmp_path: Path) -> None:
+    make, bounds, _ = test_sizes.CASES[name]
+    texts = dumped(test_sizes.saved(make(), tmp_path), "cortex-m4", tmp_path / "dump", bounds=bounds)
+    assert all("sizes vary" in text for path, text in texts.items() if path.name == "notes.txt")
+
+
+@pytest.mark.parametrize(
+    "path",
+    models(
+        "gen_stream_var_float.tflite",
+        "gen_misc_ops_float.tflite",
+        "ortq_lstm2_dynq.onnx",
+        "tflm_mnist_lstm_int8.tflite",
+    ),
+    ids=lambda path: path.stem,
+)
+def test_state_copies_and_control_flow(path: Path, tmp_path: Path) -> None:
+    dumped(path, "cortex-m4", tmp_path)
+
+
+def test_why_others_lost() -> None:
+    made = compiled(digits.INT8, target_for("cortex-m4"), make_options())
+    (part,) = explain_kernel(made, 0).parts
+    verdicts = {candidate.schedule.rule: candidate.verdict for candidate in part.candidates}
+    assert verdicts["depthwise dsp"] == "chosen" and "% more instructions" in verdicts["matrix dsp"]
+    made = compiled(digits.QDQ, target_for("cortex-m4"), make_options())
+    parts = [part for k in range(len(made.module.calls)) for part in explain_kernel(made, k).parts]
+    refused = {line for part in parts for candidate in part.candidates for line in candidate.schedule.refused}
+    assert "double_reduction(acc, weight): double_reduction: block 'out' uses 'acc' undoubled" in refused
+
+
+def test_dump_changes_nothing_and_is_replaced_whole(tmp_path: Path) -> None:
+    plain = microc.compile(digits.INT8, board="mps2-an386")
+    program = microc.compile(digits.INT8, board="mps2-an386", dump=tmp_path)
+    assert program.files() == plain.files()
+    (tmp_path / "kernels" / "stale").write_text("")
+    microc.compile(digits.INT8, board="mps2-an386", dump=tmp_path)
+    assert not (tmp_path / "kernels" / "stale").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_other_files_stay(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mine.txt").write_text("")
+    with pytest.raises(OutputError, match="holds other files") as refusal:
+        microc.compile(digits.FLOAT, board="mps2-an386", dump=tmp_path)
+    assert "--dump" in refusal.value.hint
