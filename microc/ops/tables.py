@@ -109,10 +109,21 @@ def emit_lookup(
 
 
 def _float_table(call: TableCall, even: bool = False) -> Array:
-    """Through floats: TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
+    """The operator's function of floats, rounded."""
+    return _through_floats(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
+
+
+def _elu(call: TableCall) -> Array:
+    """TFLite rounds exp(x) to a float before it takes one off, which numbers of 1e-6 show."""
+    alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
+    return _through_floats(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
+
+
+def _through_floats(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
+    """TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
     scale_in, scale_out = call.scales
     with np.errstate(all="ignore"):
-        real = apply(UNARY_BY_NAME[call.op], call.attrs, scale_in * call.input.astype(np.float32))
+        real = function(scale_in * call.input.astype(np.float32))
         inverse = np.float32(1) / scale_out
         rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
     steps = NUMPY.clamp(rounded.astype(np.float64), fixed.INT32_MIN, fixed.INT32_MAX)
@@ -235,6 +246,7 @@ _KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
         "relu": _clipped,
         "clip": _clipped,
         "leaky_relu": _leaky_relu,
+        "elu": _elu,
         "sigmoid": _sigmoid,
         "tanh": _tanh,
         "hard_swish": _hard_swish,

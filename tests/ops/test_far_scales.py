@@ -98,3 +98,10 @@ def test_curves_of_far_scales(code: str, scale: float) -> None:
 def test_hard_swish_of_far_scales(given: float, out: float) -> None:
     tensors = (quantised("x", (256,), given, 5), quantised("y", (256,), out, -3))
     check(single(Op("HARD_SWISH", ("x",), ("y",), "HardSwishOptions"), tensors), np.arange(-128, 128).astype(np.int8))
+
+
+@pytest.mark.parametrize(("given", "out"), [(1e-7, 4e-8), (3e-7, 2e-7), (1e-4, 1e-7), (0.05, 0.02)])
+def test_elu_of_small_numbers(given: float, out: float) -> None:
+    """TFLite's exp(x) - 1 has no bits below 2**-24."""
+    tensors = (quantised("x", (256,), given, 5), quantised("y", (256,), out, -3))
+    check(single(Op("ELU", ("x",), ("y",)), tensors), np.arange(-128, 128).astype(np.int8))
