@@ -71,7 +71,20 @@ def operands(name: str) -> tuple[Array, ...]:
         array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> (kind.bits - magnitude)).astype(
             kind.dtype
         )
-        if param.dtype == "int32" and op in ("qrdmulh", "rmulh", "min", "max", "select", "and", "or", "xor", "rshl"):
+        if param.dtype == "int32" and op in (
+            "qrdmulh",
+            "rmulh",
+            "min",
+            "max",
+            "select",
+            "and",
+            "or",
+            "xor",
+            "rshl",
+            "add",
+            "sub",
+            "mul",
+        ):
             array[: len(EDGES)] = EDGES if param.name == "a" else np.roll(EDGES, 3 + len(param.name))
         if op == "dot" and param.dtype == "int16":
             array = np.clip(array, -3000, 3000).astype(np.int16)
@@ -85,8 +98,6 @@ def operands(name: str) -> tuple[Array, ...]:
             array = -dice.integers(0, 32, param.shape).astype(np.int32)
         elif op in ("gather", "scatter") and param.name == "a":
             array = dice.integers(0, COUNT + 300 if op == "gather" else 19, param.shape).astype(np.int32)
-        elif op in ("add", "sub", "mul", "mla"):
-            array = array >> 16 if op == "mul" else array >> 5 if op == "mla" else array >> 1
         found.append(array)
     return tuple(found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from microc.ops.numbers import wrapping
 from microc.schedule.intrinsics.base import ANY, LANE, Intrin, Turns
 from microc.schedule.intrinsics.mve_products import MVE, SHORT
 from microc.tir import ir
@@ -57,11 +58,12 @@ def _lanewise(name: str, params: tuple[Var | Buffer, ...], meaning: Expr | ir.St
 
 
 def _arithmetic() -> Iterator[Intrin]:
-    """Vector by vector and, where the instruction has it, vector by number."""
+    """Vector by vector and, where the instruction has it, vector by number. Sums and products wrap around, as they do there:
+    lanes also compute what nobody asked for."""
     table: tuple[tuple[str, Expr, str, str], ...] = (
-        ("add", _a + _b, "vaddq_s32", "vaddq_n_s32"),
-        ("sub", _a - _b, "vsubq_s32", "vsubq_n_s32"),
-        ("mul", _a * _b, "vmulq_s32", "vmulq_n_s32"),
+        ("add", wrapping("add", _a, _b), "vaddq_s32", "vaddq_n_s32"),
+        ("sub", wrapping("sub", _a, _b), "vsubq_s32", "vsubq_n_s32"),
+        ("mul", wrapping("mul", _a, _b), "vmulq_s32", "vmulq_n_s32"),
         ("qrdmulh", _doubled(_a, _b), "vqrdmulhq_s32", "vqrdmulhq_n_s32"),
         ("rmulh", _high(_a, _b), "vrmulhq_s32", ""),
         ("shl", _shifted(_a, _b), "vshlq_s32", "vshlq_r_s32"),
@@ -76,7 +78,9 @@ def _arithmetic() -> Iterator[Intrin]:
         yield _lanewise(f"{name}_i32x4", (_A, _B), meaning, f"return {whole}(a, b);")
         if number:
             yield _lanewise(f"{name}_n_i32x4", (_A, _b), meaning, f"return {number}(a, b);")
-    yield _lanewise("mla_n_i32x4", (_A, _B, _n), _a + _b * _n, "return vmlaq_n_s32(a, b, n);")
+    yield _lanewise(
+        "mla_n_i32x4", (_A, _B, _n), wrapping("add", _a, wrapping("mul", _b, _n)), "return vmlaq_n_s32(a, b, n);"
+    )
     yield _lanewise("dup_i32x4", (_n,), _n, "return vdupq_n_s32(n);")
     ramp = "return vmulq_n_s32(vreinterpretq_s32_u32(vidupq_n_u32(0u, 1)), n);"
     yield _lanewise("ramp_i32x4", (_n,), LANE * _n, ramp)
