@@ -209,7 +209,7 @@ def _cases() -> Iterable[Case]:
             tolerance = 1e-5 if dtype == "float32" else 0.0
             for consts in ((), (1,)):
                 yield Case({"out_dtype": out}, types, consts, tolerance=tolerance, name=f"{dtype} {a} {b} {consts}")
-    for a, b in (*shapes, ((2, 5, 9), (2, 9, 3)), ((1, 17), (17, 2))):
+    for a, b in (*shapes, ((2, 5, 9), (2, 9, 3)), ((1, 17), (17, 2)), ((2, 2, 1), (2, 1, 1))):
         types = (TensorType(a, "uint8"), TensorType(b, "int8"))
         for algorithm in ("direct", "rows"):
             attrs: Mapping[str, Attr] = {

@@ -75,7 +75,7 @@ def _driver(jobs: Sequence[Job]) -> str:
         functions.append(
             f'#include "{name}.h"\nstatic void go_{name}(FILE *from, FILE *to)\n{{\n'
             f"    struct {name}_inputs in; struct {name}_outputs out;\n"
-            f"    void *arena = aligned_alloc(64, ({max(m.plan.size, 1)} + 63) / 64 * 64);\n    {name}_reset(arena);\n"
+            f"    void *arena = block({m.plan.size});\n    {name}_reset(arena);\n"
             f"    for (int turn = 0; turn < {len(job.runs)}; ++turn) {{\n{body}\n    }}\n    free(arena);\n}}"
         )
         cases.append(f"    case {k}: go_{name}(from, to); /* fall through */")

@@ -146,3 +146,14 @@ def test_sums_and_pools_work_in_lanes() -> None:
             run(case.func, [*given, *made], meanings())
             for got, want in zip(made, case.wanted(), strict=False):
                 np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+def test_products_of_two_matrices_of_data_are_exact() -> None:
+    """Whatever extents are one: the loops of those are gone."""
+    cases = [c for c in get("matmul").cases() if c.attrs.get("algorithm") == "rows"]
+    assert any(1 in case.types[0].shape and case.types[0].shape[0] > 1 for case in cases)
+    for found in (compiled_case(get("matmul"), case, "cortex-m55", "kernel") for case in cases):
+        given = [a.reshape(p.shape) for a, p in zip(found.arrays, found.func.params, strict=False)]
+        made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in found.func.params[len(given) :]]
+        run(found.func, [*given, *made], meanings())
+        np.testing.assert_array_equal(made[0].reshape(found.wanted()[0].shape), found.wanted()[0])

@@ -88,7 +88,8 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
             pass
         case _:
             _fail(nest, "the innermost statement adds no product")
-    depth = loops.pop()
+    sums_stay = _step(nest, sums, place, loops[-1].var) == 0
+    depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
     rows = columns = 1
     strides = {"a": 0, "b": 0, "sums": 0}
     for loop in loops:
@@ -105,7 +106,7 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         else:
             _fail(nest, f"{loop.var.name} counts neither rows nor columns")
     for buffer, where, wanted in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
-        if _step(nest, buffer, where, depth.var) != wanted:
+        if sums_stay and _step(nest, buffer, where, depth.var) != wanted:
             _fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, depth)}
     length = ir.int_value(depth.extent) or 0
