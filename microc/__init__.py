@@ -11,6 +11,7 @@
     with microc.Device("build") as device:                         # after `microc build build`; or a port
         y = device.run(x)
         print(device.profile())
+    print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # why a layer costs what it costs
     print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from microc.driver.against import verify
     from microc.driver.api import Program, compile
     from microc.driver.bundle import Bundle, bundle
+    from microc.driver.explain import Explanation, explain
     from microc.driver.export import load_library
     from microc.driver.firmware import open_project
     from microc.driver.functions import build, default_schedule
@@ -58,6 +60,7 @@ __all__ = (
     "Bundle",
     "Comparison",
     "Device",
+    "Explanation",
     "Graph",
     "GraphBuilder",
     "Library",
@@ -74,6 +77,7 @@ __all__ = (
     "compile",
     "default_schedule",
     "errors",
+    "explain",
     "import_sklearn",
     "load",
     "load_library",
@@ -91,6 +95,7 @@ _HOMES = MappingProxyType(
         "Bundle": "microc.driver.bundle",
         "Comparison": "microc.driver.reference.agreement",
         "Device": "microc.driver.session",
+        "Explanation": "microc.driver.explain",
         "Graph": "microc.graph.ir",
         "GraphBuilder": "microc.frontend.graph_builder",
         "Library": "microc.driver.library",
@@ -105,6 +110,7 @@ _HOMES = MappingProxyType(
         "bundle": "microc.driver.bundle",
         "compile": "microc.driver.api",
         "default_schedule": "microc.driver.functions",
+        "explain": "microc.driver.explain",
         "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
         "load_library": "microc.driver.export",

@@ -52,6 +52,8 @@ class Arguments(argparse.Namespace):
     markdown: bool
     listing: bool
     exact: bool
+    layer: str
+    full: bool
     format: str
     target: str
     tensors: bool
@@ -177,6 +179,32 @@ def _model_commands(add: Adder) -> None:
         "--exact", action="store_true", help="compile it for the board where nothing proves that it cannot fit"
     )
     command.add_argument("--tensors", action="store_true", help="list all tensors, by the names that --inputs takes")
+    compile_options(command)
+    command = add(
+        "explain",
+        "tell how a layer's kernel came to be: candidates with their cost and why they lost, steps, cost, C",
+        "model.tflite --board mps2-an386",
+        "model.tflite conv1 --board mps2-an386",
+        "model.onnx 3 --target cortex-m55 --optimize speed --full",
+        "model.tflite softmax --json",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument(
+        "layer",
+        nargs="?",
+        default="",
+        metavar="LAYER",
+        help="a name, or a part of one, or a step's number (default: list all)",
+    )
+    command.add_argument(
+        "--target",
+        default="",
+        metavar="CORE",
+        help="a core, cortex-m4 for example (default: the board's, or this computer)",
+    )
+    command.add_argument(
+        "--full", action="store_true", help="show the function after every step and every pass of lowering"
+    )
     compile_options(command)
     command = add(
         "import",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.catalogue import boards, doctor, operators, plugin, ports
+from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.profile import profile
 from microc.cli.session import chosen_options, compile_model, line, reading, run
@@ -226,6 +227,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
     {
         "compile": compile_,
         "check": check,
+        "explain": explain,
         "import": import_,
         "export": export,
         "build": build,

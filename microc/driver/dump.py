@@ -1,4 +1,4 @@
-"""``--dump DIR``: a folder for every kernel below ``DIR/kernels``, with all that :mod:`microc.driver.explain` knows of it."""
+"""``--dump DIR``: a folder for every kernel below ``DIR/kernels``, with all that :mod:`microc.driver.derive` finds out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from microc.codegen.files import replacing_folder
-from microc.codegen.text import Name
-from microc.driver.explain import Candidate, Kernel, Part, algorithm_of, explain_kernel
+from microc.codegen.text import Label, Name
+from microc.driver.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
 from microc.driver.lower import Progress
 from microc.driver.maker import Compiled
 from microc.schedule.schedule import trace_to_json
@@ -34,12 +34,12 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
             name = f"{number:0{width}}_{Name(call.kernel)}"
             if call.kernel not in first:
                 first[call.kernel] = name
-                for path, text in kernel_files(explain_kernel(made, number)):
+                for path, text in kernel_files(derive_kernel(made, number)):
                     (root / name / path).parent.mkdir(parents=True, exist_ok=True)
                     (root / name / path).write_text(text, encoding="utf-8")
             rule = f"  [{call.rule}]" if call.rule else ""
             index.append(
-                f"{name if first[call.kernel] == name else f'{name} -> {first[call.kernel]}'}{rule}  {call.layer}\n"
+                f"{name if first[call.kernel] == name else f'{name} -> {first[call.kernel]}'}{rule}  {Label(call.layer)}\n"
             )
         (root / INDEX).write_text("".join(index), encoding="utf-8")
 
@@ -55,7 +55,10 @@ def kernel_files(kernel: Kernel) -> Iterator[tuple[str, str]]:
             yield from _part_files(part, f"part_{number:0{width}}_{Name(part.op)}/")
     yield "05_kernel.tir", to_text(kernel.func)
     yield "kernel.c", f"{kernel.c}\n"
-    yield "notes.txt", "".join(f"{line}\n" for line in (f"step {kernel.number}: {kernel.call.layer}", *kernel.notes))
+    yield (
+        "notes.txt",
+        "".join(f"{line}\n" for line in (f"step {kernel.number}: {Label(kernel.call.layer)}", *kernel.notes)),
+    )
 
 
 def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
@@ -66,12 +69,11 @@ def _part_files(part: Part, folder: str) -> Iterator[tuple[str, str]]:
         suffix = "" if chosen else f"_other_{Name(algorithm_of(group))}"
         yield f"{folder}00_te{suffix}.txt", group.text
         yield f"{folder}01_tir{suffix}.tir", to_text(group.func)
-    steps = list(part.steps())
-    width = len(str(len(steps)))
+    width = len(str(len(part.steps)))
     yield f"{folder}02_trace.json", trace_to_json(part.schedule.trace)
-    for number, (step, func) in enumerate(steps, 1):
+    for number, (step, func) in enumerate(part.steps, 1):
         yield f"{folder}03_step_{number:0{width}}_{step.primitive}.tir", to_text(func)
-    for number, (name, func) in enumerate(part.stages(), 1):
+    for number, (name, func) in enumerate(part.stages, 1):
         yield f"{folder}04_lower_{number:02}_{name}.tir", to_text(func)
 
 

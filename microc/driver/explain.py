@@ -1,207 +1,266 @@
-"""How a kernel came to be: every candidate with its cost and why it lost, the winner's steps, the function at every stage.
-
-All of it is derived again, by the functions that compiled it, from what a call was made from (:data:`microc.driver.maker.Origin`)
-for the goal that was kept; what they give is held against the module.
-"""
+"""Why a layer costs what it costs: :func:`explain`, for a terminal and for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+from pathlib import Path
+from typing import Any
 
-from microc.codegen.source import kernel_text
-from microc.driver.control import groups_inside
-from microc.driver.general import GeneralMaker, Made, opened
-from microc.driver.kernel import algorithms_of, groups_of, ways_of
-from microc.driver.maker import Compiled, Copy, Maker, lower_copy
-from microc.driver.merge import TABLE
-from microc.driver.stream import Chain, Streams
-from microc.errors import InternalError
-from microc.graph.ir import Graph, Node
-from microc.graph.text import nodes_text
-from microc.module import Call
-from microc.ops import registry
-from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, Rival, best_of, weighed, why_not
-from microc.schedule.cost import Cost, estimate
-from microc.schedule.schedule import Schedule, Step, steps
-from microc.target import Goal
-from microc.tir import ir
-from microc.tir.generalise import instantiate
-from microc.tir.lower import lower, stages
+from microc.codegen.text import Label
+from microc.device.boards import load_board
+from microc.driver import accepted
+from microc.driver.derive import Candidate, Kernel, Part, algorithm_of, derive_kernel
+from microc.driver.dump import candidates_text, goal_text
+from microc.driver.fit import room_of
+from microc.driver.lower import Progress
+from microc.driver.model import source_of
+from microc.driver.options import make_options
+from microc.driver.pipeline import compiled
+from microc.driver.tables import count, facts, table
+from microc.errors import UsageError
+from microc.module import Call, Module
+from microc.plugin import active
+from microc.schedule.cores import core_of
+from microc.schedule.cost import Cost
+from microc.target import Board, Goal, Target, target_for
+from microc.tir.text import to_text
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A schedule of an algorithm, with what it costs; ``verdict``: ``chosen``, or why it was not."""
-
-    algorithm: str
-    schedule: Schedule
-    cost: Cost
-    constants: int
-    weight: float
-    verdict: str
+_NEAR = 5
+"""Names that are listed for one that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Nodes that were scheduled as one function. ``algorithms``: the function before scheduling, once for every way to compute
-    it; ``start`` is the one of them that ``schedule`` was chosen for, ``func`` what lowering made of it."""
+class Explanation:
+    """A compiled network: its steps, what it was compiled for, and one of its kernels in depth (None: no layer was named)."""
 
-    op: str
-    nodes: str
-    algorithms: tuple[LoweredGroup, ...]
-    candidates: tuple[Candidate, ...]
-    start: LoweredGroup
-    schedule: Schedule
-    func: ir.PrimFunc
+    module: Module
+    target: Target
     goal: Goal
-    uses: int = 1
+    kernel: Kernel | None
 
-    def steps(self) -> Iterator[tuple[Step, ir.PrimFunc]]:
-        """The steps of the schedule, with the function after each."""
-        return steps(self.start.func, self.schedule.trace)
+    def __str__(self) -> str:
+        return self.text()
 
-    def stages(self) -> Iterator[tuple[str, ir.PrimFunc]]:
-        """The passes of lowering, with the function after each."""
-        return stages(self.schedule.func)
+    def text(self, *, full: bool = False) -> str:
+        """For people; ``full``: with the function after every step and pass of lowering, and the steps of all candidates."""
+        if self.kernel is None:
+            return _layers_text(self.module)
+        return "\n\n".join(_kernel_text(self.kernel, self.target, full=full))
 
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
-    ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""
-
-    number: int
-    call: Call
-    func: ir.PrimFunc
-    cost: Cost
-    notes: tuple[str, ...]
-    parts: tuple[Part, ...]
-    c: str
+    def to_data(self, *, full: bool = False) -> dict[str, Any]:
+        """Plain data; ``full`` as in :meth:`text`."""
+        price = None if isinf(self.goal.price) else self.goal.price
+        data = {"model": self.module.name, "cpu": self.target.cpu, "goal": {"name": self.goal.name, "price": price}}
+        if self.kernel is None:
+            return {**data, "layers": [_call_data(k, call) for k, call in enumerate(self.module.calls)]}
+        return {**data, "kernel": _kernel_data(self.kernel, full=full)}
 
 
-def explain_kernel(made: Compiled, number: int) -> Kernel:
-    """Step ``number`` of a compiled network. Plugins that it was compiled with must be active."""
-    module, make = made.module, made.make
-    call = module.calls[number]
-    func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
-    cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
-    parts = tuple(_parts(make, call))
-    notes = [*_notes(made, call), *_finished(make, call, parts, func)]
-    return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+def explain(
+    model: Any,
+    layer: str | int = "",
+    *,
+    target: str = "host",
+    board: str | Path | Board | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Explanation:
+    """Compile a model as :func:`microc.compile` does, and tell how the kernel of ``layer`` came to be: candidates with their
+    costs and why they lost, the steps of the schedule, what the cost model counts, the C. ``layer``: a name, or a part of one, or
+    the number of a step; without it, the steps are listed. UsageError where no layer, or several, are meant.
+    """
+    accepted.call("progress", progress)
+    chosen = make_options(input_shapes=input_shapes, **options)
+    wanted = accepted.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
+    if board is None:
+        core, room = target_for(accepted.text("a target", target)), None
+    else:
+        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+        core, room = found.target, room_of(found)
+    made = compiled(source_of(model, chosen), core, chosen, progress, room)
+    with active(chosen.plugins):
+        kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None
+    return Explanation(made.module, core, made.make.goal, kernel)
 
 
-def algorithm_of(group: LoweredGroup) -> str:
-    """What an algorithm is called; that of the operator's own sums is ``direct``."""
-    return str(group.anchor.attrs.get("algorithm") or "direct")
+def find_layer(module: Module, wanted: str) -> int:
+    """The step that a number, a name, or a part of a name means; UsageError, with names like it, unless that is one."""
+    names = [_names(module, call) for call in module.calls]
+    if wanted.isdecimal() and int(wanted) < len(names):
+        return int(wanted)
+    word = wanted.casefold()
+    whole = [k for k, known in enumerate(names) if word in known]
+    part = [k for k, known in enumerate(names) if any(word in name for name in known) and not word.isdecimal()]
+    found = whole[:1] or part
+    if len(found) == 1:
+        return found[0]
+    where = module.source or module.name
+    if found:
+        listed = ", ".join(f"{k} ({module.calls[k].kernel})" for k in found[:_NEAR])
+        raise UsageError(f"{len(found)} layers are called like {wanted!r}: {listed}", where=where, hint="give a number")
+    spelled = {name: None for known in names for name in known}
+    near = difflib.get_close_matches(word, spelled, n=_NEAR, cutoff=0.4)
+    hint = f"did you mean {', '.join(map(Label, near))}?" if near else f"without a layer, all {len(names)} are listed"
+    raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 
-def _parts(make: Maker, call: Call) -> Iterator[Part]:
-    graph, origin = make.graph, make.origins[call.writes]
-    match origin:
-        case Copy():
-            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal)
-        case Chain():
-            groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
-            for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
-                yield _part(make, alone, nodes, algorithms_of(alone, nodes, make.target, "rows"), goal)
-        case _ if isinstance(make, GeneralMaker):
-            inside = registry.get(origin.nodes[0].op).regions
-            for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
-                yield _general_part(make, together, origin.uses, inside=bool(inside))
-        case _ if registry.get(origin.nodes[0].op).regions:
-            for inner, nodes in groups_inside(graph, origin.nodes[0]):
-                yield _part(make, inner, nodes, algorithms_of(inner, nodes, make.target, "kernel"), make.goal)
-        case _:
-            lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses)
+def _names(module: Module, call: Call) -> list[str]:
+    """What a step is called: by its location, its function, the values that it makes."""
+    location = call.layer.split(" ", 2)
+    made = [name for value in call.writes for name in (value, module.values[value].label)]
+    return [name.casefold() for name in dict.fromkeys([call.layer, location[-1], call.kernel, *made]) if name]
 
 
-def _part(
-    make: Maker, graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup], goal: Goal, uses: int = 1
-) -> Part:
-    """A group as :func:`microc.driver.kernel.schedule_group` chooses for it."""
-    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways_of(lowered, make.target, goal)]
-    rivals = [rival for _, rival in found]
-    best = best_of(rivals, goal)
-    candidates = tuple(
-        _candidate(group, rival, "chosen" if rival is best else why_not(rival, rivals, goal)) for group, rival in found
-    )
-    start = next(group for group, rival in found if rival is best)
-    op, text = lowered[0].anchor.op, nodes_text(graph, nodes)
-    return Part(op, text, tuple(lowered), candidates, start, best.choice.schedule, best.choice.func, goal, uses)
+# ---------------------------------------------------------------- text
 
 
-def _general_part(
-    make: GeneralMaker, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
-) -> Part:
-    """The same where sizes vary, as it is at the first sizes that were looked at: candidates are tried in the order of their
-    weight until one is alike at all sizes."""
-    graph, nodes = opened(together)[0]
-    lowered = algorithms_of(graph, nodes, make.target, "kernel")
-    tried: list[tuple[str, Schedule, str]] = []
-    chosen: Made | None = None
-    for way, outcome in make.trials(together, uses, inside=inside):
-        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, Made) else outcome))
-        if isinstance(outcome, Made):
-            chosen = outcome
-            break
-    assert chosen is not None
-    verdicts = {
-        (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
-        for algorithm, schedule, reason in tried
+def _layers_text(module: Module) -> str:
+    rows = [
+        (str(k), call.kernel, call.op, call.rule, count(call.instructions), count(call.cycles), Label(call.layer))
+        for k, call in enumerate(module.calls)
+    ]
+    numbers = table(("step", "kernel", "operators", "rule", "instructions", "cycles"), [row[:-1] for row in rows], 4)
+    return _beside(numbers, ("layer", *(row[-1] for row in rows)))
+
+
+def _beside(columns: str, last: Sequence[str]) -> str:
+    """A table with a last column of words."""
+    head, line, *rows = columns.splitlines()
+    width = max(map(len, (head, line, *rows)))
+    shown = zip((head, line, *rows), (last[0], "-" * len(last[0]), *last[1:]), strict=True)
+    return "\n".join(f"{row.ljust(width)}  {words}" for row, words in shown)
+
+
+def _kernel_text(kernel: Kernel, target: Target, *, full: bool) -> Iterator[str]:
+    call = kernel.call
+    rows = [
+        ("step", f"{kernel.number}, {Label(call.layer)}"),
+        ("function", call.kernel),
+        ("operators", call.op),
+        ("core", target.cpu),
+        *(("note", note) for note in kernel.notes),
+    ]
+    yield facts(rows)
+    for number, part in enumerate(kernel.parts):
+        yield from _part_text(part, f"part {number}, " if len(kernel.parts) > 1 else "", full=full)
+    yield f"cost of a call, estimated\n{_cost_text(kernel.cost, target)}"
+    if full:
+        yield f"the function of the module\n{to_text(kernel.func)}".rstrip()
+    yield f"C\n{kernel.c}"
+
+
+def _part_text(part: Part, head: str, *, full: bool) -> Iterator[str]:
+    if full:
+        yield f"{head}graph\n{part.nodes}".rstrip()
+    for group in part.algorithms:
+        if full or group is part.start:
+            yield f"{head}tensor expressions, {algorithm_of(group)}\n{group.text}".rstrip()
+        if full:
+            yield f"{head}before scheduling, {algorithm_of(group)}\n{to_text(group.func)}".rstrip()
+    yield f"{head}candidates, {goal_text(part.goal, part.uses)}\n{_candidates_table(part.candidates)}"
+    if full:
+        yield f"{head}steps of all candidates, {candidates_text(part)}".rstrip()
+        for step, func in part.steps:
+            yield f"{head}after step {step}\n{to_text(func)}".rstrip()
+        for name, func in part.stages:
+            yield f"{head}after lowering pass {name}\n{to_text(func)}".rstrip()
+    else:
+        yield f"{head}steps of {part.schedule.rule}\n" + _indented(map(str, part.schedule.trace))
+    if part.schedule.refused:
+        yield f"{head}steps that were refused\n" + _indented(part.schedule.refused)
+
+
+def _indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines) or "  none"
+
+
+def _candidates_table(candidates: Sequence[Candidate]) -> str:
+    rows = [
+        (
+            c.schedule.rule,
+            c.algorithm,
+            *(f"{n:,.0f}" for n in (c.cost.instructions, c.cost.cycles, c.cost.code_bytes, c.constants, c.weight)),
+        )
+        for c in candidates
+    ]
+    head = ("rule", "algorithm", "instructions", "cycles", "code", "constants", "weighs")
+    return _beside(table(head, rows, 2), ("verdict", *(c.verdict for c in candidates)))
+
+
+def _cost_text(cost: Cost, target: Target) -> str:
+    """The cost model's count by kind of operation (``schedule/cores.py``), the most expensive first."""
+    core = core_of(target)
+    cycles = {kind: n * core.duration(kind) * core.issue for kind, n in cost.operations.items() if n}
+    if "constant_byte" in cycles:
+        cycles["constant_byte"] = cost.operations["constant_byte"] * target.flash_wait
+    rows = [
+        (kind, f"{n:,.0f}", f"{n * core.length(kind):,.0f}", f"{cycles[kind]:,.0f}")
+        for kind, n in ((kind, cost.operations[kind]) for kind in sorted(cycles, key=lambda k: (-cycles[k], k)))
+    ]
+    rows.append(("total", "", f"{cost.instructions:,.0f}", f"{cost.cycles:,.0f}"))
+    beside = f"{cost.code_bytes:,} bytes of code; {cost.spilled:,.0f} accesses to values that registers do not hold"
+    return f"{table(('operation', 'count', 'instructions', 'cycles'), rows)}\n{beside}"
+
+
+# ---------------------------------------------------------------- data
+
+
+def _call_data(number: int, call: Call) -> dict[str, Any]:
+    return {
+        "step": number,
+        "function": call.kernel,
+        "layer": call.layer,
+        "op": call.op,
+        "rule": call.rule,
+        "estimated_instructions": call.instructions,
+        "estimated_cycles": call.cycles,
     }
-    found = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
-    if not any(verdicts.get((algorithm_of(group), schedule.trace)) == "chosen" for group, schedule in found):
-        found.append((lowered[-1], tried[-1][1]))
-    candidates = tuple(
-        _candidate(
-            group,
-            _weighed(schedule, make, make.goal, uses),
-            verdicts.get((algorithm_of(group), schedule.trace), "weighs more than the one that was chosen"),
-        )
-        for group, schedule in found
-    )
-    schedule = chosen.choices[0].schedule
-    func, text = lower(schedule.func), nodes_text(graph, nodes)
-    return Part(nodes[0].op, text, lowered, candidates, chosen.groups[0], schedule, func, make.goal, uses)
 
 
-def _weighed(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
-    return weighed(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
+def _kernel_data(kernel: Kernel, *, full: bool) -> dict[str, Any]:
+    return {
+        **_call_data(kernel.number, kernel.call),
+        "notes": list(kernel.notes),
+        "operations": dict(kernel.cost.operations),
+        "code_bytes": kernel.cost.code_bytes,
+        "spilled": kernel.cost.spilled,
+        "parts": [_part_data(part, full=full) for part in kernel.parts],
+        "tir": to_text(kernel.func),
+        "c": kernel.c,
+    }
 
 
-def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
-    return Candidate(algorithm_of(group), rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
+def _part_data(part: Part, *, full: bool) -> dict[str, Any]:
+    shown = [group for group in part.algorithms if full or group is part.start]
+    data: dict[str, Any] = {
+        "op": part.op,
+        "graph": part.nodes,
+        "price": None if isinf(part.goal.price) else part.goal.price,
+        "alike": part.uses,
+        "algorithms": [{"name": algorithm_of(g), "te": g.text, "tir": to_text(g.func)} for g in shown],
+        "candidates": [_candidate_data(candidate) for candidate in part.candidates],
+        "trace": [str(step) for step in part.schedule.trace],
+    }
+    if full:
+        data["steps"] = [{"step": str(step), "tir": to_text(func)} for step, func in part.steps]
+        data["lowering"] = [{"pass": name, "tir": to_text(func)} for name, func in part.stages]
+    return data
 
 
-def _notes(made: Compiled, call: Call) -> Iterator[str]:
-    """What there is to know of a call beside how its parts were scheduled."""
-    origin = made.make.origins[call.writes]
-    others = [k for k, other in enumerate(made.module.calls) if other.kernel == call.kernel and other != call]
-    if others:
-        yield f"{call.kernel} is also the function of steps {', '.join(map(str, others))}"
-    if isinstance(origin, Chain):
-        yield (
-            f"{len(origin.groups)} layers row by row, at most {origin.height} rows at a time: the parts are blocks of rows, "
-            "and what joins them is not shown as steps"
-        )
-    elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
-        yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
-    if made.module.sizes:
-        yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
-
-
-def _finished(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
-    """What became of the function of a call's only part; InternalError where that is not what the module has."""
-    origin = make.origins[call.writes]
-    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, Copy) and len(parts) != 1):
-        return
-    if not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
-        return
-    (part,) = parts
-    if func.params[-1].name == TABLE and len(func.params) == len(part.func.params) + 1:
-        yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
-    elif replace(part.func, name="") != replace(func, name=""):
-        raise InternalError("what was derived is not what was compiled", where=call.layer)
+def _candidate_data(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "rule": candidate.schedule.rule,
+        "algorithm": candidate.algorithm,
+        "verdict": candidate.verdict,
+        "instructions": round(candidate.cost.instructions),
+        "cycles": round(candidate.cost.cycles),
+        "code_bytes": candidate.cost.code_bytes,
+        "constant_bytes": candidate.constants,
+        "weight": candidate.weight,
+        "refused": list(candidate.schedule.refused),
+        "trace": [str(step) for step in candidate.schedule.trace],
+    }

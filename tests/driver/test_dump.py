@@ -10,7 +10,7 @@ import pytest
 
 import microc
 from microc.codegen.network import shared_files
-from microc.driver.explain import explain_kernel
+from microc.driver.derive import derive_kernel
 from microc.driver.options import make_options
 from microc.driver.pipeline import compiled
 from microc.errors import OutputError
@@ -100,11 +100,11 @@ def test_state_copies_and_control_flow(path: Path, tmp_path: Path) -> None:
 
 def test_why_others_lost() -> None:
     made = compiled(digits.INT8, target_for("cortex-m4"), make_options())
-    (part,) = explain_kernel(made, 0).parts
+    (part,) = derive_kernel(made, 0).parts
     verdicts = {candidate.schedule.rule: candidate.verdict for candidate in part.candidates}
     assert verdicts["depthwise dsp"] == "chosen" and "% more instructions" in verdicts["matrix dsp"]
     made = compiled(digits.QDQ, target_for("cortex-m4"), make_options())
-    parts = [part for k in range(len(made.module.calls)) for part in explain_kernel(made, k).parts]
+    parts = [part for k in range(len(made.module.calls)) for part in derive_kernel(made, k).parts]
     refused = {line for part in parts for candidate in part.candidates for line in candidate.schedule.refused}
     assert "double_reduction(acc, weight): double_reduction: block 'out' uses 'acc' undoubled" in refused
 

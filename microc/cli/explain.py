@@ -1,0 +1,25 @@
+"""``microc explain``: why a layer costs what it costs."""
+
+from __future__ import annotations
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.cli.session import chosen_options, progress
+from microc.errors import UsageError
+
+
+def explain(arguments: Arguments) -> show.Answer:
+    """``microc explain``."""
+    from microc.driver import explain as driver
+
+    if arguments.board and arguments.target:
+        raise UsageError("--board and --target cannot both be given", hint="a board has its core")
+    found = driver.explain(
+        arguments.model,
+        arguments.layer,
+        target=arguments.target or "host",
+        board=arguments.board or None,
+        progress=progress(arguments),
+        **chosen_options(arguments),
+    )
+    return show.Answer(found.to_data(full=arguments.full), found.text(full=arguments.full))
