@@ -90,14 +90,12 @@ class StmtPrinter:
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
         self.expr.bounds = dict(self.sizes)
-        unused = [f"(void){p.name};" for p in func.params if p.name not in written | _names_read(func)]
+        used = written | {b.name for b in buffers_read(func.body)}
+        unused = [
+            f"(void){p.name};" for p in func.params if p.name not in used
+        ]  # a result proved constant reads nothing
         body = _indented([*unused, *self.lines(func.body)])
         return [f"{head} {func.name}({params or 'void'})", "{", *body, "}"]
-
-
-def _names_read(func: ir.PrimFunc) -> set[str]:
-    """Buffers that the body reads: where a result is proved constant, nothing reads the operands any more."""
-    return {b.name for b in buffers_read(func.body)}
 
 
 WIDTH = 118

@@ -15,7 +15,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.budget import MAX_STORED, check_shape
 from microc.frontend.onnx_file import OnnxFile, Operator
-from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,13 @@ class Builder:
         self.lost: set[str] = set(outer.lost) if outer is not None else set()
         self.dequantized: dict[str, Node] = {}
         self._added = 0
-        self._names: set[str] = outer._names if outer is not None else set()
+        self._names: Names = outer._names if outer is not None else Names()
         self._names |= {name for op in file.operators for name in (*op.inputs, *op.outputs)}
         self._names |= {*file.initializers, *file.unreadable, *file.outputs, *(i.name for i in file.inputs)}
 
     def unique(self, stem: str) -> str:
         """A name that neither the file nor the graph uses."""
-        name = fresh_name(self._names, stem)
-        self._names.add(name)
-        return name
+        return self._names.fresh(stem)
 
     def value(self, name: str, where: str) -> str:
         """The graph's name of a value of the file; initialisers enter the graph when first used."""

@@ -159,6 +159,24 @@ class Graph:
         )
 
 
+class Names(set[str]):
+    """Names that are taken, and stay so."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        super().__init__(names)
+        self._numbers: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """As :func:`fresh_name`, and taken from now on. All numbers up to the last that a stem got are known to be taken."""
+        name, number = stem, self._numbers.get(stem, 0)
+        while name in self:
+            number += 1
+            name = f"{stem}_{number}"
+        self._numbers[stem] = number
+        self.add(name)
+        return name
+
+
 def fresh_name(taken: Iterable[str], stem: str) -> str:
     """``stem``, or ``stem_1``, ``stem_2`` ...: the first that is not taken."""
     taken = taken if isinstance(taken, (set, frozenset, Mapping)) else set(taken)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from microc.dtypes import Array
-from microc.graph.ir import Attr, Graph, Loc, Node, TensorType, fresh_name
+from microc.graph.ir import Attr, Graph, Loc, Names, Node, TensorType
 
 _NO_ATTRS: Mapping[str, Attr] = MappingProxyType({})
 
@@ -101,7 +101,7 @@ class Scope:
         self.producers: dict[str, Node] = {}
         self.kept = frozenset((*graph.outputs, *graph.updates.values()))
         self.readers = graph.consumers()
-        self.taken = {*graph.types}
+        self.taken = Names(graph.types)
 
     def type(self, value: str) -> TensorType:
         return self.types[value]
@@ -116,9 +116,7 @@ class Scope:
 
     def fresh(self, stem: str) -> str:
         """A new value name."""
-        name = fresh_name(self.taken, stem)
-        self.taken.add(name)
-        return name
+        return self.taken.fresh(stem)
 
 
 @dataclass
