@@ -11,7 +11,7 @@ from microc.driver.stream import Chain, Group, Streams, result_of
 from microc.graph.ir import Graph
 from microc.module import Module
 from microc.ops.rows import companions, row_window
-from microc.plan.liveness import demand, lifetimes, need_at
+from microc.plan.liveness import demand, lifetimes, needs
 from microc.plan.overlap import Overlaps
 from microc.plan.room import Room, safe_distances
 from microc.tir.stripes import Shape, timeline
@@ -83,7 +83,7 @@ class Appraiser:
         self.graph, self.groups = streams.graph, streams.groups
         self.alive = lifetimes(module, io_in_arena=io_in_arena)
         wanted = demand(module, Overlaps(module), io_in_arena=io_in_arena)
-        self.needs = [need_at(wanted, time) for time in range(len(module.calls))]
+        self.needs = needs(wanted, len(module.calls))[1:]
         self.names = {v.label: v.name for v in module.values.values() if v.storage not in ("const", "workspace")}
         writer = {name: time for time, call in enumerate(module.calls) for name in call.writes}
         times = {name: writer.get(self.names.get(result_of(group), "")) for name, group in self.groups.items()}

@@ -7,9 +7,11 @@ lowest to the highest byte in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from microc.plan.effort import BEAM, affordable
 from microc.plan.liveness import Demand, Placement, Unit, size_of
 from microc.plan.room import Room
 
@@ -34,8 +36,11 @@ class _Partial:
         return self.high - self.low, *(at - self.low for at in self.near.values())
 
 
-def beam_search(wanted: Demand) -> Placement:
-    """The best of three orders: with time, against it, and from the largest unit on both ways."""
+def beam_search(wanted: Demand) -> Placement | None:
+    """The best of three orders: with time, against it, and from the largest unit on both ways. None where that is too much."""
+    width = affordable(wanted, BEAM, WIDTH)
+    if not width:
+        return None
     if not wanted.units:
         return {}
     start = min(wanted.units, key=lambda u: (-u.size, u.first, u.name))
@@ -48,22 +53,25 @@ def beam_search(wanted: Demand) -> Placement:
         sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
         sorted(wanted.units, key=lambda u: (away(u), -u.size, u.name)),
     )
-    return min((settle(wanted, order) for order in orders), key=size_of)
+    return min((settle(wanted, order, width) for order in orders), key=size_of)
 
 
-def settle(wanted: Demand, order: Sequence[Unit]) -> Placement:
+def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement:
     """Place units in this order; it should bring units that conflict close together."""
     states = [_Partial(0, 0, {})]
-    last = {unit: max((k for k, v in enumerate(order) if v in wanted.near[unit]), default=0) for unit in order}
+    last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
-        rooms = [(u, room, room.turned()) for u in order[:k] if (room := wanted.near[unit].get(u)) is not None]
+        rooms = wanted.rooms[unit]
+        apart = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
+        near = [(u, rooms[u], rooms[u].turned()) for u in order[:k] if u in rooms]
         waiting = [u for u in order[: k + 1] if last[u] > k]
         found: dict[tuple[int, ...], _Partial] = {}
         for state in states:
-            for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in rooms]):
+            taken = _merged((state.near[u] - unit.size, state.near[u] + u.size) for u in apart)
+            for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in near], taken):
                 new = _placed(state, unit, at, waiting)
                 found.setdefault(new.key, new)
-        states = sorted(found.values(), key=lambda s: s.high - s.low)[:WIDTH]
+        states = sorted(found.values(), key=lambda s: s.high - s.low)[:width]
     return _offsets(states[0])
 
 
@@ -79,20 +87,46 @@ Near = list[tuple[int, Room, Room]]
 """Offsets of neighbours, with the allowed distances from them and to them."""
 
 
-def _places(state: _Partial, unit: Unit, near: Near) -> list[int]:
-    """Offsets worth trying: at either end of what is in use, and at the ends of every neighbour's allowed distances."""
-    starts = {state.low, state.high - unit.size}
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Rising stretches without their ends, which do not meet; no unit starts there."""
+
+    lows: list[int]
+    highs: list[int]
+
+    def around(self, offset: int) -> tuple[int, int]:
+        """The ends of the stretch that an offset lies in; twice the offset, if it lies in none."""
+        k = bisect_left(self.lows, offset) - 1
+        return (self.lows[k], self.highs[k]) if k >= 0 and offset < self.highs[k] else (offset, offset)
+
+
+def _merged(stretches: Iterable[tuple[int, int]]) -> _Taken:
+    lows, highs = list[int](), list[int]()
+    for low, high in sorted(stretches):
+        if highs and low < highs[-1]:
+            highs[-1] = max(high, highs[-1])
+        else:
+            lows.append(low)
+            highs.append(high)
+    return _Taken(lows, highs)
+
+
+def _places(state: _Partial, unit: Unit, near: Near, taken: _Taken) -> list[int]:
+    """Offsets worth trying: at either end of what is in use and taken, and at the ends of every neighbour's allowed distances."""
+    starts = {state.low, state.high - unit.size, *taken.lows, *taken.highs}
     for at, room, _ in near:
         starts |= {at - room.over, at + room.under, at, at + room.under - room.over}
         starts |= {at + span[k] for span in room.safe for k in (0, -1)}
-    return sorted({_settled(start, unit, near, up) for start in starts for up in (True, False)})
+    return sorted({_settled(start, unit, near, taken, up) for start in starts for up in (True, False)})
 
 
-def _settled(start: int, unit: Unit, near: Near, up: bool) -> int:
+def _settled(start: int, unit: Unit, near: Near, taken: _Taken, up: bool) -> int:
     """The nearest allowed offset at or above (or below) a start."""
     offset, settled = start - start % unit.align, None
     while offset != settled:
         settled = offset
+        offset = taken.around(offset)[up]
+        offset += -offset % unit.align if up else -(offset % unit.align)
         for at, room, turned in near:
             if up:
                 offset = at + room.next(offset - at)

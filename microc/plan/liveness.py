@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
+from microc.dtypes import Array
 from microc.module import Module
 from microc.plan.overlap import Overlaps, Rooms, rooms
 from microc.plan.room import Room
@@ -58,20 +61,43 @@ def lifetimes(module: Module, *, io_in_arena: bool) -> dict[str, tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Everything that wants a place. ``near``: by unit, the allowed distances to it from every other that it conflicts with."""
+    """Everything that wants a place.
+
+    ``rooms``: by unit, the allowed distances to it from those that it conflicts with and may overlap. It keeps apart from all
+    others that it conflicts with.
+    """
 
     units: tuple[Unit, ...]
-    near: Mapping[Unit, Mapping[Unit, Room]]
+    rooms: Mapping[Unit, Mapping[Unit, Room]]
 
 
 def demand_of(units: tuple[Unit, ...], overlapping: Rooms = MappingProxyType({})) -> Demand:
     """Units that conflict stay apart, but for pairs (of names, both ways) that may overlap."""
-    near: dict[Unit, dict[Unit, Room]] = {unit: {} for unit in units}
-    for unit in units:
-        for other in units:
-            if other is not unit and other.conflicts(unit):
-                near[unit][other] = overlapping.get((other.name, unit.name)) or Room(other.size, unit.size)
-    return Demand(units, near)
+    named, found = {unit.name: unit for unit in units}, {unit: dict[Unit, Room]() for unit in units}
+    for (other, name), room in overlapping.items():
+        found[named[name]][named[other]] = room
+    return Demand(units, found)
+
+
+def pressures(wanted: Demand) -> dict[Unit, int]:
+    """By unit, the bytes of all others that it conflicts with."""
+    found = _beside(wanted, np.array([unit.size for unit in wanted.units], np.int64))
+    return dict(zip(wanted.units, found.tolist(), strict=True))
+
+
+def conflicts(wanted: Demand) -> int:
+    """Pairs of units that some call needs both of."""
+    return int(_beside(wanted, np.ones(len(wanted.units), np.int64)).sum()) // 2
+
+
+def _beside(wanted: Demand, weights: Array) -> Array:
+    """By unit, the sum over all others that it conflicts with: all that begin before it ends, less those that end before."""
+    first, last = (
+        np.array(times, np.int64) for times in ([u.first for u in wanted.units], [u.last for u in wanted.units])
+    )
+    begun, ended = (np.append(0, np.cumsum(weights[np.argsort(times)])) for times in (first, last))
+    late, early = np.searchsorted(np.sort(first), last, side="right"), np.searchsorted(np.sort(last), first)
+    return np.asarray(begun[late] - ended[early] - weights)
 
 
 Placement = dict[Unit, int]
@@ -91,18 +117,29 @@ def demand(module: Module, overlaps: Overlaps, *, io_in_arena: bool) -> Demand:
 
 
 def lower_bound(wanted: Demand) -> int:
-    """The largest need of one call: no placement is smaller.
+    """The largest need of one call: no placement is smaller."""
+    return max(needs(wanted, max((unit.last for unit in wanted.units), default=BEFORE) + 1), default=0)
+
+
+def needs(wanted: Demand, count: int) -> list[int]:
+    """Bytes needed at least before the first call, and by each of the first ``count`` calls.
 
     What is alive together takes the sum of its sizes, less what pairs of them may share at most (a byte of more than two counts
     as shared more often than it saves, so nothing is missed).
     """
-    times = {t for unit in wanted.units for t in (unit.first, unit.last)}
-    return max((need_at(wanted, t) for t in times), default=0)
 
+    def alive(sizes: Iterable[tuple[int, int, int]]) -> Array:
+        """Sums by time of sizes that last from one time to another, both included."""
+        steps = np.zeros(count + 3, np.int64)
+        for first, last, size in sizes:
+            steps[min(first, count) - BEFORE] += size
+            steps[min(last, count) + 1 - BEFORE] -= size
+        return np.asarray(np.cumsum(steps[: count + 1]))
 
-def need_at(wanted: Demand, time: int) -> int:
-    """Bytes that one call needs at least (see :func:`lower_bound`)."""
-    here = [u for u in wanted.units if u.first <= time <= u.last]
-    shared = sum(wanted.near[a][b].shared for k, a in enumerate(here) for b in here[:k] if wanted.near[a][b].safe)
-    before, after = ([u.size for u in here if u.first < time], [u.size for u in here if u.last > time])
-    return max(sum(u.size for u in here) - shared, sum(before), sum(after))
+    units = wanted.units
+    pairs = ((a, b, room) for a, near in wanted.rooms.items() for b, room in near.items() if a.name < b.name)
+    shared = alive((max(a.first, b.first), min(a.last, b.last), room.shared) for a, b, room in pairs)
+    together = alive((u.first, u.last, u.size) for u in units) - shared
+    before = alive((u.first + 1, u.last, u.size) for u in units if u.first < u.last)
+    after = alive((u.first, u.last - 1, u.size) for u in units if u.first < u.last)
+    return [int(need) for need in np.maximum(together, np.maximum(before, after))]

@@ -7,7 +7,7 @@ from microc.module import Module, Plan
 from microc.plan.check import check_plan
 from microc.plan.liveness import demand, lower_bound, size_of
 from microc.plan.overlap import Overlaps
-from microc.plan.planners import EXACT_LIMIT, PLANNERS, align_up, exact
+from microc.plan.planners import EXACT_LIMIT, PLANNERS, exact
 from microc.plan.sequence import order_calls
 
 ARENA_ALIGN = 8
@@ -27,9 +27,9 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     bound, name, best = lower_bound(wanted), "", None
     for tried, planner in planners:
         placement = planner(wanted)
-        if best is None or size_of(placement) < size_of(best):
+        if placement is not None and (best is None or size_of(placement) < size_of(best)):
             name, best = tried, placement
-        if size_of(best) == bound:
+        if best is not None and size_of(best) == bound:
             break
     assert best is not None
     if size_of(best) > LARGEST:
@@ -41,7 +41,7 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     offsets = {unit.name: at for unit, at in best.items()}
     plan = Plan(
         offsets=dict(sorted(offsets.items())),
-        size=align_up(size_of(best), 4),
+        size=-(-size_of(best) // 4) * 4,
         lower_bound=bound,
         planner=name,
         io_in_arena=io_in_arena,

@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterable
+from itertools import count
 
 from microc.plan.beam import beam_search
-from microc.plan.liveness import Demand, Placement, Unit, lower_bound, size_of
+from microc.plan.effort import CLIMBING, EXACT, affordable
+from microc.plan.liveness import Demand, Placement, Unit, lower_bound, pressures, size_of
 
-Planner = Callable[[Demand], Placement]
+Planner = Callable[[Demand], Placement | None]
+"""None where there are too many units for it."""
 
 HILL_CLIMBING_STEPS = 400
 EXACT_LIMIT = 9
 """Units up to which all orders that matter are searched."""
 
 
-def align_up(offset: int, align: int) -> int:
-    return -(-offset // align) * align
-
-
-def first_fit(wanted: Demand, order: Sequence[Unit]) -> Placement:
+def first_fit(wanted: Demand, order: Iterable[Unit]) -> Placement:
     """Place units one by one at the lowest offset that every unit placed before allows."""
     placed: Placement = {}
-    for unit in order:
-        placed[unit] = lowest_gap(wanted, unit, placed)
+    rising: list[tuple[int, int, Unit]] = []
+    for number, unit in enumerate(order):
+        placed[unit] = lowest_gap(wanted, unit, rising)
+        insort(rising, (placed[unit], number, unit))
     return placed
 
 
-def lowest_gap(wanted: Demand, unit: Unit, placed: Placement) -> int:
-    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with."""
-    near = [(placed[other], room) for other, room in wanted.near[unit].items() if other in placed]
-    near.sort(key=lambda pair: pair[0])
+def lowest_gap(wanted: Demand, unit: Unit, rising: Iterable[tuple[int, int, Unit]]) -> int:
+    """The lowest aligned offset for ``unit`` at an allowed distance from all placed units that it conflicts with.
+
+    ``rising``: those that are placed, by offset, each with any number and itself.
+    """
+    rooms, size, align, first, last = wanted.rooms[unit], unit.size, unit.align, unit.first, unit.last
     offset, settled = 0, -1
     while offset != settled:
         settled = offset
-        for at, room in near:
-            offset = align_up(at + room.next(offset - at), unit.align)
+        for at, _, other in rising:
+            if at >= offset + size:
+                break
+            if at + other.size <= offset or other.first > last or other.last < first:
+                continue
+            offset = at + (rooms[other].next(offset - at) if other in rooms else other.size)
+            offset += -offset % align
     return offset
 
 
@@ -50,11 +59,8 @@ def greedy_by_size(wanted: Demand) -> Placement:
 
 def greedy_by_conflicts(wanted: Demand) -> Placement:
     """Units that share their time with the most bytes first."""
-
-    def pressure(unit: Unit) -> int:
-        return sum(other.size for other in wanted.near[unit])
-
-    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure(u), *_by_size(u))))
+    pressure = pressures(wanted)
+    return first_fit(wanted, sorted(wanted.units, key=lambda u: (-pressure[u], *_by_size(u))))
 
 
 def hill_climbing(wanted: Demand) -> Placement:
@@ -62,7 +68,7 @@ def hill_climbing(wanted: Demand) -> Placement:
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
     order = list(best)
     bound, dice = lower_bound(wanted), random.Random(0)
-    for _ in range(HILL_CLIMBING_STEPS if len(order) > 1 else 0):
+    for _ in range(affordable(wanted, CLIMBING, HILL_CLIMBING_STEPS) if len(order) > 1 else 0):
         if size_of(best) == bound:
             break
         top = max(best, key=lambda u: (best[u] + u.size, u.name))
@@ -79,22 +85,25 @@ def exact(wanted: Demand) -> Placement:
     """Branch and bound over placement orders: the best first-fit placement.
 
     Without rooms that is an optimum, and orders of rising offsets suffice. (Take any optimal placement, sort by offset, and
-    let every unit sink as first fit does: nothing gets higher.)
+    let every unit sink as first fit does: nothing gets higher.) Beyond :data:`EXACT` looks the best so far is taken.
     """
     bound = lower_bound(wanted)
     best = min((greedy_by_size(wanted), greedy_by_conflicts(wanted)), key=size_of)
+    looks = count()
 
-    def search(placed: Placement, left: tuple[Unit, ...], limit: int) -> Placement | None:
+    def search(rising: list[tuple[int, int, Unit]], left: tuple[Unit, ...], limit: int) -> Placement | None:
         if not left:
-            return dict(placed)
+            return {unit: at for at, _, unit in rising}
         result = None
         for unit in left:
-            at = lowest_gap(wanted, unit, placed)
-            if at + unit.size >= limit or (placed and at < max(placed.values())):
+            if next(looks) >= EXACT:
+                break
+            at = lowest_gap(wanted, unit, rising)
+            if at + unit.size >= limit or (rising and at < rising[-1][0]):
                 continue
-            placed[unit] = at
-            deeper = search(placed, tuple(u for u in left if u is not unit), limit)
-            del placed[unit]
+            rising.append((at, len(rising), unit))
+            deeper = search(rising, tuple(u for u in left if u is not unit), limit)
+            rising.pop()
             if deeper is not None:
                 result, limit = deeper, size_of(deeper)
                 if limit == bound:
@@ -103,7 +112,7 @@ def exact(wanted: Demand) -> Placement:
 
     if size_of(best) == bound:
         return best
-    return search({}, tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
+    return search([], tuple(sorted(wanted.units, key=_by_size)), size_of(best)) or best
 
 
 PLANNERS: tuple[tuple[str, Planner], ...] = (

@@ -1,0 +1,24 @@
+"""How much work the searches for a memory plan may do. It is counted in steps of the search, never in seconds, so that a network
+is planned alike on every machine.
+
+What is below a bound is searched in full, as nearly all networks are; beyond it a search follows fewer ways, or ends with
+the best that it has. No search is needed for a plan to be correct.
+"""
+
+from __future__ import annotations
+
+from microc.plan.liveness import Demand, conflicts
+
+ORDERING = 1 << 17
+"""Calls that are put behind a partial order (:mod:`microc.plan.sequence`); every place in the order has an equal share."""
+BEAM = 1 << 18
+"""Neighbours that partial placements are held against, in each order of units (:mod:`microc.plan.beam`)."""
+CLIMBING = 1 << 22
+"""Pairs of units that conflict, over all placements of :func:`microc.plan.planners.hill_climbing`."""
+EXACT = 1 << 16
+"""Places that are looked for by :func:`microc.plan.planners.exact`."""
+
+
+def affordable(wanted: Demand, effort: int, most: int) -> int:
+    """How often, up to ``most`` times, all units can be held against their neighbours. A unit counts as one of its own."""
+    return min(most, effort // max(conflicts(wanted) + len(wanted.units), 1))
