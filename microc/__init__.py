@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from microc import errors, te, tir
+    from microc import errors, te, tir, topi
     from microc.driver.against import verify
     from microc.driver.api import Program, compile
     from microc.driver.bundle import Bundle, bundle
@@ -86,6 +86,7 @@ __all__ = (
     "save",
     "te",
     "tir",
+    "topi",
     "verify",
 )
 
@@ -123,7 +124,7 @@ _HOMES = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "te", "tir"):
+    if name in ("errors", "te", "tir", "topi"):
         return importlib.import_module(f"microc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'microc' has no attribute {name!r}")

@@ -16,7 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ops"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),
-    frozenset({"plugin"}),
+    frozenset({"plugin", "topi"}),
     frozenset({"device"}),
     frozenset({"driver"}),
     frozenset({"cli", "__main__", "__init__"}),

@@ -123,7 +123,8 @@ class _Lowering:
             body = ir.Alloc(buffer, body)
         return body
 
-    def stage(self, tensor: Tensor) -> ir.Stmt:
+    def stage(self, tensor: Tensor, name: str) -> ir.Stmt:
+        """The loops of one tensor, around a block ``name``."""
         definition = tensor.definition
         assert isinstance(definition, ComputeDef)
         buffer, body = self.buffer(tensor), definition.body
@@ -149,7 +150,7 @@ class _Lowering:
             value: Expr = combined(body.combine, ir.Load(buffer, where), self.expr(body.value, values))
         else:
             value = self.expr(body, values)
-        block = ir.Block(tensor.name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
+        block = ir.Block(name, tuple(iters), ir.Store(buffer, where, value), init, annotations=definition.notes)
         return ir.loops(loops, block)
 
 
@@ -157,7 +158,7 @@ def create_prim_func(
     name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
 ) -> ir.PrimFunc:
     """The loops that compute ``outputs``. Parameters in order: inputs, constants, outputs. Intermediate tensors become
-    ``workspace`` buffers allocated around the body. Block names are the tensors' names."""
+    ``workspace`` buffers allocated around the body. Block names are the tensors' names, numbered where two are equal."""
     lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs)
     body: list[ir.Stmt] = []
     workspaces: list[Buffer] = []
@@ -175,10 +176,11 @@ def create_prim_func(
                 if id(tensor) not in kept:
                     workspaces.append(lowering.buffer(tensor))
                 continue
-        if tensor.name in blocks:
-            raise ProgramError(f"two stages are named {tensor.name}")
-        blocks.add(tensor.name)
-        body.append(lowering.stage(tensor))
+        block, number = tensor.name, 1
+        while block in blocks:
+            block, number = f"{tensor.name}_{number}", number + 1
+        blocks.add(block)
+        body.append(lowering.stage(tensor, block))
         if id(tensor) not in kept:
             workspaces.append(lowering.buffer(tensor))
     result = ir.seq(*body)

@@ -1,0 +1,114 @@
+"""Operators as tensor expressions: ``topi.dense(x, weight)`` of te's tensors is a tensor that te's functions take.
+
+Every operator of docs/operators.md that computes something is here under its name, with its attributes as keywords: what the
+compiler itself lowers, without the fusion and packing that it does around it::
+
+    x = te.placeholder((1, 64), "float32", "x")
+    weight = te.placeholder((10, 64), "float32", "weight")
+    y = topi.relu(topi.dense(x, weight))
+    func = te.create_prim_func("layer", [x, weight], [y])
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ProgramError
+from microc.graph.ir import Attr, TensorType
+from microc.ops import registry
+from microc.ops.registry import OpCall, OpDef, Operand
+from microc.target import target_for
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
+    """The tensor that an operator makes, or several in a tuple.
+
+    Raises ProgramError for an operator that does not exist or is no expression (control flow), ModelError where operands or
+    attributes make no sense.
+    """
+    known = registry.registry()
+    if op not in known or (known[op].scalar is None and known[op].compute is None):
+        close = difflib.get_close_matches(op, set(known) - {op}, n=1)
+        raise ProgramError(
+            f"no operator {op!r} is a tensor expression", hint=f"did you mean {close[0]}?" if close else ""
+        )
+    definition = known[op]
+    kinds = [TensorType(tensor.shape, tensor.dtype) for tensor in tensors]
+    made = registry.infer(op, attrs, kinds)
+    whole = {**definition.defaults, **attrs}
+    if definition.scalar is not None:
+        return _elementwise(definition, whole, tensors, made[0])
+    operands = tuple(Operand(kind, None, _viewer(tensor), _packed) for kind, tensor in zip(kinds, tensors, strict=True))
+    assert definition.compute is not None
+    found = definition.compute(OpCall(whole, operands, made, target_for("host")))
+    results = [
+        viewed(t, kind.shape) for t, kind in zip(found if isinstance(found, tuple) else (found,), made, strict=True)
+    ]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+    """The elements of a tensor, in row-major order, under another shape; itself if it has that."""
+    wanted = tuple(shape)
+    if tensor.shape == wanted:
+        return tensor
+    if prod(wanted) != tensor.size:
+        raise ProgramError(f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}")
+
+    def element(*index: Expr) -> Expr:
+        flat: Expr = ir.const(0, "int32")
+        for extent, i in zip(wanted, index, strict=True):
+            flat = flat * extent + i
+        places: list[Expr] = []
+        for extent in reversed(tensor.shape):
+            places.insert(0, ir.binary("floormod", flat, extent))
+            flat = ir.binary("floordiv", flat, extent)
+        return tensor[tuple(places)]
+
+    return te.compute(wanted, element, f"{tensor.name}_view")
+
+
+def _elementwise(
+    definition: OpDef, attrs: dict[str, Attr], tensors: Sequence[te.Tensor], kind: TensorType
+) -> te.Tensor:
+    """One element of the result from one of each operand, broadcast as in numpy."""
+    scalar = definition.scalar
+    assert scalar is not None
+
+    def element(*index: Expr) -> Expr:
+        args: list[Any] = []
+        for position, tensor in enumerate(tensors):
+            last = index[len(index) - len(tensor.shape) :]
+            places = tuple(ir.const(0, "int32") if n == 1 else i for n, i in zip(tensor.shape, last, strict=True))
+            args.append(tensor if position in definition.whole else tensor[places])
+        return scalar(attrs, args)
+
+    return te.compute(kind.shape, element, definition.name)
+
+
+def _viewer(tensor: te.Tensor) -> Callable[..., te.Tensor]:
+    return lambda shape=None: tensor if shape is None else viewed(tensor, shape)
+
+
+def _packed(array: Array) -> te.Tensor:
+    raise ProgramError(
+        "an operator with tables of its own is no tensor expression alone", hint="microc.GraphBuilder takes it"
+    )
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name.startswith("_") or name not in registry.registry():
+        raise AttributeError(f"module 'microc.topi' has no operator {name!r}")
+    return partial(apply, name)
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *registry.registry()))
