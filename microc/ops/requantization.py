@@ -45,14 +45,17 @@ class Requantization:
 def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str, single: bool) -> tuple[float, ...]:
     """data scale * weight scale / output scale, one for each weight scale.
 
-    ``even`` computes in float32 throughout; ``single`` says that TFLite forms the product of the input scales in float32.
+    ``even`` computes in float32 throughout, but for products of scales that are no normal numbers there; ``single`` says that
+    TFLite forms the product of the input scales in float32.
     """
     s, t = np.float32(data.scale[0]), np.float32(output.scale[0])
     scales = np.array(weight.scale, np.float32)
-    if rounding == "even":
-        return tuple(float(x) for x in s * scales / t)
-    products = (s * scales).astype(np.float64) if single else np.float64(s) * scales.astype(np.float64)
-    return tuple(float(x) for x in products / np.float64(t))
+    with np.errstate(over="ignore", under="ignore"):
+        short, exact = s * scales, np.float64(s) * scales.astype(np.float64)
+        if rounding == "even":
+            normal = np.isfinite(short) & (short >= np.finfo(np.float32).tiny)
+            return tuple(float(x) for x in np.where(normal, short / t, (exact / t).astype(np.float32)))
+        return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
 
 
 def emit_requantize(

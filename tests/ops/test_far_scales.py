@@ -17,6 +17,8 @@ from microc.fixed import (
     shifted_left,
 )
 from microc.frontend import tflite
+from microc.graph.ir import Quant
+from microc.ops.requantization import product_multipliers
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.oracle import check, run, single
 
@@ -105,3 +107,15 @@ def test_elu_of_small_numbers(given: float, out: float) -> None:
     """TFLite's exp(x) - 1 has no bits below 2**-24."""
     tensors = (quantised("x", (256,), given, 5), quantised("y", (256,), out, -3))
     check(single(Op("ELU", ("x",), ("y",)), tensors), np.arange(-128, 128).astype(np.int8))
+
+
+def test_products_of_scales_that_no_float32_holds() -> None:
+    """As ONNX Runtime multiplies, in float32, where that is a normal number; else the product of the reals, as in ONNX."""
+
+    def multiplier(data: float, weight: float, output: float) -> float:
+        x, w, y = (Quant((scale,), (0,)) for scale in (data, weight, output))
+        return product_multipliers(x, w, y, "even", False)[0]
+
+    assert multiplier(0.1, 0.3, 0.7) == np.float32(0.1) * np.float32(0.3) / np.float32(0.7)
+    assert multiplier(2.0**-100, 2.0**-100, 2.0**-120) == 2.0**-80
+    assert multiplier(2.0**100, 2.0**100, 2.0**120) == 2.0**80
