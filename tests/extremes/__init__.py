@@ -1,1 +1,1 @@
-"""Models of one operator with extreme, random and degenerate numbers, against TFLite Micro and under sanitizers."""
+"""Models of one operator with extreme, random and degenerate numbers, against TFLite Micro or ONNX Runtime, under sanitizers."""

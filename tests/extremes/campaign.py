@@ -1,8 +1,9 @@
-"""Models of many seeds: read, compiled, run under sanitizers, compared with TFLite Micro; what came out, counted.
+"""Models of many seeds: read, compiled, run under sanitizers, compared with another runtime; what came out, counted.
 
-A model is right where microc and TFLite Micro agree bit for bit (floats: to what the functions allow), or where microc refuses
-it. Where the arithmetic of TFLite Micro overflows, which C leaves undefined, there is nothing to agree with: there microc
-saturates, and its own reference is what the C must equal.
+A model is right where its C equals microc's own reference and agrees with TFLite Micro bit for bit (floats: to what the
+functions allow), or where microc refuses it. Where the arithmetic of TFLite Micro overflows, which C leaves undefined, there is
+nothing to agree with: there microc saturates. ONNX Runtime computes in floats what microc computes in integers: there a quantum
+is allowed, and the numbers that are one off are counted.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from microc.driver.options import make_options
 from microc.driver.pipeline import compile_graph
 from microc.dtypes import Array
 from microc.errors import MicrocError
-from microc.frontend import tflite
 from microc.target import target_for
-from tests.extremes import elements, layers
-from tests.extremes.draw import Case, case
+from tests.extremes.draw import Case
+from tests.extremes.formats import TFLITE, Format
 from tests.extremes.machine import BuildError, Job, build, run
 from tests.extremes.reference import Died, Reference
 from tests.extremes.undefined import Expected, expected
 
-COUNT = len(elements.RECIPES) + len(layers.RECIPES)
 TARGETS = ("host", "host", "cortex-m4", "cortex-m0", "cortex-m55")
 BATCH = 50
 _HUGE = 1e30
@@ -57,23 +56,23 @@ class _Waiting:
     own: list[Expected]
 
 
-def batch(seeds: Sequence[int], reference: Reference) -> Outcome:
+def batch(seeds: Sequence[int], reference: Reference, source: Format) -> Outcome:
     """The models of some seeds, as one program."""
     outcome, waiting = Outcome(), list[_Waiting]()
     for seed in seeds:
-        made = case(elements.RECIPES, layers.RECIPES, seed)
+        made = source.case(seed)
         outcome.counts["models"] += 1
         try:
-            waiting.append(_compiled(seed, made, reference, outcome))
+            waiting.append(_compiled(seed, made, reference, source, outcome))
         except MicrocError as error:
-            _refused(seed, made, error, reference, outcome)
+            _refused(seed, made, error, reference, source, outcome)
         except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
             outcome.failures.append((seed, made.name, f"{type(error).__name__}: {error}"[:300]))
     if waiting:
         with tempfile.TemporaryDirectory(prefix="extremes-") as name:
             folder = Path(name)
             for each, found in zip(waiting, _run([each.job for each in waiting], folder), strict=True):
-                fault = found if isinstance(found, str) else _difference(each, found, outcome)
+                fault = found if isinstance(found, str) else _difference(each, found, source, outcome)
                 if fault:
                     outcome.failures.append((each.seed, each.case.name, fault))
     return outcome
@@ -87,40 +86,40 @@ def _run(jobs: Sequence[Job], folder: Path) -> list[list[list[Array]] | str]:
         return [f"does not compile: {error}"[:300]] if len(jobs) == 1 else [_run([job], folder)[0] for job in jobs]
 
 
-def _compiled(seed: int, made: Case, reference: Reference, outcome: Outcome) -> _Waiting:
-    graph = tflite.read(made.model, "extreme.tflite")
-    target = target_for(TARGETS[seed // COUNT % len(TARGETS)])
-    goal = ("speed", "size", "balanced")[seed // COUNT % 3]
+def _compiled(seed: int, made: Case, reference: Reference, source: Format, outcome: Outcome) -> _Waiting:
+    graph = source.read(made.model, f"extreme.{source.name}")
+    target = target_for(TARGETS[seed // source.count % len(TARGETS)])
+    goal = ("speed", "size", "balanced")[seed // source.count % 3]
     module = compile_graph(graph, "extreme", target, make_options(optimize=goal, name=f"n{seed}"))
     job = Job(replace(module, name=f"n{seed}"), made.runs)
     outcome.counts["compiled"] += 1
-    wanted = _theirs(made, reference, outcome)
-    return _Waiting(seed, made, job, wanted, expected(graph, made.runs))
+    wanted = _theirs(made, reference, source, outcome)
+    return _Waiting(seed, made, job, wanted, expected(graph, made.runs, source.passes))
 
 
-def _theirs(made: Case, reference: Reference, outcome: Outcome) -> list[list[Array]] | None:
+def _theirs(made: Case, reference: Reference, source: Format, outcome: Outcome) -> list[list[Array]] | None:
     try:
         wanted = reference.run(made.model, made.runs)
     except Died:
-        outcome.counts["TFLM ended"] += 1
+        outcome.counts[f"{source.runtime} ended"] += 1
         return None
     if isinstance(wanted, str):
-        outcome.counts["TFLM refused"] += 1
+        outcome.counts[f"{source.runtime} refused"] += 1
         return None
     return wanted
 
 
-def _refused(seed: int, made: Case, error: MicrocError, reference: Reference, outcome: Outcome) -> None:
-    """A refusal is right where TFLite Micro has no answer either; others are counted by what they say."""
+def _refused(seed: int, made: Case, error: MicrocError, reference: Reference, source: Format, outcome: Outcome) -> None:
+    """A refusal is right where the other runtime has no answer either; others are counted by what they say."""
     outcome.counts["refused"] += 1
     if error.exit_code == 70 or type(error).__name__ == "InternalError":
         outcome.failures.append((seed, made.name, f"InternalError: {error}"[:300]))
-    elif _theirs(made, reference, Outcome()) is not None:
-        outcome.counts["refused, TFLM runs it"] += 1
+    elif _theirs(made, reference, source, Outcome()) is not None:
+        outcome.counts[f"refused, {source.runtime} runs it"] += 1
         outcome.refusals[f"{made.name.split()[1]}: {str(error).splitlines()[0][:110]}"] += 1
 
 
-def _difference(each: _Waiting, found: list[list[Array]], outcome: Outcome) -> str:
+def _difference(each: _Waiting, found: list[list[Array]], source: Format, outcome: Outcome) -> str:
     """Empty where all is right."""
     for turn, (ours, own) in enumerate(zip(found, each.own, strict=True)):
         outcome.counts["elements beside a tie"] += int((own.slack > 0).sum())
@@ -128,15 +127,18 @@ def _difference(each: _Waiting, found: list[list[Array]], outcome: Outcome) -> s
             return f"run {turn}: C and reference: {fault}"
         if each.wanted is None:
             continue
-        defined = own.defined
+        theirs, defined = each.wanted[turn][0], own.defined
+        if not source.exact:
+            defined = np.full(ours[0].shape, np.isfinite(each.case.slack))
         outcome.counts["elements"] += ours[0].size
         outcome.counts["undefined elements"] += int((~defined).sum())
-        if fault := _apart(ours[0], each.wanted[turn][0], defined, 0):
-            return f"run {turn}: C and TFLM: {fault}"
+        if fault := _apart(ours[0], theirs, defined, each.case.slack):
+            return f"run {turn}: C and {source.runtime}: {fault}"
+        outcome.counts["elements of another quantum"] += _other_quanta(ours[0], theirs, defined)
     return ""
 
 
-def _apart(ours: Array, wanted: Array, defined: Array | None, slack: Array | int) -> str:
+def _apart(ours: Array, wanted: Array, defined: Array | None, slack: Array | float) -> str:
     if ours.shape != wanted.shape or ours.dtype != wanted.dtype:
         return f"{ours.dtype}{ours.shape} against {wanted.dtype}{wanted.shape}"
     if ours.dtype.kind == "f":  # TFLite's activations, even that which does nothing, make infinities the largest number
@@ -156,12 +158,19 @@ def _apart(ours: Array, wanted: Array, defined: Array | None, slack: Array | int
     return f"{int((~same).sum())} of {same.size}, {a} is not {b}"
 
 
-def campaign(models: int, seed: int, told: Callable[[int, Outcome], None] | None = None) -> Outcome:
+def _other_quanta(ours: Array, theirs: Array, defined: Array) -> int:
+    """How many integers differ, within what is allowed."""
+    return 0 if ours.dtype.kind == "f" else int(((ours != theirs) & defined).sum())
+
+
+def campaign(
+    models: int, seed: int, told: Callable[[int, Outcome], None] | None = None, source: Format = TFLITE
+) -> Outcome:
     """``models`` models from a seed on."""
-    total, reference = Outcome(), Reference()
+    total, reference = Outcome(), Reference(source.name)
     try:
         for seeds in _parts(seed, models):
-            total.add(batch(seeds, reference))
+            total.add(batch(seeds, reference, source))
             if told is not None:
                 told(seeds[-1] + 1 - seed, total)
     finally:

@@ -24,11 +24,12 @@ KINDS = {"mild": 0.3, "ratio": 0.24, "far": 0.2, "special": 0.14, "denormal": 0.
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the data of some runs in order, and where it came from."""
+    """A model, the data of some runs in order, and where it came from; ``slack``: how many quanta others may differ by."""
 
     name: str
     model: bytes
     runs: tuple[tuple[Array, ...], ...]
+    slack: float = 0.0
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""TFLite Micro in a process of its own, for it ends the process on models that break its assertions."""
+"""TFLite Micro in a process of its own, for it ends the process on models that break its assertions; ONNX Runtime, too."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class Died(Exception):
 
 
 class Reference:
-    """A worker that is started again when a model ended it."""
+    """A worker of a runtime, ``tflite`` or ``onnx``, that is started again when a model ended it."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: str) -> None:
+        self._runtime = runtime
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Array]] | str:
         """The outputs of every run, or why the model was refused; Died where it ended the process."""
         if self._process is None:
-            command = [sys.executable, "-m", "tests.extremes.reference"]
+            command = [sys.executable, "-m", "tests.extremes.reference", self._runtime]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -48,7 +49,7 @@ class Reference:
             self._process = None
 
 
-def _answer(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Array]] | str:
+def _tflite_micro(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Array]] | str:
     from tflite_micro import runtime
 
     try:
@@ -64,17 +65,36 @@ def _answer(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Arra
     return results
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def _onnxruntime(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Array]] | str:
+    """Operator by operator, as the model says, and with products of bytes that do not saturate."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        names = [given.name for given in session.get_inputs()]
+        return [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in runs]
+    except Exception as error:  # noqa: BLE001 - a class of each kind of refusal, and none that they share
+        return f"{type(error).__name__}: {error}"
+
+
+_ANSWERS = {"tflite": _tflite_micro, "onnx": _onnxruntime}
+
+
+def serve(runtime: str, requests: BinaryIO, answers: BinaryIO) -> None:
     while True:
         try:
             request: Any = pickle.load(requests)
         except EOFError:
             return
-        pickle.dump(_answer(*request), answers)
+        pickle.dump(_ANSWERS[runtime](*request), answers)
         answers.flush()
 
 
 if __name__ == "__main__":
     own = os.dup(1)
-    os.dup2(2, 1)  # what TFLite Micro prints is no answer
-    serve(sys.stdin.buffer, os.fdopen(own, "wb"))
+    os.dup2(2, 1)  # what runtimes print is no answer
+    serve(sys.argv[1], sys.stdin.buffer, os.fdopen(own, "wb"))

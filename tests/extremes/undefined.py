@@ -21,8 +21,7 @@ from microc.dtypes import Array, int_range
 from microc.fixed import INT32_MAX, Arith, NumpyArith
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.transform import legalize
-from microc.transform.context import PassContext, run_passes
+from microc.transform.context import Pass, PassContext, run_passes
 
 _FITS = float((1 << 31) - (1 << 17))
 """Floats below it stay within int32 when a zero point is added."""
@@ -57,10 +56,10 @@ def saturations() -> Iterator[list[Array]]:
         yield found
 
 
-def expected(graph: Graph, runs: Sequence[tuple[Array, ...]]) -> list[Expected]:
-    """Every run of a graph, in order, with its state."""
+def expected(graph: Graph, runs: Sequence[tuple[Array, ...]], passes: Sequence[Pass]) -> list[Expected]:
+    """Every run of what ``passes`` make of a graph, in order, with its state."""
     with saturations() as made, np.errstate(all="ignore"):
-        whole = run_passes(graph, (legalize.PASS,), PassContext())
+        whole = run_passes(graph, passes, PassContext())
     tables = [mask for mask in made if mask.shape == (256,)]
     state: dict[str, Array] = dict(whole.state)
     results, lost = [], any(mask.shape == () and mask.any() for mask in made)  # a bound of everything
