@@ -200,8 +200,8 @@ def resized_axes(application: Application) -> tuple[Axis, ...]:
             common = min(scales) if policy == "not_larger" else max(scales)
             scales = [common] * len(scales)
             sizes = [math.floor(common * extent + 0.5) for extent in extents]
-    if len(scales) != len(axes) or any(not 0 < s < 1 << 12 for s in scales):
-        application.broken(f"scales {tuple(scales)} for shape {shape}")
+    if {len(scales), len(sizes or scales)} != {len(axes)} or any(not 0 < s < 1 << 12 for s in scales):
+        application.broken(f"{len(sizes or scales)} sizes, scales {tuple(scales)} for shape {shape}")
     found = sizes or [math.floor(s * e) for s, e in zip(scales, extents, strict=True)]
     crops = attributes.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     roi = [float(r) for r in application.constant(1).reshape(-1)] if crops else [0.0] * len(axes) + [1.0] * len(axes)

@@ -55,8 +55,10 @@ def same_elements(application: Application) -> None:
     data = _moved(application)
     shape = _shape(application, data)
     if application.operator.code == "EXPAND_DIMS":
-        (axis,) = application.integers(1) if application.has(1) else (0,)
-        axis = application.axis(axis, len(shape) + 1)
+        places = application.integers(1) if application.has(1) else (0,)
+        if len(places) != 1:
+            application.broken(f"{len(places)} axes, where TFLite takes one")
+        axis = application.axis(places[0], len(shape) + 1)
         _result(application, data, (*shape[:axis], 1, *shape[axis:]))
         return
     dims = application.operator.options.fields("SqueezeOptions").integers("SqueezeDims")
