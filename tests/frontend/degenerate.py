@@ -373,6 +373,35 @@ def _large() -> Iterator[Case]:
         node = onnx_model.node(code, ["x"], kernel_shape=[1000, 1000], pads=[999, 999, 0, 0])
         yield _onnx(f"{code}-of-1000-by-1000", [node], {"x": (1, 2, 8, 8)})
     yield _onnx("Concat-of-128", [onnx_model.node("Concat", ["x"] * 128, axis=0)], {"x": (4,)})
+    for size in (2_000, 4_000, 8_000):
+        for mode in ("linear", "nearest", "cubic"):
+            sizes = _ints(1, 1, size, size, dtype="int64")
+            node = onnx_model.node("Resize", ["x", "", "", "s"], mode=mode)
+            yield _onnx(f"Resize-{mode}-to-{size}", [node], {"x": (1, 1, 2, 2)}, {"s": sizes})
+    square, side = np.ones((1 << 11, 1 << 11), np.float32), 1 << 11
+    yield _onnx("MatMul-of-4194304", [onnx_model.node("MatMul", ["x", "w"])], {"x": (1, side)}, {"w": square})
+    yield _onnx("MatMul-of-data", [onnx_model.node("MatMul", ["x", "z"])], {"x": (side, side), "z": (side, side)})
+    yield _onnx("Conv-of-4194304", [onnx_model.node("Conv", ["x", "w"])], {"x": (1, 1, side, side)}, {"w": pixels})
+    weights = np.ones((1000, 1000, 1, 1), np.float32)
+    yield _onnx(
+        "Conv-of-1000-by-1000-channels", [onnx_model.node("Conv", ["x", "w"])], {"x": (1, 1000, 4, 4)}, {"w": weights}
+    )
+    window = np.ones((1, 1, 1000, 1000), np.float32)
+    far = onnx_model.node("Conv", ["x", "w"], pads=[999, 999, 0, 0])
+    yield _onnx("Conv-of-1000-by-1000-pixels", [far], {"x": (1, 1, 8, 8)}, {"w": window})
+    around = {"p": _ints(0, 1, 0, 1, dtype="int64")}
+    yield _onnx("Pad-of-4194304", [onnx_model.node("Pad", ["x", "p"])], {"x": (side, side)}, around)
+    wide = {"s": _ints(side, side, dtype="int64")}
+    yield _onnx("Expand-to-4194304", [onnx_model.node("Expand", ["x", "s"])], {"x": (1, side)}, wide)
+
+
+def _wide() -> Iterator[Case]:
+    """Operators of many operands, each another one."""
+    for code, count in (("Max", 1_000), ("Max", 5_000), ("Sum", 5_000)):
+        inputs = {f"x{k}": (4,) for k in range(count)}
+        yield _onnx(f"{code}-of-{count}-inputs", [onnx_model.node(code, list(inputs))], inputs)
+    parts = {f"x{k}": (4, 1 + k % 5) for k in range(128)}
+    yield _onnx("Concat-of-128-inputs", [onnx_model.node("Concat", list(parts), axis=1)], parts)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -386,6 +415,7 @@ FAMILIES: tuple[Family, ...] = (
     _depth,
     _scales,
     _large,
+    _wide,
 )
 
 

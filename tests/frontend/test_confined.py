@@ -23,6 +23,8 @@ QUICK = (
     "RESIZE_BILINEAR-INT8-10000.tflite",
     "Pad-1048576.onnx",
     "RSQRT-scale-1e-45.tflite",
+    "Concat-of-128-inputs.onnx",
+    "Sum-of-5000-inputs.onnx",
 )
 
 
