@@ -1,0 +1,55 @@
+"""Passes of ``tir/lower``: a kernel before and after one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from microc.schedule.schedule import Schedule
+from microc.tir import ir
+from microc.tir.lower import PASSES, stages
+from microc.tir.text import to_text
+from tests.golden.kernels import derived
+from tests.schedule.functions import matmul
+
+Start = Callable[[], ir.PrimFunc]
+
+
+def scheduled(name: str) -> ir.PrimFunc:
+    """What the rules make of a kernel of :mod:`tests.golden.kernels`."""
+    return derived(name).parts[0].schedule.func
+
+
+def with_a_tail() -> ir.PrimFunc:
+    return Schedule(matmul(3, 4, 2)).split("p", (None, 2)).func
+
+
+CASES: Mapping[str, Start] = {
+    "blocks": partial(scheduled, "transpose_m4"),
+    "simplify": partial(scheduled, "clip_m0"),
+    "compact": partial(scheduled, "average_pool_m0"),
+    "hoist": partial(scheduled, "depthwise_m55"),
+    "partition": with_a_tail,
+    "unswitch": partial(scheduled, "concat_m4"),
+    "invariant": partial(scheduled, "softmax_m4"),
+    "products": partial(scheduled, "pointwise_m55"),
+    "lanes": partial(scheduled, "clip_m55"),
+    "vectorize": partial(scheduled, "concat_m4"),
+    "unroll": partial(scheduled, "add_float_m55"),
+    "workspaces": partial(scheduled, "softmax_float_host"),
+    "share": partial(scheduled, "requantize_m4"),
+}
+"""By pass, a function that it changes."""
+assert set(CASES) == {name for name, _ in PASSES}
+
+
+def _text(name: str) -> str:
+    before = CASES[name]()
+    for passed, after in stages(before):
+        if passed == name and after != before:
+            return f"# before {name}\n{to_text(before)}\n# after\n{to_text(after)}"
+        before = after
+    raise AssertionError(f"{name} changes nothing")
+
+
+TEXTS: Mapping[str, Callable[[], str]] = {f"lowering/{name}.tir": partial(_text, name) for name in CASES}
