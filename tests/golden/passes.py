@@ -1,0 +1,263 @@
+"""Graph passes: a graph before and after one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from microc.graph.ir import Graph, Quant, TensorType
+from microc.graph.text import to_text
+from microc.graph.verify import verify
+from microc.ops import registry
+from microc.transform import (
+    bounds,
+    canonicalise,
+    common_subexpressions,
+    constant_channels,
+    dead_channels,
+    dead_code,
+    duplicate_channels,
+    dynamic_range,
+    fold_constants,
+    fuse,
+    layer_norm,
+    layout,
+    legalize,
+    narrow_views,
+    qdq,
+    rounding,
+    unary_functions,
+)
+from microc.transform.context import Pass, PassContext
+from tests.transform.integer_network import IntegerNetwork
+from tests.transform.network import Network
+
+SCALE = Quant((0.5,), (3,))
+INT8 = TensorType((2, 4), "int8", SCALE)
+
+
+def dequantized(net: Network, x: str, scale: float = 0.5, zero_point: int = 3) -> str:
+    return net.op("dequantize", x, scale=(scale,), zero_point=(zero_point,), axis=None)
+
+
+def quantized(net: Network, x: str, scale: float = 0.25, zero_point: int = -1) -> str:
+    attrs: dict[str, Any] = {
+        "scale": (scale,),
+        "zero_point": (zero_point,),
+        "axis": None,
+        "out_dtype": "int8",
+        "rounding": "even",
+    }
+    return net.op("quantize", x, **attrs)
+
+
+def qdq_dense(clamped: bool) -> Graph:
+    """A dense layer between dequantize and quantize, as ONNX exports them."""
+    net = Network(x=TensorType((2, 4), "int8"))
+    weight = dequantized(net, net.constant(np.arange(-4, 4, dtype=np.int8).reshape(2, 4)), 0.125, 0)
+    made = net.op("dense", dequantized(net, "x"), weight, net.constant(np.zeros(2, np.float32)))
+    quantized(net, net.op("relu", made) if clamped else made)
+    return net.graph()
+
+
+def qdq_sum() -> Graph:
+    net = Network(x=TensorType((2, 4), "int8"), y=TensorType((2, 4), "int8"))
+    quantized(net, net.op("add", dequantized(net, "x"), dequantized(net, "y", 0.25, 0)))
+    return net.graph()
+
+
+def quantised_dense(rounding: str = "double", activation: str = "relu") -> Graph:
+    net = Network(x=INT8)
+    weight = net.constant(np.arange(-6, 6, dtype=np.int8).reshape(3, 4), Quant((0.1, 0.2, 0.3), (0, 0, 0), 0))
+    bias = net.constant(np.arange(3, dtype=np.int32), Quant((0.05, 0.1, 0.15), (0, 0, 0), 0))
+    net.op("dense", "x", weight, bias, quant=Quant((4.0,), (-2,)), activation=activation, rounding=rounding)
+    return net.graph()
+
+
+def quantised_sum() -> Graph:
+    net = Network(x=INT8, y=INT8)
+    net.op("add", "x", "y", quant=Quant((1.0,), (0,)), rounding="double")
+    return net.graph()
+
+
+def quantised_table() -> Graph:
+    net = Network(x=TensorType((16, 32), "int8", SCALE))
+    net.op("tanh", "x", quant=Quant((1 / 128,), (0,)), rounding="double")
+    return net.graph()
+
+
+def quantised_softmax() -> Graph:
+    net = Network(x=INT8)
+    net.op("softmax", "x", quant=Quant((1 / 256,), (-128,)), axis=-1, beta=1.0, rounding="double")
+    return net.graph()
+
+
+def activations() -> Graph:
+    net = Network(x=(1, 4, 4, 2))
+    net.op("add", net.conv("x", 2, layout="NHWC", activation="relu6"), "x", activation="tanh")
+    return net.graph()
+
+
+def hybrid_dense() -> Graph:
+    net = Network(x=(3, 4))
+    weight = dequantized(net, net.constant(np.arange(-4, 4, dtype=np.int8).reshape(2, 4)), 0.02, 0)
+    net.op("dense", "x", weight, net.constant(np.zeros(2, np.float32)), dynamic="symmetric")
+    return net.graph()
+
+
+def constants() -> Graph:
+    net = Network(x=(3, 2))
+    net.op("add", "x", net.op("transpose", net.op("add", net.random(2, 3), net.random(3)), axes=(1, 0)))
+    return net.graph()
+
+
+def batch_normalised() -> Graph:
+    net = Network(x=(1, 4, 4, 2))
+    scaled = net.op("mul", net.conv("x", 3, layout="NHWC"), net.random(3))
+    net.op("add", scaled, net.random(3))
+    return net.graph()
+
+
+def padded() -> Graph:
+    net = Network(x=(1, 4, 4, 2))
+    wide = net.op("pad", "x", padding=((0, 0), (1, 1), (1, 1), (0, 0)), value=0.0)
+    net.conv(wide, 3, padding=0, layout="NHWC")
+    return net.graph()
+
+
+def views() -> Graph:
+    """Transposes that undo each other, reshapes in a row, a sum with nothing."""
+    net = Network(x=(2, 3, 4))
+    turned = net.op("transpose", net.op("transpose", "x", axes=(2, 0, 1)), axes=(1, 2, 0))
+    flat = net.op("reshape", net.op("reshape", turned, shape=(6, 4)), shape=(24,))
+    net.op("relu", net.op("add", flat, net.constant(np.zeros(1, np.float32))))
+    return net.graph()
+
+
+def clamps() -> Graph:
+    net = Network(x=(4,))
+    net.op("clip", net.op("relu", "x"), minimum=-1.0, maximum=3.0)
+    return net.graph()
+
+
+def channels_first() -> Graph:
+    net = Network(x=(1, 3, 8, 8))
+    pooled = net.op("max_pool2d", net.op("relu", net.conv("x", 4)), kernel=(2, 2), strides=(2, 2), layout="NCHW")
+    net.dense(net.flatten(pooled), 2)
+    return net.graph()
+
+
+def integer_layers(weights: list[list[int]], second: list[list[int]]) -> Graph:
+    """Two pointwise layers in integers."""
+    net = IntegerNetwork(1, x=TensorType((1, 2, 2, len(weights[0])), "int8"))
+    pixel = "x"
+    for rows in (weights, second):
+        array = np.array(rows, np.int8)[:, None, None]
+        acc = net.op(
+            "conv2d", pixel, net.constant(array), net.constant(np.full(len(rows), 9, np.int32)), out_dtype="int32"
+        )
+        fixed: dict[str, Any] = {"multiplier": 1 << 30, "shift": -4, "shift_range": (-4, -4), "zero_point": 0}
+        fixed |= {"minimum": -128, "maximum": 127, "out_dtype": "int8", "rounding": "double", "bound": -1}
+        pixel = net.op("requantize", acc, **fixed, input_zero_point=0)
+    return net.graph()
+
+
+def rescaled() -> Graph:
+    """A product with one, and a clamp behind it."""
+    net = Network(x=TensorType((4, 256), "int8"))
+    fixed: dict[str, Any] = {"minimum": -128, "maximum": 127, "out_dtype": "int8", "rounding": "double"}
+    fixed |= {"multiplier": 1 << 30, "shift": 1, "shift_range": (1, 1), "zero_point": 0, "input_zero_point": 0}
+    net.op("clip", net.op("requantize", "x", **fixed, bound=128), minimum=-9, maximum=99, rounding="")
+    return net.graph()
+
+
+def tables() -> Graph:
+    net = Network(x=TensorType((4, 256), "int8"))
+    table = net.constant(np.arange(-128, 128, dtype=np.int8)[::-1].copy())
+    half = net.constant((np.arange(-128, 128) // 2).astype(np.int8))
+    net.op("lookup", net.op("lookup", "x", table), half)
+    return net.graph()
+
+
+def normalised() -> Graph:
+    net = Network(x=(2, 12))
+    centred = net.op("sub", "x", net.op("mean", "x", axes=(-1,), keepdims=True))
+    variance = net.op("mean", net.op("mul", centred, centred), axes=(-1,), keepdims=True)
+    root = net.op("sqrt", net.op("add", variance, net.constant(np.float32(1e-5))))
+    net.op("div", centred, root)
+    return net.graph()
+
+
+def twice() -> Graph:
+    net = Network(x=(4,))
+    net.op("add", net.op("exp", "x"), net.op("neg", net.op("exp", "x")))
+    return net.graph()
+
+
+def unread() -> Graph:
+    net = Network(x=(4,))
+    net.op("exp", "x", output="nobody")
+    net.op("neg", "x", output="y")
+    return net.graph("y")
+
+
+def viewed() -> Graph:
+    net = Network(x=TensorType((2, 4), "int8"))
+    net.op("relu", net.op("reshape", dequantized(net, "x"), shape=(8,)))
+    return net.graph()
+
+
+def layer_and_end() -> Graph:
+    """A layer, a scaling, and a sum that something else feeds."""
+    net = Network(x=(1, 4, 4, 2))
+    made = net.op("relu", net.conv("x", 2, layout="NHWC"))
+    net.op("tanh", net.op("add", made, net.op("exp", "x")))
+    return net.graph()
+
+
+CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] = {
+    "rounding_once": (rounding.PASS, quantised_dense, {"rounding": "single"}),
+    "dynamic_range_dense": (dynamic_range.PASS, hybrid_dense, {"hybrid": "dynamic"}),
+    "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),
+    "qdq_clamp": (qdq.PASS, partial(qdq_dense, True), {}),
+    "qdq_sum": (qdq.PASS, qdq_sum, {}),
+    "fold_constants": (fold_constants.PASS, constants, {}),
+    "canonicalise_batch_normalisation": (canonicalise.PASS, batch_normalised, {}),
+    "canonicalise_padding": (canonicalise.PASS, padded, {}),
+    "canonicalise_views": (canonicalise.PASS, views, {}),
+    "canonicalise_clamps": (canonicalise.PASS, clamps, {}),
+    "layout_channels_last": (layout.PASS, channels_first, {}),
+    "legalize_dense": (legalize.PASS, quantised_dense, {}),
+    "legalize_dense_floats": (legalize.PASS, partial(quantised_dense, "even", ""), {}),
+    "legalize_sum": (legalize.PASS, quantised_sum, {}),
+    "legalize_table": (legalize.PASS, quantised_table, {}),
+    "legalize_softmax": (legalize.PASS, quantised_softmax, {}),
+    "legalize_activations": (legalize.PASS, activations, {}),
+    "constant_channels": (constant_channels.PASS, partial(integer_layers, [[0, 0], [1, 2]], [[3, 4]]), {}),
+    "duplicate_channels": (duplicate_channels.PASS, partial(integer_layers, [[1, 2], [1, 2]], [[3, 4]]), {}),
+    "dead_channels": (dead_channels.PASS, partial(integer_layers, [[k, 1] for k in range(8)], [[5] * 4 + [0] * 4]), {}),
+    "unary_functions_clamp": (unary_functions.PASS, rescaled, {}),
+    "unary_functions_tables": (unary_functions.PASS, tables, {}),
+    "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
+    "layer_norm": (layer_norm.PASS, normalised, {}),
+    "common_subexpressions": (common_subexpressions.PASS, twice, {}),
+    "dead_code": (dead_code.PASS, unread, {}),
+    "narrow_views": (narrow_views.PASS, viewed, {}),
+    "fuse_sum": (fuse.PASS, layer_and_end, {}),
+    "fuse_layer": (fuse.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
+}
+
+
+def _text(name: str) -> str:
+    what, make, options = CASES[name]
+    before = make()
+    verify(before, registry.infer, "the golden graph")
+    after = what.function(before, PassContext(options=options))
+    verify(after, registry.infer, f"pass {what.name}")
+    return f"# before {what.name}\n{to_text(before)}\n# after\n{to_text(after)}"
+
+
+TEXTS: Mapping[str, Callable[[], str]] = {f"passes/{name}.txt": partial(_text, name) for name in CASES}
