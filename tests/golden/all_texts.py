@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.golden import lowering, passes, steps
+from tests.golden import kernels, lowering, passes, steps
 
 FOLDER = Path(__file__).parent / "texts"
-TEXTS: Mapping[str, Callable[[], str]] = {**steps.TEXTS, **lowering.TEXTS, **passes.TEXTS}
+TEXTS: Mapping[str, Callable[[], str]] = {**kernels.TEXTS, **steps.TEXTS, **lowering.TEXTS, **passes.TEXTS}
 """What makes a text, by its file's path in :data:`FOLDER`."""
 
 

@@ -1,0 +1,18 @@
+/* cortex-m55, speed: unrolled (direct)
+ *
+ * a: float32[8]
+ * b: float32[8]
+ * out[i0 < 8]: float32 = a[i0] + b[i0]
+ *     # magnitude = 0
+ *
+ * split(i0, (None, 4)) set_kind(i0_1, unrolled) select_fma() select_conversion() select_saturation()
+ */
+NET_KERNEL add_v0(const float *a, const float *b, float *out)
+{
+    for (int32_t i0_0 = 0; i0_0 < 2; ++i0_0) {
+        out[i0_0 * 4] = a[i0_0 * 4] + b[i0_0 * 4];
+        out[i0_0 * 4 + 1] = a[i0_0 * 4 + 1] + b[i0_0 * 4 + 1];
+        out[i0_0 * 4 + 2] = a[i0_0 * 4 + 2] + b[i0_0 * 4 + 2];
+        out[i0_0 * 4 + 3] = a[i0_0 * 4 + 3] + b[i0_0 * 4 + 3];
+    }
+}

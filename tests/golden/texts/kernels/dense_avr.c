@@ -1,0 +1,40 @@
+/* avr, size: matrix (direct)
+ *
+ * data: int8[1, 8]
+ * weight: int8[2, 8] constant
+ * bias: int32[2] constant
+ * acc[p < 1, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 8)
+ *     # sum_bound = 58142
+ *     # smallest_weight = -96
+ * out[p < 1, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ *     # bound = 58142
+ *     # magnitude = 0
+ *
+ * split(p, (None, 1)) split(o, (None, 2)) split(k, (None, 4, 1)) reorder((p_0, o_0, k_0, k_1, p_1, o_1, k_2))
+ * decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register) set_kind(p_1_init, unrolled)
+ * set_kind(o_1_init, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) set_kind(k_1, unrolled)
+ * set_kind(p_1, unrolled) set_kind(o_1, unrolled) select_rounding()
+ */
+NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
+    const NET_FLASH int32_t *restrict bias, int8_t *out)
+{
+    int32_t acc_0, acc_1;
+    acc_0 = bias[0];
+    acc_1 = bias[1];
+    for (int32_t k_0 = 0; k_0 < 2; ++k_0) {
+        const int8_t data_0 = data[k_0 * 4];
+        acc_0 += (int32_t)data_0 * (int32_t)weight[k_0 * 4];
+        acc_1 += (int32_t)data_0 * (int32_t)weight[k_0 * 4 + 8];
+        const int8_t data_1 = data[k_0 * 4 + 1];
+        acc_0 += (int32_t)data_1 * (int32_t)weight[k_0 * 4 + 1];
+        acc_1 += (int32_t)data_1 * (int32_t)weight[k_0 * 4 + 9];
+        const int8_t data_2 = data[k_0 * 4 + 2];
+        acc_0 += (int32_t)data_2 * (int32_t)weight[k_0 * 4 + 2];
+        acc_1 += (int32_t)data_2 * (int32_t)weight[k_0 * 4 + 10];
+        const int8_t data_3 = data[k_0 * 4 + 3];
+        acc_0 += (int32_t)data_3 * (int32_t)weight[k_0 * 4 + 3];
+        acc_1 += (int32_t)data_3 * (int32_t)weight[k_0 * 4 + 11];
+    }
+    out[0] = (int8_t)min_i32(max_i32(smmlar(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
+    out[1] = (int8_t)min_i32(max_i32(smmlar(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7, -128), 127);
+}

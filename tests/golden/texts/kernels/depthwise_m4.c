@@ -1,0 +1,60 @@
+/* cortex-m4, size: depthwise dsp (direct)
+ *
+ * data: int8[1, 3, 4, 2]
+ * weight: int8[2, 2, 2] constant
+ * bias: int32[2] constant
+ * acc[n < 1, y < 2, x < 3, c < 2]: int32 =
+ *     bias[c] + sum(int32(data[n, y + ky, x + kx, c]) * int32(weight[ky, kx, c]) for ky < 2, kx < 2)
+ * out[n < 1, y < 2, x < 3, c < 2]: int8 =
+ *     int8(min(max(smmlar(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
+ *     # bound = 39809
+ *     # magnitude = 0
+ *
+ * split(x, (None, 4)) split(kx, (None, 2)) reorder((n, c, y, x_0, ky, kx_0, x_1, kx_1)) decompose_reduction(acc, ky)
+ * cache_read(acc, data, workspace) pad_reduction(acc) reverse_compute_at(out, x_0) set_scope(acc, register)
+ * transform_layout(data_workspace, ((None), (None), (None), (None)), (0, 3, 1, 2)) set_dtype(data_workspace, int16)
+ * storage_align(data_workspace, 3, 2) transform_layout(weight, ((None), (None), (None)), (2, 0, 1)) set_dtype(weight,
+ * int16) double_reduction(acc, weight) tensorize(x_1, correlate_4x2_s1) compute_at(data_workspace, c)
+ * reorder((data_workspace_i1_1, data_workspace_i2_1)) set_kind(data_workspace_i2_1, vectorized) set_kind(ky, unrolled)
+ * set_kind(kx_0, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_rounding() select_fma()
+ * select_conversion() select_saturation()
+ */
+NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
+    int16_t *data_workspace)
+{
+    for (int32_t c = 0; c < 2; ++c) {
+        for (int32_t data_workspace_i1_1 = 0; data_workspace_i1_1 < 3; ++data_workspace_i1_1) {
+            data_workspace[data_workspace_i1_1 * 6] = (int16_t)data[data_workspace_i1_1 * 8 + c];
+            data_workspace[data_workspace_i1_1 * 6 + 1] = (int16_t)data[data_workspace_i1_1 * 8 + c + 2];
+            data_workspace[data_workspace_i1_1 * 6 + 2] = (int16_t)data[data_workspace_i1_1 * 8 + c + 4];
+            data_workspace[data_workspace_i1_1 * 6 + 3] = (int16_t)data[data_workspace_i1_1 * 8 + c + 6];
+        }
+        for (int32_t y = 0; y < 2; ++y) {
+            int32_t acc_0, acc_1, acc_2, acc_3;
+            const int32_t bias_0 = bias[c] * 2;
+            acc_0 = bias_0;
+            acc_1 = bias_0;
+            acc_2 = bias_0;
+            acc_3 = bias_0;
+            const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[y * 6]);
+            const int32_t weight_0 = load_i16x2(&weight[c * 4]);
+            acc_0 = smlad(data_workspace_0, weight_0, acc_0);
+            const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[y * 6 + 2]);
+            acc_1 = smlabt(data_workspace_1, weight_0, smlatb(data_workspace_0, weight_0, acc_1));
+            acc_2 = smlad(data_workspace_1, weight_0, acc_2);
+            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0, smlatb(data_workspace_1,
+                weight_0, acc_3));
+            const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[y * 6 + 6]);
+            const int32_t weight_1 = load_i16x2(&weight[c * 4 + 2]);
+            acc_0 = smlad(data_workspace_2, weight_1, acc_0);
+            const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[y * 6 + 8]);
+            acc_1 = smlabt(data_workspace_3, weight_1, smlatb(data_workspace_2, weight_1, acc_1));
+            acc_2 = smlad(data_workspace_3, weight_1, acc_2);
+            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1, smlatb(data_workspace_3,
+                weight_1, acc_3));
+            out[y * 6 + c] = (int8_t)ssat8(smmlar(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
+            out[y * 6 + c + 2] = (int8_t)ssat8(smmlar(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
+            out[y * 6 + c + 4] = (int8_t)ssat8(smmlar(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+/* host, size: rows (direct)
+ *
+ * data: float32[2, 5, 1]
+ * largest[n < 2, i < 1]: float32 = max(float32(-inf), max(data[n, k, i] for k < 5))
+ * power[n < 2, c < 5, i < 1]: float32 =
+ *     select(data[n, c, i] - largest[n, i] < float32(-87), float32(0), (((((float32(0.00829027221) * (data[n, c, i] - largest[n, i] - ((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912) - float32(12582912)) * float32(0.693147182)) + float32(0.0418981612)) * (data[n, c, i] - largest[n, i] - ((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912) - float32(12582912)) * float32(0.693147182)) + float32(0.166676387)) * (data[n, c, i] - largest[n, i] - ((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912) - float32(12582912)) * float32(0.693147182)) + float32(0.499991477)) * (data[n, c, i] - largest[n, i] - ((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912) - float32(12582912)) * float32(0.693147182)) + float32(0.999999702)) * (data[n, c, i] - largest[n, i] - ((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912) - float32(12582912)) * float32(0.693147182)) + float32(1)) * reinterpret((reinterpret((data[n, c, i] - largest[n, i]) * float32(1.44269502) + float32(12582912)) << uint32(23)) + uint32(1065353216)))
+ * total[n < 2, i < 1]: float32 = sum(power[n, j, i] for j < 5)
+ * factor[n < 2, i < 1]: float32 = float32(1) / total[n, i]
+ * softmax[n < 2, c < 5, i < 1]: float32 = power[n, c, i] * factor[n, i]
+ *
+ * compute_at(factor, n_softmax) compute_at(total, n_softmax) compute_at(power, n_softmax) compute_at(largest, n_softmax)
+ * set_scope(largest, register) decompose_reduction(largest, k_1) set_scope(total, register) decompose_reduction(total,
+ * j_1) set_scope(factor, register) select_rounding()
+ */
+NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
+{
+    for (int32_t n_softmax = 0; n_softmax < 2; ++n_softmax) {
+        float largest;
+        float total;
+        float factor;
+        largest = -INFINITY;
+        for (int32_t k_1 = 0; k_1 < 5; ++k_1) {
+            largest = max_f32(data[n_softmax * 5 + k_1], largest);
+        }
+        for (int32_t c_1 = 0; c_1 < 5; ++c_1) {
+            power[c_1] = data[n_softmax * 5 + c_1] - largest < -87.0f ? 0.0f :
+                (((((0.008290272f * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
+                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.04189816f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
+                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.16667639f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
+                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.49999148f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
+                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.9999997f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
+                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                1.0f) * f32_of_u32((u32_of_f32((data[n_softmax * 5 + c_1] - largest) * 1.442695f +
+                1.2582912e+07f) << 23U) + 1065353216U);
+        }
+        total = 0.0f;
+        for (int32_t j_1 = 0; j_1 < 5; ++j_1) {
+            total += power[j_1];
+        }
+        factor = 1.0f / total;
+        for (int32_t c_softmax = 0; c_softmax < 5; ++c_softmax) {
+            softmax[n_softmax * 5 + c_softmax] = power[c_softmax] * factor;
+        }
+    }
+}

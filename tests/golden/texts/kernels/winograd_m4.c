@@ -1,0 +1,174 @@
+/* cortex-m4, speed: winograd (winograd)
+ *
+ * data: int8[1, 4, 4, 4]
+ * padded[n < 1, y < 4, x < 6, c < 4]: int8 = select(x < 4, data[n, y, x, c], int8(-1))
+ * tile[s < 16, n < 1, y < 1, x < 2, c < 4]: int16 =
+ *     int16(select(s % 4 == 0, select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 0, c]) - int32(padded[n, y * 2 + 2, x * 2 + 0, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 0, c]) + int32(padded[n, y * 2 + 2, x * 2 + 0, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 0, c]) - int32(padded[n, y * 2 + 1, x * 2 + 0, c]), int32(padded[n, y * 2 + 1, x * 2 + 0, c]) - int32(padded[n, y * 2 + 3, x * 2 + 0, c])))) - select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 2, c]) - int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 2, c]) + int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 2, c]) - int32(padded[n, y * 2 + 1, x * 2 + 2, c]), int32(padded[n, y * 2 + 1, x * 2 + 2, c]) - int32(padded[n, y * 2 + 3, x * 2 + 2, c])))), select(s % 4 == 1, select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 1, c]) - int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 1, c]) + int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 1, c]) - int32(padded[n, y * 2 + 1, x * 2 + 1, c]), int32(padded[n, y * 2 + 1, x * 2 + 1, c]) - int32(padded[n, y * 2 + 3, x * 2 + 1, c])))) + select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 2, c]) - int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 2, c]) + int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 2, c]) - int32(padded[n, y * 2 + 1, x * 2 + 2, c]), int32(padded[n, y * 2 + 1, x * 2 + 2, c]) - int32(padded[n, y * 2 + 3, x * 2 + 2, c])))), select(s % 4 == 2, select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 2, c]) - int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 2, c]) + int32(padded[n, y * 2 + 2, x * 2 + 2, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 2, c]) - int32(padded[n, y * 2 + 1, x * 2 + 2, c]), int32(padded[n, y * 2 + 1, x * 2 + 2, c]) - int32(padded[n, y * 2 + 3, x * 2 + 2, c])))) - select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 1, c]) - int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 1, c]) + int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 1, c]) - int32(padded[n, y * 2 + 1, x * 2 + 1, c]), int32(padded[n, y * 2 + 1, x * 2 + 1, c]) - int32(padded[n, y * 2 + 3, x * 2 + 1, c])))), select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 1, c]) - int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 1, c]) + int32(padded[n, y * 2 + 2, x * 2 + 1, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 1, c]) - int32(padded[n, y * 2 + 1, x * 2 + 1, c]), int32(padded[n, y * 2 + 1, x * 2 + 1, c]) - int32(padded[n, y * 2 + 3, x * 2 + 1, c])))) - select(s // 4 == 0, int32(padded[n, y * 2 + 0, x * 2 + 3, c]) - int32(padded[n, y * 2 + 2, x * 2 + 3, c]), select(s // 4 == 1, int32(padded[n, y * 2 + 1, x * 2 + 3, c]) + int32(padded[n, y * 2 + 2, x * 2 + 3, c]), select(s // 4 == 2, int32(padded[n, y * 2 + 2, x * 2 + 3, c]) - int32(padded[n, y * 2 + 1, x * 2 + 3, c]), int32(padded[n, y * 2 + 1, x * 2 + 3, c]) - int32(padded[n, y * 2 + 3, x * 2 + 3, c]))))))))
+ * weight: int16[16, 1, 4] constant
+ * acc[s < 16, n < 1, y < 1, x < 2, o < 1]: int32 = sum(int32(tile[s, n, y, x, k]) * int32(weight[s, o, k]) for k < 4)
+ * rows[j < 4, a < 2, n < 1, y < 1, x < 2, o < 1]: int32 =
+ *     select(a == 0, acc[j + 0, n, y, x, o] + (acc[j + 4, n, y, x, o] + acc[j + 8, n, y, x, o]), acc[j + 4, n, y, x, o] - acc[j + 8, n, y, x, o] - acc[j + 12, n, y, x, o])
+ * bias: int32[1] constant
+ * untile[n < 1, y < 2, x < 2, o < 1]: int32 =
+ *     (select(x % 2 == 0, rows[0, y % 2, n, y // 2, x // 2, o] + (rows[1, y % 2, n, y // 2, x // 2, o] + rows[2, y % 2, n, y // 2, x // 2, o]), rows[1, y % 2, n, y // 2, x // 2, o] - rows[2, y % 2, n, y // 2, x // 2, o] - rows[3, y % 2, n, y // 2, x // 2, o]) >> 2) + bias[o]
+ * out[n < 1, y < 2, x < 2, o < 1]: int8 =
+ *     int8(min(max(smmlar(untile[n, y, x, o] << 1, 1518500250, (untile[n, y, x, o] >> 31) + 448) >> 7, -128), 127))
+ *     # bound = 242406
+ *     # magnitude = 0
+ *
+ * compute_inline(untile) split(y_out, (None, 2)) split(x_out, (None, 1, 2, 2)) split(o_out, (None, 1)) reorder((y_out_0,
+ * x_out_0, o_out_0, x_out_1, o_out_1, x_out_2, y_out_1, x_out_3)) cache_write(acc, register) compute_at(rows, x_out_2)
+ * set_scope(rows, register) compute_at(acc_register, x_out_1) compute_at(acc, acc_register_i0_1) compute_at(tile, x_out_0)
+ * compute_at(padded, x_out_0) set_kind(c_1, vectorized) transform_layout(tile, ((None), (None), (None), (None), (None, 2,
+ * 2)), (0, 1, 2, 3, 4, 6, 5)) split(c_tile_1, (None, 4)) reorder((n_tile_1, y_tile_1, x_tile_1, c_tile_1_0, c_tile_1_1,
+ * s_1)) set_kind(s_1, unrolled) set_kind(c_tile_1_1, vectorized) transform_layout(weight, ((None), (None), (None, 2, 2)),
+ * (0, 1, 2, 4, 3)) split(k_1, (None, 1, 4)) reorder((k_1_0, k_1_1, x_acc_1, o_1, k_1_2)) decompose_reduction(acc, k_1_0)
+ * tensorize(k_1_2, dot4_crossed_int16_int16) set_kind(y_acc_1, unrolled) set_kind(x_acc_1_init, unrolled) set_kind(k_1_1,
+ * unrolled) set_kind(x_acc_1, unrolled) set_kind(o_1, unrolled) annotate_loop(y_out_0, peel, 0) annotate_loop(x_out_0,
+ * peel, 0) annotate_loop(x_out_1, peel, 0) annotate_loop(x_out_2, peel, 0) set_kind(acc_register_i3_1, unrolled)
+ * set_kind(acc_register_i4_1, unrolled) set_kind(j_1, unrolled) set_kind(a_1, unrolled) set_kind(y_out_1, unrolled)
+ * set_kind(x_out_3, unrolled) select_rounding() select_fma() select_conversion() select_saturation()
+ */
+NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
+    int32_t *acc, int8_t *padded, int16_t *tile)
+{
+    for (int32_t y_1 = 0; y_1 < 4; ++y_1) {
+        for (int32_t x_1 = 0; x_1 < 6; ++x_1) {
+            if (x_1 < 4) {
+                store_i8x4(&padded[y_1 * 24 + x_1 * 4], load_i8x4(&data[y_1 * 16 + x_1 * 4]));
+            } else {
+                store_i8x4(&padded[y_1 * 24 + x_1 * 4], -1);
+            }
+        }
+    }
+    for (int32_t x_tile_1 = 0; x_tile_1 < 2; ++x_tile_1) {
+        const int32_t padded_0 = load_i8x4(&padded[x_tile_1 * 8]);
+        const int32_t padded_3 = load_i8x4(&padded[x_tile_1 * 8 + 8]);
+        const int32_t padded_1 = load_i8x4(&padded[x_tile_1 * 8 + 48]);
+        const int32_t padded_4 = load_i8x4(&padded[x_tile_1 * 8 + 56]);
+        const int32_t padded_2 = sxtb16(padded_1);
+        const int32_t padded_5 = sxtb16(padded_4);
+        const int32_t padded_6 = ssub16(sxtb16(padded_3), padded_5);
+        store_i16x2_aligned(&tile[x_tile_1 * 4], ssub16(ssub16(sxtb16(padded_0), padded_2), padded_6));
+        const int32_t padded_7 = load_i8x4(&padded[x_tile_1 * 8 + 4]);
+        const int32_t padded_8 = load_i8x4(&padded[x_tile_1 * 8 + 52]);
+        const int32_t padded_9 = sxtb16(padded_8);
+        const int32_t padded_10 = ssub16(sxtb16(padded_7), padded_9);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 8], sadd16(padded_10, padded_6));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 16], ssub16(padded_6, padded_10));
+        const int32_t padded_11 = load_i8x4(&padded[x_tile_1 * 8 + 12]);
+        const int32_t padded_12 = load_i8x4(&padded[x_tile_1 * 8 + 60]);
+        const int32_t padded_13 = sxtb16(padded_12);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 24], ssub16(padded_10, ssub16(sxtb16(padded_11), padded_13)));
+        const int32_t padded_14 = load_i8x4(&padded[x_tile_1 * 8 + 24]);
+        const int32_t padded_16 = load_i8x4(&padded[x_tile_1 * 8 + 32]);
+        const int32_t padded_15 = sxtb16(padded_14);
+        const int32_t padded_17 = sxtb16(padded_16);
+        const int32_t padded_18 = sadd16(padded_17, padded_5);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 32], ssub16(sadd16(padded_15, padded_2), padded_18));
+        const int32_t padded_19 = load_i8x4(&padded[x_tile_1 * 8 + 28]);
+        const int32_t padded_20 = sxtb16(padded_19);
+        const int32_t padded_21 = sadd16(padded_20, padded_9);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 40], sadd16(padded_21, padded_18));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 48], ssub16(padded_18, padded_21));
+        const int32_t padded_22 = load_i8x4(&padded[x_tile_1 * 8 + 36]);
+        const int32_t padded_23 = sxtb16(padded_22);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 56], ssub16(padded_21, sadd16(padded_23, padded_13)));
+        const int32_t padded_24 = ssub16(padded_5, padded_17);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 64], ssub16(ssub16(padded_2, padded_15), padded_24));
+        const int32_t padded_25 = ssub16(padded_9, padded_20);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 72], sadd16(padded_25, padded_24));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 80], ssub16(padded_24, padded_25));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 88], ssub16(padded_25, ssub16(padded_13, padded_23)));
+        const int32_t padded_26 = load_i8x4(&padded[x_tile_1 * 8 + 72]);
+        const int32_t padded_27 = load_i8x4(&padded[x_tile_1 * 8 + 80]);
+        const int32_t padded_28 = ssub16(padded_17, sxtb16(padded_27));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 96], ssub16(ssub16(padded_15, sxtb16(padded_26)), padded_28));
+        const int32_t padded_29 = load_i8x4(&padded[x_tile_1 * 8 + 76]);
+        const int32_t padded_30 = ssub16(padded_20, sxtb16(padded_29));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 104], sadd16(padded_30, padded_28));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 112], ssub16(padded_28, padded_30));
+        const int32_t padded_31 = load_i8x4(&padded[x_tile_1 * 8 + 84]);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 120], ssub16(padded_30, ssub16(padded_23, sxtb16(padded_31))));
+        const int32_t padded_32 = sxtb16_ror8(padded_1);
+        const int32_t padded_33 = sxtb16_ror8(padded_4);
+        const int32_t padded_34 = ssub16(sxtb16_ror8(padded_3), padded_33);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 2], ssub16(ssub16(sxtb16_ror8(padded_0), padded_32), padded_34));
+        const int32_t padded_35 = sxtb16_ror8(padded_8);
+        const int32_t padded_36 = ssub16(sxtb16_ror8(padded_7), padded_35);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 10], sadd16(padded_36, padded_34));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 18], ssub16(padded_34, padded_36));
+        const int32_t padded_37 = sxtb16_ror8(padded_12);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 26], ssub16(padded_36, ssub16(sxtb16_ror8(padded_11), padded_37)));
+        const int32_t padded_38 = sxtb16_ror8(padded_14);
+        const int32_t padded_39 = sxtb16_ror8(padded_16);
+        const int32_t padded_40 = sadd16(padded_39, padded_33);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 34], ssub16(sadd16(padded_38, padded_32), padded_40));
+        const int32_t padded_41 = sxtb16_ror8(padded_19);
+        const int32_t padded_42 = sadd16(padded_41, padded_35);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 42], sadd16(padded_42, padded_40));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 50], ssub16(padded_40, padded_42));
+        const int32_t padded_43 = sxtb16_ror8(padded_22);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 58], ssub16(padded_42, sadd16(padded_43, padded_37)));
+        const int32_t padded_44 = ssub16(padded_33, padded_39);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 66], ssub16(ssub16(padded_32, padded_38), padded_44));
+        const int32_t padded_45 = ssub16(padded_35, padded_41);
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 74], sadd16(padded_45, padded_44));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 82], ssub16(padded_44, padded_45));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 90], ssub16(padded_45, ssub16(padded_37, padded_43)));
+        const int32_t padded_46 = ssub16(padded_39, sxtb16_ror8(padded_27));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 98], ssub16(ssub16(padded_38, sxtb16_ror8(padded_26)), padded_46));
+        const int32_t padded_47 = ssub16(padded_41, sxtb16_ror8(padded_29));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 106], sadd16(padded_47, padded_46));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 114], ssub16(padded_46, padded_47));
+        store_i16x2_aligned(&tile[x_tile_1 * 4 + 122], ssub16(padded_47, ssub16(padded_43, sxtb16_ror8(padded_31))));
+    }
+    for (int32_t acc_register_i0_1 = 0; acc_register_i0_1 < 16; ++acc_register_i0_1) {
+        int32_t acc_register_0, acc_register_1;
+        acc_register_0 = 0;
+        acc_register_1 = 0;
+        const int32_t weight_1 = load_i16x2_aligned(&weight[acc_register_i0_1 * 4]);
+        const int32_t weight_0 = load_i16x2_aligned(&weight[acc_register_i0_1 * 4 + 2]);
+        acc_register_0 = smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 2]), weight_0,
+            smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8]), weight_1, acc_register_0));
+        acc_register_1 = smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 6]), weight_0,
+            smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 4]), weight_1, acc_register_1));
+        acc[acc_register_i0_1 * 2] = acc_register_0;
+        acc[acc_register_i0_1 * 2 + 1] = acc_register_1;
+    }
+    for (int32_t x_out_2 = 0; x_out_2 < 2; ++x_out_2) {
+        int32_t rows_0_0, rows_0_1, rows_1_0, rows_1_1, rows_2_0, rows_2_1, rows_3_0, rows_3_1;
+        const int32_t acc_0 = acc[x_out_2 + 8];
+        const int32_t acc_1 = acc[x_out_2 + 16];
+        rows_0_0 = acc[x_out_2] + (acc_0 + acc_1);
+        rows_0_1 = acc_0 - acc_1 - acc[x_out_2 + 24];
+        const int32_t acc_2 = acc[x_out_2 + 10];
+        const int32_t acc_3 = acc[x_out_2 + 18];
+        rows_1_0 = acc[x_out_2 + 2] + (acc_2 + acc_3);
+        rows_1_1 = acc_2 - acc_3 - acc[x_out_2 + 26];
+        const int32_t acc_4 = acc[x_out_2 + 12];
+        const int32_t acc_5 = acc[x_out_2 + 20];
+        rows_2_0 = acc[x_out_2 + 4] + (acc_4 + acc_5);
+        rows_2_1 = acc_4 - acc_5 - acc[x_out_2 + 28];
+        const int32_t acc_6 = acc[x_out_2 + 14];
+        const int32_t acc_7 = acc[x_out_2 + 22];
+        rows_3_0 = acc[x_out_2 + 6] + (acc_6 + acc_7);
+        rows_3_1 = acc_6 - acc_7 - acc[x_out_2 + 30];
+        if (x_out_2 < 1) {
+            const int32_t bias_0 = ((rows_0_0 + (rows_1_0 + rows_2_0)) >> 2) + bias[0];
+            out[x_out_2 * 2] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+        }
+        if (x_out_2 < 1) {
+            const int32_t bias_1 = ((rows_1_0 - rows_2_0 - rows_3_0) >> 2) + bias[0];
+            out[x_out_2 * 2 + 1] = (int8_t)ssat8(smmlar(bias_1 * 2, 1518500250, (bias_1 >> 31) + 448) >> 7);
+        }
+        if (x_out_2 < 1) {
+            const int32_t bias_2 = ((rows_0_1 + (rows_1_1 + rows_2_1)) >> 2) + bias[0];
+            out[x_out_2 * 2 + 2] = (int8_t)ssat8(smmlar(bias_2 * 2, 1518500250, (bias_2 >> 31) + 448) >> 7);
+        }
+        if (x_out_2 < 1) {
+            const int32_t bias_3 = ((rows_1_1 - rows_2_1 - rows_3_1) >> 2) + bias[0];
+            out[x_out_2 * 2 + 3] = (int8_t)ssat8(smmlar(bias_3 * 2, 1518500250, (bias_3 >> 31) + 448) >> 7);
+        }
+    }
+}
