@@ -8,6 +8,7 @@ from microc.codegen.scopes import distinct, tile_names
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import bounds_of
+from microc.tir.parallel import has_parts
 from microc.tir.rewrite import buffers_read, buffers_written, ending
 
 INDENT = "    "
@@ -69,7 +70,8 @@ class StmtPrinter:
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         lines = [head, *_indented(self.lines(inside)), "}"]
         if loop.kind == "parallel":
-            scratch = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
+            written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
+            scratch = sorted(b.name for b in written if not has_parts(loop, b))
             if scratch:
                 raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]

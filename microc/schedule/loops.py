@@ -9,7 +9,15 @@ from microc.errors import ScheduleError
 from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.rewrite import buffers_written, free_vars, map_stmt, substitute_stmt, walk_stmt
+from microc.tir.parallel import has_parts
+from microc.tir.rewrite import (
+    buffers_read,
+    buffers_written,
+    free_vars,
+    map_stmt,
+    substitute_stmt,
+    walk_stmt,
+)
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:
@@ -154,15 +162,23 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
 
 def check_parallel(func: ir.PrimFunc, step: str) -> None:
     """ScheduleError if ``step`` left a parallel loop that writes a workspace: there is one of it for all threads, as large as
-    one turn needs."""
+    one turn needs. One that is read behind the loop is whole, and turns may have parts of it to themselves."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
-            shared = sorted(b.name for b in buffers_written(loop.body) if b.scope == "workspace")
+            written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
+            shared = sorted(b.name for b in written if not _parts_by_turn(func, loop, b))
             if shared:
                 raise ScheduleError(
                     f"{step}: the turns of parallel loop {loop.var.name!r} would share the workspace {shared[0]!r}",
                     hint=f"set_scope({shared[0]!r}, 'local') or 'register' before, once its readers are in the loop as well",
                 )
+
+
+def _parts_by_turn(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
+    """Whether each turn touches a part of ``buffer`` of its own, and somebody behind the loop reads it, so that it is whole."""
+    inside = {id(s) for s in walk_stmt(loop.body)}
+    outside = (s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and id(s) not in inside)
+    return any(buffer in buffers_read(block) for block in outside) and has_parts(loop, buffer)
 
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:

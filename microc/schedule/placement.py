@@ -27,7 +27,7 @@ def stored_buffer(block: ir.Block) -> ir.Buffer:
     return next(iter(stores))
 
 
-def _nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
+def nest_of(func: ir.PrimFunc, block: ir.Block) -> ir.Stmt:
     """The outermost loop that holds nothing but this block (the block itself when there is none)."""
     nest: ir.Stmt = block
     for loop in reversed(loops_around(func.body, block)):
@@ -93,7 +93,7 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
     producer, target = find_block(func.body, block), find_loop(func.body, loop)
     buffer = stored_buffer(producer)
-    nest = _nest_of(func, producer)
+    nest = nest_of(func, producer)
     if any(buffer in buffers_read(s) for s in walk_stmt(func.body) if isinstance(s, ir.Block) and s is not producer
            and not any(s is inside for inside in walk_stmt(target))):  # fmt: skip
         raise ScheduleError(
@@ -152,7 +152,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         )
     spatial = {var: part for var, part in zip(next(iter(indices)), region, strict=True) if isinstance(var, ir.Var)}
     new_nest = _moved_nest(func, consumer, spatial, (*outer, target))
-    body = replace_stmt(func.body, _nest_of(func, consumer), None)
+    body = replace_stmt(func.body, nest_of(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
@@ -190,12 +190,55 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
             return substitute(store.value, dict(zip(store.indices, e.indices, strict=True)))  # type: ignore[arg-type]
         return e
 
-    body = replace_stmt(func.body, _nest_of(func, producer), None)
+    body = replace_stmt(func.body, nest_of(func, producer), None)
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
         return s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s
 
     return replace(func, body=map_stmt(body, on_stmt, lambda x: map_expr(x, on_expr)))
+
+
+def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
+    """Put the expression of the elementwise ``block`` where the value that it reads is made; that value's buffer disappears."""
+    consumer = find_block(func.body, block)
+    blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and s is not consumer]
+    made = [b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params]
+    if len(made) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
+        raise ScheduleError(
+            f"reverse_compute_inline: block {block!r} is not elementwise over one tensor that is made before",
+            hint="compute_inline puts producers into their consumers",
+        )
+    producer, result = made[0], consumer.body
+    buffer = stored_buffer(producer)
+    if not isinstance(producer.body, ir.Store) or producer.init is not None:
+        raise ScheduleError(f"reverse_compute_inline: block {producer.name!r} reduces", hint="use reverse_compute_at")
+    if any(buffer in buffers_read(other) for other in blocks):
+        raise ScheduleError(f"reverse_compute_inline: {buffer.name!r} has other readers")
+    iters = {it.var: it.extent for it in consumer.iters}
+    reads = {x.indices for x in walk_expr(result.value) if isinstance(x, ir.Load) and x.buffer == buffer}
+    where = next(iter(reads), ())
+    whole = (
+        len(reads) == 1 and set(where) == set(iters) and len(set(where)) == len(where) and consumer.predicate is None
+    )
+    if not whole or [iters[v] for v in where if isinstance(v, ir.Var)] != list(buffer.shape):
+        raise ScheduleError(
+            f"reverse_compute_inline: block {block!r} does not read every element of {buffer.name!r} once",
+            hint="use reverse_compute_at",
+        )
+    value = producer.body.value
+    places = {var: index for var, index in zip(where, producer.body.indices, strict=True) if isinstance(var, ir.Var)}
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        return value if isinstance(e, ir.Load) and e.buffer == buffer else e
+
+    stored = ir.Store(
+        result.buffer,
+        tuple(substitute(index, places) for index in result.indices),
+        map_expr(substitute(result.value, places), on_expr),
+    )
+    body = replace_stmt(func.body, nest_of(func, consumer), None)
+    body = replace_stmt(body, producer, replace(producer, name=block, body=stored))
+    return replace(func, body=map_stmt(body, lambda s: s.body if isinstance(s, ir.Alloc) and s.buffer == buffer else s))
 
 
 def loop_extent(func: ir.PrimFunc, loop: str) -> int:

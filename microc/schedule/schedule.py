@@ -23,6 +23,7 @@ from microc.schedule import (
     pairing,
     placement,
     reduction,
+    rfactor,
     selection,
     storage,
     tensorize,
@@ -41,6 +42,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "compute_at": placement.compute_at,
         "reverse_compute_at": placement.reverse_compute_at,
         "compute_inline": placement.compute_inline,
+        "reverse_compute_inline": placement.reverse_compute_inline,
         "cache_read": storage.cache_read,
         "cache_write": storage.cache_write,
         "set_scope": storage.set_scope,
@@ -51,6 +53,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_padding": padding.decompose_padding,
         "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
+        "rfactor": rfactor.rfactor,
         "tensorize": tensorize.tensorize,
         "tensorize_pairs": pairing.tensorize_pairs,
         "select_rounding": selection.select_rounding,
@@ -154,6 +157,10 @@ class Schedule:
     def compute_inline(self, block: str) -> Schedule:
         return self.apply("compute_inline", block)
 
+    def reverse_compute_inline(self, block: str) -> Schedule:
+        """The elementwise ``block`` is computed where its operand is made."""
+        return self.apply("reverse_compute_inline", block)
+
     def cache_read(self, block: str, buffer: str, scope: str) -> Schedule:
         return self.apply("cache_read", block, buffer, scope)
 
@@ -189,6 +196,10 @@ class Schedule:
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
         return self.apply("decompose_reduction", block, loop)
+
+    def rfactor(self, block: str, loop: str) -> Schedule:
+        """Partial reductions in ``<block>_rf``, one for each turn of ``loop``; ``block`` reduces them."""
+        return self.apply("rfactor", block, loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)

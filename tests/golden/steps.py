@@ -9,7 +9,7 @@ from microc.schedule.schedule import PRIMITIVES, Schedule, Step
 from microc.tir import ir
 from microc.tir.text import to_text
 from tests.golden.kernels import derived
-from tests.schedule.functions import matmul, padded_rows
+from tests.schedule.functions import chain, matmul, padded_rows
 
 Start = Callable[[], Schedule]
 
@@ -33,6 +33,8 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
     "compute_at": (product, Step("compute_at", ("acc", "p_out"))),
     "compute_at_padded": (window, Step("compute_at", ("padded", "y_acc"))),
     "reverse_compute_at": (product, Step("reverse_compute_at", ("out", "o"))),
+    "reverse_compute_inline": (lambda: Schedule(chain(6)), Step("reverse_compute_inline", ("out",))),
+    "rfactor": (lambda: product().split("k", (None, 4)), Step("rfactor", ("acc", "k_1"))),
     "compute_inline": (window, Step("compute_inline", ("padded",))),
     "cache_read": (product, Step("cache_read", ("acc", "x", "workspace"))),
     "cache_write": (product, Step("cache_write", ("out", "workspace"))),

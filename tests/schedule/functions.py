@@ -50,6 +50,14 @@ def padded_rows(size: int, channels: int) -> ir.PrimFunc:
     return te.create_prim_func("rows", [x], [out])
 
 
+def chain(size: int) -> ir.PrimFunc:
+    """An elementwise function in two stages, ``wide`` and ``out``, the second of which turns the order round."""
+    x = te.placeholder((size, 2), "int8", "x")
+    wide = te.compute((size, 2), lambda y, c: x[y, c].astype("int32") * 3, "wide", ("y", "c"))
+    out = te.compute((2, size), lambda c, y: (wide[y, c] + y - (wide[y, c] >> 2)).astype("int8"), "out", ("c", "y"))
+    return te.create_prim_func("chain", [x], [out])
+
+
 def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedule | None = None) -> Array:
     """The last ``global`` parameter after running ``func``, or its schedule, on random data."""
     dice = np.random.default_rng(seed)

@@ -15,7 +15,7 @@ from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir.lower import lower
-from tests.schedule.functions import matmul, outputs, padded_rows
+from tests.schedule.functions import chain, matmul, outputs, padded_rows
 
 Steps = Callable[[Schedule], Schedule]
 
@@ -29,11 +29,17 @@ MATMUL: dict[str, Steps] = {
     "unroll": lambda s: s.unroll("k"),
     "vectorize": lambda s: s.vectorize("o_out"),
     "parallel": lambda s: s.parallel("p_out"),
+    "parallel turns of what others read whole": lambda s: s.parallel("p"),
     "parallel turns with memory of their own": lambda s: (
         s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p")
     ),
     "annotate": lambda s: s.annotate("acc", "note", 1).annotate("p", "note", "x"),
     "decompose_reduction": lambda s: s.decompose_reduction("acc", "k"),
+    "rfactor": lambda s: s.rfactor("acc", "k"),
+    "rfactor of an inner loop": lambda s: s.split("k", (None, 4)).rfactor("acc", "k_1").unroll("k_1_1"),
+    "rfactor outermost": lambda s: (
+        s.split("k", (2, None)).rfactor("acc", "k_0").reorder("k_0", "p", "o", "k_1").parallel("k_0")
+    ),
     "decompose outside a spatial loop": lambda s: s.reorder("p", "k", "o").decompose_reduction("acc", "k"),
     "reverse_compute_at": lambda s: s.reverse_compute_at("out", "o"),
     "reverse_compute_at a tile": lambda s: s.tile("p", "o", 2, 2).reverse_compute_at("out", "o_0"),
@@ -156,7 +162,7 @@ def test_parallel_loops_print_for_openmp() -> None:
 
 
 SHARED: dict[str, tuple[Steps, Steps]] = {
-    "a result": (lambda s: s, lambda s: s.parallel("p")),
+    "a result of fused loops": (lambda s: s, lambda s: s.fuse("p", "o").parallel("p_o")),
     "a copy made in the loop": (
         lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
         lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p"),
@@ -182,3 +188,29 @@ def test_parallel_turns_share_no_workspace(name: str) -> None:
 def test_a_fused_reduction_is_refused_before_it_is_decomposed() -> None:
     with pytest.raises(ScheduleError, match="reduces"):
         Schedule(matmul(3, 4, 5)).fuse("p", "o").fuse("p_o", "k")
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["blocks", "lowered"])
+def test_a_consumer_is_computed_where_its_operand_is_made(lowered: bool) -> None:
+    func = chain(6)
+    schedule = Schedule(func).reverse_compute_inline("out")
+    assert not schedule.has("wide") and schedule.loops_of("out") == ("y", "c")
+    assert np.array_equal(outputs(schedule.func, lowered=lowered), outputs(func, lowered=False))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (lambda s: s.rfactor("acc", "p"), "does not reduce along 'p'"),
+        (lambda s: s.rfactor("out", "p_out"), "no reduction whose parts"),
+        (lambda s: s.rfactor("acc", "p_out"), "is not around block 'acc'"),
+        (lambda s: s.split("k", (None, 3)).rfactor("acc", "k_1"), "turns that are not whole"),
+        (lambda s: (t := s.compute_at("acc", "p_out")).rfactor("acc", t.loops_of("acc")[-1]), "shares its loops"),
+        (lambda s: s.reverse_compute_inline("out"), "block 'acc' reduces"),
+        (lambda s: s.reverse_compute_inline("acc"), "is not elementwise over one tensor"),
+    ],
+)
+def test_parts_that_cannot_be_told_apart(steps: Steps, said: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        steps(Schedule(matmul(5, 8, 6)))
+    assert said in caught.value.what
