@@ -35,7 +35,8 @@ def _places(shift: int) -> int:
 
 def mean_scale(scale_in: float, scale_out: float, count: int) -> float:
     """The multiplier in float32 throughout."""
-    return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
+    with np.errstate(over="ignore"):
+        return float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count)))
 
 
 def _multiplier(call: OpCall) -> tuple[te.Tensor, ...]:

@@ -25,6 +25,7 @@ from microc.ops.attributes import ROUNDING, element_type, flag, integer, integer
 from microc.ops.mean_scale import mean_multiplier, mean_scale
 from microc.ops.numbers import compute_dtype
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.requantization import within_float32
 from microc.ops.surface import through_float
 from microc.ops.tables import IDENTITY, emit_lookup
 from microc.tir import ir
@@ -193,7 +194,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rounding, mean = str(node.attr("rounding")), node.op == "mean"
     if rounding == "even":
-        target |= {"scale": mean_scale(scale_in, scale_out, count if mean else 1)}
+        target |= {"scale": within_float32(mean_scale(scale_in, scale_out, count if mean else 1))}
         target |= {"average": (float(scale_in), float(scale_out), count)} if mean else {}
         rewrite.emit("requantize_float", (total,), node.outputs[0], target)
         return rewrite.legalized()

@@ -58,6 +58,11 @@ def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str
         return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
 
 
+def within_float32(scale: float) -> float:
+    """A multiplier in float32; of infinity the largest number, by which zero stays zero and all others go to an end."""
+    return float(np.float32(min(scale, float(np.finfo(np.float32).max))))
+
+
 def emit_requantize(
     rewrite: Rewrite,
     x: str,
@@ -74,7 +79,7 @@ def emit_requantize(
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
     if rounding == "even":
-        scales = np.array(parameters.multipliers, np.float32)
+        scales = np.array([within_float32(scale) for scale in parameters.multipliers], np.float32)
         if count == 1:
             rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
         else:

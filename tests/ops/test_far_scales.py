@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -17,8 +19,10 @@ from microc.fixed import (
     shifted_left,
 )
 from microc.frontend import tflite
-from microc.graph.ir import Quant
+from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.requantization import product_multipliers
+from microc.transform import legalize
+from microc.transform.context import PassContext, run_passes
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.oracle import check, run, single
 
@@ -119,3 +123,15 @@ def test_products_of_scales_that_no_float32_holds() -> None:
     assert multiplier(0.1, 0.3, 0.7) == np.float32(0.1) * np.float32(0.3) / np.float32(0.7)
     assert multiplier(2.0**-100, 2.0**-100, 2.0**-120) == 2.0**-80
     assert multiplier(2.0**100, 2.0**100, 2.0**120) == 2.0**80
+
+
+def test_a_mean_of_numbers_to_a_scale_that_is_next_to_nothing() -> None:
+    """Zero is zero, everything else an end, though the ratio of the scales is infinite."""
+    source, result = Quant((0.1,), (3,)), Quant((1e-44,), (-5,))
+    types = {"x": TensorType((3, 2), "int8", source), "y": TensorType((3,), "int8", result)}
+    node = Node("mean", ("x",), ("y",), {"axes": (1,), "keepdims": False, "rounding": "even"})
+    graph = Graph("far", ("x",), ("y",), (node,), types)
+    (found,) = run(graph, [np.array([[3, 3], [3, 4], [3, 2]], np.int8)])
+    assert found.tolist() == [-5, 127, -128]
+    scaled = run_passes(graph, (legalize.PASS,), PassContext()).nodes[-1]
+    assert math.isfinite(scaled.attrs["scale"])  # type: ignore[arg-type]
