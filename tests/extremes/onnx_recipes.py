@@ -10,6 +10,8 @@ from tests.extremes.elements import shape
 from tests.extremes.onnx_draw import MICROSOFT, Network, Recipe
 
 _BYTES = ("int8", "uint8")
+_APPROXIMATE = ("Sigmoid", "QLinearSigmoid", "Softmax")
+"""Curves up to one that ONNX Runtime has polynomials for."""
 
 
 def quantize(net: Network) -> None:
@@ -54,7 +56,7 @@ def unary(code: str, domain: str = "", **attrs: Any) -> Recipe:
     def recipe(net: Network) -> None:
         dtype = net.word(*_BYTES)
         x = net.triple("x", shape(net), dtype)
-        net.reach = 1.0 if "Sigmoid" in code else 0.0  # of which ONNX Runtime's is an approximation
+        net.reach = 1.0 if code in _APPROXIMATE else 0.0
         if domain:
             net.result = dtype
             net.apply(code, (*x, *net.quant("y", dtype)), domain=domain, **attrs)
@@ -190,6 +192,38 @@ def average(code: str, domain: str = "") -> Recipe:
     return recipe
 
 
+def whole_images(code: str, domain: str = "") -> Recipe:
+    """Averages of all pixels."""
+
+    def recipe(net: Network) -> None:
+        dtype = net.word(*_BYTES)
+        x = net.triple("x", (net.integer(1, 2), net.integer(1, 3, 8), net.extent(), net.extent()), dtype)
+        net.reach, net.result = net.largest("x"), dtype
+        if domain:
+            net.converted = net.reach
+            net.apply(code, (*x, *net.quant("y", dtype)), domain=domain, channels_last=0)
+        else:
+            net.quantized(net.apply(code, (net.dequantized(x),), "real"), dtype)
+
+    return recipe
+
+
+def means(net: Network) -> None:
+    extents, dtype = shape(net), net.word(*_BYTES)
+    axes = sorted({net.integer(*range(len(extents))) for _ in range(2)})
+    net.constants["axes"] = np.array(axes, np.int64)
+    x = net.dequantized(net.triple("x", extents, dtype))
+    net.reach = net.largest("x")
+    net.quantized(net.apply("ReduceMean", (x, "axes"), "real", keepdims=net.integer(0, 1)), dtype)
+
+
+def max_pool(net: Network) -> None:
+    image, kernel, attrs = _window(net)
+    dtype = net.word(*_BYTES)
+    x = net.dequantized(net.triple("x", (1, net.integer(1, 2, 5), *image), dtype))
+    net.quantized(net.apply("MaxPool", (x,), "real", kernel_shape=kernel, **attrs), dtype)
+
+
 RECIPES: dict[str, Recipe] = {
     "Add": pair("Add", ""),
     "AveragePool": average("AveragePool"),
@@ -197,18 +231,23 @@ RECIPES: dict[str, Recipe] = {
     "ConvInteger": conv_integer,
     "DequantizeLinear": dequantize,
     "Gemm": gemm,
+    "GlobalAveragePool": whole_images("GlobalAveragePool"),
     "LeakyRelu": unary("LeakyRelu", alpha=0.1),
     "MatMulInteger": matmul_integer,
+    "MaxPool": max_pool,
     "Mul": pair("Mul", ""),
     "QLinearAdd": pair("QLinearAdd", MICROSOFT),
     "QLinearAveragePool": average("QLinearAveragePool", MICROSOFT),
     "QLinearConv": qlinear_conv,
     "QLinearConv again": qlinear_conv,
+    "QLinearGlobalAveragePool": whole_images("QLinearGlobalAveragePool", MICROSOFT),
     "QLinearLeakyRelu": unary("QLinearLeakyRelu", MICROSOFT, alpha=0.1),
     "QLinearMatMul": qlinear_matmul,
     "QLinearMul": pair("QLinearMul", MICROSOFT),
     "QLinearSigmoid": unary("QLinearSigmoid", MICROSOFT),
     "QuantizeLinear": quantize,
+    "ReduceMean": means,
     "Relu": unary("Relu"),
     "Sigmoid": unary("Sigmoid"),
+    "Softmax": unary("Softmax"),
 }
