@@ -73,10 +73,12 @@ def inferred(op: str, attrs: Mapping[str, Any], types: Sequence[TensorType], whe
 def _check_window(attrs: Mapping[str, Any], types: Sequence[TensorType], where: str) -> None:
     """A window that moves over pixels: itself, its steps, and the pixels with what is put around them."""
     padding = attrs.get("padding", ())
-    if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
-        return  # of slices and the like, whose results say how large they are
     groups = [padding, *(attrs.get(name, ()) for name in ("kernel", "strides", "dilation"))]
     numbers = [n for group in groups for n in (group if isinstance(group, tuple) else (group,))]
+    if any(isinstance(n, float) for n in numbers):
+        raise ModelError(f"a window of {numbers}, which are no whole numbers", where=where)
+    if not isinstance(padding, tuple) or not all(isinstance(n, int) for n in padding):
+        return  # of slices and the like, whose results say how large they are
     largest = max((abs(n) for n in numbers if isinstance(n, int)), default=0)
     if largest > MAX_WINDOW:
         raise ModelError(f"a window, a step or a padding of {largest}; the largest is {MAX_WINDOW}", where=where)
