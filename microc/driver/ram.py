@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from microc.driver.chains import Appraiser, Candidate, Run, find_runs
 from microc.driver.stream import Chain, Streams
 from microc.errors import FitError
 from microc.module import Module
+from microc.plan.effort import CHAINS, LOWERED
 
 LONGEST = 8
 """Layers of a chain. Each more takes a window, and what is in the way is a tensor or two."""
 HEIGHTS = (1, 2, 4, 8)
 ROUNDS = 4
 """Plans that are tried: a plan may take a little more than the neediest call."""
+NEVER = sys.maxsize
+"""The need of a chain that there is no work left to measure."""
 CLOSER = 64
 """The smallest arena is looked for in steps of this part of it."""
 
@@ -27,6 +32,7 @@ class Search:
         self.appraiser = Appraiser(streams, module, io_in_arena=io_in_arena)
         self.runs = find_runs(streams.graph, streams.groups)
         self.known: dict[Chain, Candidate] = {}
+        self.lowered = 0
 
     def cover(self, limit: int) -> tuple[Candidate, ...] | None:
         """Chains so that no call needs more than ``limit`` bytes; None if there are none. Their exact needs are known then."""
@@ -36,7 +42,9 @@ class Search:
             if not rough:
                 return found
             for candidate in rough:
-                self.known[candidate.chain] = self.appraiser.measured(candidate)
+                affordable, self.lowered = self.lowered < LOWERED, self.lowered + 1
+                exact = self.appraiser.measured(candidate) if affordable else replace(candidate, need=NEVER, exact=True)
+                self.known[candidate.chain] = exact
 
     def smallest(self) -> tuple[Candidate, ...]:
         """The chains of the smallest peak, within one part in :data:`CLOSER`."""
@@ -97,9 +105,9 @@ class Search:
     def _candidates(self, run: Run, start: int, stop: int, limit: int) -> list[Candidate]:
         chains = [run.chain(start, stop, height) for height in HEIGHTS]
         for chain in chains:
-            if chain not in self.known:
+            if chain not in self.known and len(self.known) < CHAINS:
                 self.known[chain] = self.appraiser.appraise(chain)
-        return [self.known[chain] for chain in chains if self.known[chain].need <= limit]
+        return [found for chain in chains if (found := self.known.get(chain)) is not None and found.need <= limit]
 
 
 def stream_within(limit: int, plain: Module, search: Search, build: Build) -> Module:

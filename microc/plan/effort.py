@@ -1,8 +1,8 @@
-"""How much work the searches for a memory plan may do. It is counted in steps of the search, never in seconds, so that a network
+"""How much work the searches for memory may do. It is counted in steps of the search, never in seconds, so that a network
 is planned alike on every machine.
 
 What is below a bound is searched in full, as nearly all networks are; beyond it a search follows fewer ways, or ends with
-the best that it has. No search is needed for a plan to be correct.
+the best that it has. No search is needed for a plan to be right.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ CLIMBING = 1 << 22
 """Pairs of units that conflict, over all placements of :func:`microc.plan.planners.hill_climbing`."""
 EXACT = 1 << 16
 """Places that are looked for by :func:`microc.plan.planners.exact`."""
+
+CHAINS = 1 << 12
+"""Chains of layers that :mod:`microc.driver.ram` appraises before it takes what it knows."""
+LOWERED = 1 << 8
+"""Chains that it lowers, to know their scratch."""
 
 
 def affordable(wanted: Demand, effort: int, most: int) -> int:

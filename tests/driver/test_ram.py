@@ -11,6 +11,7 @@ import pytest
 
 import microc
 from microc.cli import main
+from microc.driver import ram
 from microc.driver.budget import Room
 from microc.driver.options import Options
 from microc.driver.pipeline import compile_model
@@ -65,6 +66,19 @@ def test_an_impossible_limit() -> None:
     smallest = found.smallest()
     assert found.peak(smallest) < max(found.appraiser.needs)
     assert found.neediest(smallest)
+
+
+@pytest.mark.parametrize(("chains", "lowered"), [(0, 0), (12, 1), (1000, 0), (1000, 2)])
+def test_the_search_is_bounded(chains: int, lowered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little work it takes what it knows, the same chains every time; their needs are exact."""
+    monkeypatch.setattr(ram, "CHAINS", chains)
+    monkeypatch.setattr(ram, "LOWERED", lowered)
+    found, again = search(), search()
+    smallest = found.smallest()
+    assert smallest == again.smallest() and all(candidate.exact for candidate in smallest)
+    assert len(found.known) <= chains
+    assert sum(candidate.exact and candidate.need < ram.NEVER for candidate in found.known.values()) <= lowered
+    assert found.peak(smallest) <= max(found.appraiser.needs)
 
 
 @pytest.mark.parametrize("height", [1, 4])
