@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from microc.driver.options import Options
+from microc.driver.pipeline import compile_model
 from microc.module import Module
 from microc.plan import beam, effort, planners, sequence
 from microc.plan.liveness import Demand, Placement, Unit, conflicts, demand_of, lower_bound, pressures, size_of
 from microc.plan.overlap import Overlaps
+from microc.target import target_for
+from tests.corpus import models, needs_corpus
 from tests.plan.modules import Sketch
 
 
@@ -115,3 +119,12 @@ def test_a_smaller_share_leaves_a_good_order(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sequence, "ORDERING", ways * len(module.calls))
         peaks.append(sequence.Search(module, Overlaps(module), io_in_arena=True).best().peak)
     assert peaks[0] > 2000 and peaks[1] == peaks[2] < 200
+
+
+@needs_corpus
+@pytest.mark.parametrize(("name", "most"), [("ad", 764), ("ic", 35712), ("kws", 8420), ("strww", 3840), ("vww", 41764)])
+def test_ordinary_networks_are_searched_in_full(name: str, most: int) -> None:
+    """MLPerf Tiny's networks take what they took when nothing was bounded."""
+    (path,) = models(f"mlperf_{name}_int8.tflite")
+    module = compile_model(path, target_for("cortex-m4"), Options())
+    assert module.plan is not None and module.plan.size <= most
