@@ -94,6 +94,8 @@ def algorithm_of(group: LoweredGroup) -> str:
 def _parts(make: Maker, call: Call) -> Iterator[Part]:
     graph, origin = make.graph, make.origins[call.writes]
     match origin:
+        case Copy() if make.sizes:
+            return
         case Copy():
             yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal)
         case Chain():
@@ -195,7 +197,9 @@ def _notes(made: Compiled, call: Call) -> Iterator[str]:
         )
     elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
         yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
-    if made.module.sizes:
+    if made.module.sizes and isinstance(origin, Copy):
+        yield "a copy where sizes vary: the loops as they are written, without other candidates"
+    elif made.module.sizes:
         yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
 
 

@@ -90,9 +90,8 @@ class GeneralMaker(Maker):
     def control(self, node: Node) -> LoweredControl:
         own = [self.nodes[id(g)][node.outputs] for g in self.every]
         made = [self.chosen(together, 1, inside=True) for together in self.together_inside(node)]
-        count = (
-            min(len(m.choices) for m in made) if made else len(own)
-        )  # without the smallest sizes where these take long
+        # without the smallest sizes where these take long
+        count = min((len(m.choices) for m in made), default=len(own))
         placed = []
         for k, (graph, mine) in enumerate(zip(self.every[:count], own[:count], strict=True)):
             turn = iter([(m.groups[k], m.choices[k]) for m in made])
@@ -160,11 +159,9 @@ class GeneralMaker(Maker):
                 funcs = [*lowered_alike(points, lower), lower(largest) if inside else largest, *direct]
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalised(funcs, arrays)
-                made_alike = Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
+                yield way, Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
             except (Unlike, ScheduleError, InternalError) as error:
                 yield way, str(error)
-            else:
-                yield way, made_alike
 
     def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[Way]:
         """Every schedule of every algorithm, the best by cost first; then loops as they are written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from microc.schedule.schedule import replay, trace_from_json
 from microc.target import target_for
 from microc.tir.lower import lower
 from microc.tir.text import from_text, to_text
+from tests.codegen.test_text import ATTACKS, evil_model
 from tests.corpus import models
 from tests.driver import digits, test_sizes
+from tests.frontend.onnx_model import node, proto
 
 ROW_BY_ROW = 1264  # bytes of arena in which the digits fit only so
 
@@ -96,6 +99,22 @@ def test_where_sizes_vary(name: str, tmp_path: Path) -> None:
 )
 def test_state_copies_and_control_flow(path: Path, tmp_path: Path) -> None:
     dumped(path, "cortex-m4", tmp_path)
+
+
+def test_a_copy_of_any_size_has_no_candidates(tmp_path: Path) -> None:
+    model = proto([node("Identity", ["a"])], {"a": ["n", 3]})
+    texts = dumped(test_sizes.saved(model, tmp_path), "cortex-m4", tmp_path / "dump", bounds={"n": 8})
+    assert not [path for path in texts if path.name == "candidates.txt"]
+    assert "the loops as they are written" in next(text for path, text in texts.items() if path.name == "notes.txt")
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_names_of_a_stranger_stay_in_the_folder(attack: str, tmp_path: Path) -> None:
+    source = evil_model(tmp_path / "net.onnx", attack)
+    texts = dumped(source, "host", tmp_path / "dump")
+    assert texts and all(re.fullmatch(r"[A-Za-z0-9_./]+", path.as_posix()) for path in texts)
+    assert all(character.isprintable() or character == "\n" for text in texts.values() for character in text)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dump", "net.onnx"]
 
 
 def test_why_others_lost() -> None:
