@@ -11,7 +11,8 @@ written in the cheapest way that gives the same number for every number that the
       clamp(clamp(r, m, M), a, b)  =  clamp(r, clamp(m, a, b), clamp(M, a, b))
 
   (both sides rise with r, agree where a <= clamp(r, m, M) <= b, and are a or b elsewhere);
-- ``lookup``, where it takes the place of two nodes, or of a fixed-point sum or product; a new table has to earn its bytes.
+- ``lookup``, where it takes the place of two nodes, or of a fixed-point sum or product; a new table has to earn its bytes, which
+  it does of few elements, too, where floats lie in between: their code is longer than a table, and slower by far.
 """
 
 from __future__ import annotations
@@ -45,13 +46,15 @@ def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
 class _Function:
     """A value as a function of ``root``: its numbers for the root's lowest number up to the highest.
 
-    ``depth`` counts the nodes in between; ``tabulated`` says that one of them is a table, which can be replaced.
+    ``depth`` counts the nodes in between; ``tabulated`` says that one of them is a table, which can be replaced, ``real`` that
+    floats are among their values.
     """
 
     root: str
     table: Array
     depth: int = 0
     tabulated: bool = False
+    real: bool = False
 
 
 class _Functions:
@@ -90,7 +93,8 @@ class _Functions:
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
         depth = 1 + max(f.depth for f in functions)
         tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
-        return _Function(functions[0].root, table, depth, tabulated)
+        real = table.dtype.kind == "f" or any(f.real for f in functions)
+        return _Function(functions[0].root, table, depth, tabulated, real)
 
     def operand(self, node: Node, position: int, whole: bool) -> _Function | Array | None:
         """A function of a root, or a constant that is one number (or, ``whole``, anything); None for others."""
@@ -125,7 +129,7 @@ class _Functions:
         if source.dtype == kind.dtype and low <= high and np.array_equal(np.clip(before, low, high), after):
             return replace(node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": ""})
         saves = found.depth > 1 or node.op in ("qadd", "qmul")
-        if not saves or not (found.tabulated or kind.size >= ENTRIES):
+        if not saves or not (found.tabulated or found.real or kind.size >= ENTRIES):
             return node
         constant = fresh_name(self.types, f"{name}.table")
         self.types[constant], self.consts[constant] = TensorType(table.shape, kind.dtype), table

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.graph.ir import Graph, TensorType
+from microc.ops.functions import UNARY
 from microc.transform.unary_functions import simplify_unary_functions
 from tests.transform.network import Network, check, ops
 
@@ -101,6 +102,15 @@ def test_integers_may_become_floats_in_between() -> None:
 
 
 # ---------------------------------------------------------------- clamps
+
+
+@pytest.mark.parametrize("function", [f.name for f in UNARY if "float32" in f.dtypes])
+def test_a_function_of_floats_is_a_table_however_few_its_elements(function: str) -> None:
+    net = Network(x=TensorType((1, 5), "int8"))
+    real = net.op("dequantize", "x", scale=(0.02,), zero_point=(3,), axis=None)
+    bent = net.op("mul", net.op(function, real), real)
+    net.op("quantize", bent, scale=(0.03,), zero_point=(-4,), axis=None, out_dtype="int8", rounding="even")
+    assert ops(run(net)) == ["lookup"]
 
 
 def test_clamps_join_the_rescaling_before_them() -> None:
