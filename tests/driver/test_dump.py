@@ -89,12 +89,7 @@ def test_where_sizes_vary(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    models(
-        "gen_stream_var_float.tflite",
-        "gen_misc_ops_float.tflite",
-        "ortq_lstm2_dynq.onnx",
-        "tflm_mnist_lstm_int8.tflite",
-    ),
+    models("gen_stream_var_float.tflite", "gen_misc_ops_float.tflite", "ortq_lstm2_dynq.onnx"),
     ids=lambda path: path.stem,
 )
 def test_state_copies_and_control_flow(path: Path, tmp_path: Path) -> None:
