@@ -57,14 +57,18 @@ REQUIRED: tuple[Deviation, ...] = (
         "Names of constants are a network's, a layer's and what they hold, and may agree in their first 31 characters. Every "
         "compiler that a board names tells at least 63 apart, and two that agree in all are given numbers.",
     ),
-    Deviation(
-        "5.7", (GENERATED, RUNTIME), "Enumerations and structures without a tag are taken for tags of one name.", True
-    ),
+    Deviation("5.7", _ALL, "Enumerations and structures without a tag are taken for tags of one name.", True),
     Deviation(
         "8.5",
         (GENERATED,),
         "The descriptor of a network is declared where it is defined and where the firmware lists its networks: two files that "
         "are generated together, of which no third one includes either.",
+    ),
+    Deviation(
+        "8.5",
+        (PORTS,),
+        "The table of vectors is declared where it is defined, and where a chip's boot header points to it without knowing what "
+        "is in it.",
     ),
     Deviation(
         "8.14",
@@ -129,6 +133,9 @@ ADVISED: tuple[Deviation, ...] = (
     Deviation("15.5", _ALL, "What cannot go on returns at once; conditions do not nest."),
     Deviation("17.8", (RUNTIME, PORTS, GENERATED), "A length that is left to do is counted down where it came in."),
     Deviation("18.4", _ALL, "Tensors lie at offsets in the arena."),
+    Deviation(
+        "20.1", (GENERATED,), "The header of vector instructions stands behind the condition of the code that needs it."
+    ),
     Deviation("20.10", (GENERATED, PORTS), "Assertions at compile time have names, which are put together."),
 )
 

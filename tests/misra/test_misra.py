@@ -58,6 +58,14 @@ def test_rules(project: Path) -> None:
     assert [str(violation) for violation in checker.not_allowed(found)] == []
 
 
+@pytest.mark.parametrize("board", ["teensy41", "mps3-an547"])
+def test_rules_of_boot_headers_and_vectors(board: str, tmp_path: Path) -> None:
+    """What the boards above do not have: a chip that wants a header to boot from, and a core with vectors."""
+    needs("cppcheck")
+    project = microc.compile(DIGITS / "digits_int8.tflite", board=board).write(tmp_path / "project")
+    assert [str(violation) for violation in checker.not_allowed(checker.violations(project))] == []
+
+
 def test_clang_tidy(case: Case, project: Path) -> None:
     needs("clang-tidy", case.compiler)
     assert checker.tidy(project, case.target, case.compiler) == ""
