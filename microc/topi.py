@@ -61,7 +61,9 @@ def viewed(tensor: te.Tensor, shape: Sequence[int]) -> te.Tensor:
     if tensor.shape == wanted:
         return tensor
     if prod(wanted) != tensor.size:
-        raise ProgramError(f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}")
+        raise ProgramError(
+            f"{tensor.name} of shape {tensor.shape} cannot be viewed as {wanted}", hint=f"it has {tensor.size} elements"
+        )
 
     def element(*index: Expr) -> Expr:
         flat: Expr = ir.const(0, "int32")

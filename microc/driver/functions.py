@@ -43,7 +43,8 @@ from microc.tir.rewrite import buffers_written
 from microc.tir.verify import verify
 
 Function = ir.PrimFunc | Schedule
-_GOALS: Mapping[str, Goal] = {"speed": SPEED, "balanced": Goal("balanced", 1.0), "size": SIZE}
+_GOALS: Mapping[str, Goal] = {"speed": SPEED, "size": SIZE}
+"""In between lies a price of flash, which a whole network sets."""
 
 _OPERATORS = ("", "dense", "matmul")
 """Rules are told of an operator: a function of a user's own is tried as one of a kind, as layers and as products of data."""
@@ -202,7 +203,8 @@ def _constants(schedule: Schedule, storage: Mapping[str, str], given: Mapping[st
         array = as_array(f"constant {param.name}", given[param.name])
         if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
             raise UsageError(
-                f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}"
+                f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}",
+                hint="give it as the function reads it without a schedule",
             )
         found[param.name] = schedule.packed(param, array)
     return found

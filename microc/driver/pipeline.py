@@ -36,7 +36,7 @@ from microc.schedule.rules import RULES
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
-from microc.transform import LOWERING, NORMALISING, PASSES
+from microc.transform import LOWERING, PASSES
 from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
 from microc.transform.streaming import stream
@@ -57,13 +57,12 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
         instruments=instruments,
         options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
     )
-    own = with_own(PASSES, options.passes)
-    normalising = with_own(NORMALISING, options.passes)
-    lowering = with_own(LOWERING, [each for each in options.passes if each.before not in {p.name for p in NORMALISING}])
-    graph, streaming = run_passes(graph, normalising, context, own), None
+    passes = with_own(PASSES, options.passes)
+    middle = passes.index(LOWERING[0])
+    graph, streaming = run_passes(graph, passes[:middle], context, passes), None
     if options.stream:
         graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
-    return run_passes(graph, lowering, context, own), streaming
+    return run_passes(graph, passes[middle:], context, passes), streaming
 
 
 def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:

@@ -98,7 +98,10 @@ class GraphBuilder:
         """A constant; UsageError where ``array`` is none of numbers that microc knows."""
         data = np.asarray(array)
         if not dtypes.is_valid(data.dtype.name):
-            raise UsageError(f"constant {name!r} is no array of a dtype that microc knows: {data.dtype}")
+            raise UsageError(
+                f"constant {name!r} is no array of a dtype that microc knows: {data.dtype}",
+                hint="array.astype(np.float32)",
+            )
         return self.new_constant(name, data)
 
     def op(self, op: str, *inputs: str, name: str = "", **attrs: Attr) -> str:
@@ -109,7 +112,10 @@ class GraphBuilder:
             raise UsageError(f"there is no operator {op!r}", hint=f"did you mean {close[0]}?" if close else "")
         for value in inputs:
             if value and value not in self.types:
-                raise UsageError(f"{op} reads {value!r}, which is no value of the graph")
+                known = ", ".join(list(self.types)[-8:]) or "none"
+                raise UsageError(
+                    f"{op} reads {value!r}, which is no value of the graph", hint=f"the latest are {known}"
+                )
         self.at(len(self._nodes), name)
         return self.emit(op, inputs, attrs)
 

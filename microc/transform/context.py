@@ -76,13 +76,19 @@ def _checked(own: Pass) -> Pass:
     def function(graph: Graph, context: PassContext) -> Graph:
         made: object = own.function(graph, context)
         if not isinstance(made, Graph):
-            raise ProgramError(f"pass {own.name} gives {type(made).__name__}, not a graph")
+            raise ProgramError(
+                f"pass {own.name} gives {type(made).__name__}, not a graph",
+                hint="return the graph itself where nothing changes",
+            )
         try:
             verify(made, registry.infer, f"pass {own.name}")
         except InternalError as error:
             raise ProgramError(error.what, where=error.where, hint=error.hint) from error
         if (made.inputs, made.outputs) != (graph.inputs, graph.outputs):
-            raise ProgramError(f"pass {own.name} changes the network's inputs or outputs")
+            raise ProgramError(
+                f"pass {own.name} changes the network's inputs or outputs",
+                hint="a new node makes an output under its old name",
+            )
         return made
 
     return replace(own, function=function)

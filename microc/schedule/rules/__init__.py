@@ -53,7 +53,10 @@ class ScheduleRule:
         made = self.function(Schedule(func), op, target)
         found = [] if made is None else [made] if isinstance(made, Schedule) else list(made)
         if any(not isinstance(each, Schedule) or each.start != func for each in found):
-            raise ProgramError(f"schedule rule {self.name} gives no schedule of function {func.name}")
+            raise ProgramError(
+                f"schedule rule {self.name} gives no schedule of function {func.name}",
+                hint="return what steps make of the schedule that it was given, or None",
+            )
         return [each.named(self.name) for each in found]
 
 
