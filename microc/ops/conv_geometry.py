@@ -101,8 +101,6 @@ def geometry(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int
     if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
         what = f"conv2d of shapes {tuple(data)} and {tuple(weight)}"
         raise ModelError(what, hint="both have four axes, none of them empty")
-    if attrs["layout"] not in ("NHWC", "NCHW"):
-        raise ModelError(f"conv2d with layout {attrs['layout']!r}")
     first = attrs["layout"] == "NCHW"
     batch, channels, height, width = data if first else (data[0], data[3], data[1], data[2])
     out_channels, depth, *kernel = weight if first else (weight[0], weight[3], weight[1], weight[2])

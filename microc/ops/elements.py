@@ -79,7 +79,7 @@ def _cases_gather() -> Iterable[Case]:
 def _infer_scatter(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     data, indices, updates = types
     _check("scatter_elements", attrs, data, indices)
-    if (updates.shape, updates.dtype) != (indices.shape, data.dtype) or attrs["reduction"] not in ("", *SCATTERED):
+    if (updates.shape, updates.dtype) != (indices.shape, data.dtype):
         raise ModelError(f"scatter_elements of {updates.dtype} {updates.shape} by {attrs['reduction']!r}")
     return (TensorType(data.shape, data.dtype),)
 

@@ -202,7 +202,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "mode": choice("of interpolation", "nearest", "linear", "cubic"),
             "border": choice("what lies outside", "zeros", "edge", "reflection"),
             "coordinates": choice(
-                "what -1 and 1 are: centres of the corners, edges of the image, or places are elements",
+                "of places: -1 and 1 are centres, or outer edges, of the ends; or they count elements",
                 "corners",
                 "edges",
                 "elements",

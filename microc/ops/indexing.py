@@ -31,7 +31,7 @@ def _infer_one_hot(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     rank = len(indices.shape)
     if on.dtype != off.dtype or (on.size, off.size) != (1, 1) or not -rank - 1 <= attrs["axis"] <= rank:
         raise ModelError(f"one_hot of {indices.shape} along axis {attrs['axis']} with {on.dtype} and {off.dtype}")
-    if attrs["depth"] < 1 or indices.dtype not in (*INDICES, "uint8"):
+    if indices.dtype not in (*INDICES, "uint8"):
         raise ModelError(f"one_hot of {indices.dtype} indices to depth {attrs['depth']}")
     axis = attrs["axis"] % (rank + 1)
     return (TensorType((*indices.shape[:axis], attrs["depth"], *indices.shape[axis:]), on.dtype),)
@@ -142,7 +142,7 @@ def _infer_scatter_nd(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> 
     depth = indices.shape[-1] if indices.shape else 0
     if not 1 <= depth <= len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
         raise ModelError(f"scatter_nd of {updates.shape} into {data.shape} at indices of shape {indices.shape}")
-    if updates.dtype != data.dtype or attrs["reduction"] not in ("", *SCATTERED):
+    if updates.dtype != data.dtype:
         raise ModelError(f"scatter_nd of {updates.dtype} into {data.dtype} by {attrs['reduction']!r}")
     return (TensorType(data.shape, data.dtype),)
 
@@ -209,7 +209,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_one_hot,
         cases=_cases_one_hot,
         attrs={
-            "depth": integer("elements of the new axis", least=0),
+            "depth": integer("elements of the new axis", least=1),
             "axis": integer("where it stands", -1),
             "wrap": flag("negative indices count from the end", True),
         },

@@ -215,7 +215,10 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "qlog_softmax",
-        attrs={**SCALED, "least": integer("the smallest distance that counts")},
+        attrs={
+            **SCALED,
+            "least": integer("of a distance from the row's largest, negative: what lies farther counts for nothing"),
+        },
         infer=_infer_bytes,
         reference=_reference_bytes,
         compute=_compute_bytes,

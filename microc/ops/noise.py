@@ -23,14 +23,14 @@ from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SUBTRACTION: Attributes = {
-    "smoothing": integer("of even channels' noise, Q0.14", 0),
-    "one_minus_smoothing": integer("the rest to 1", 0),
-    "alternate_smoothing": integer("of odd channels' noise, Q0.14", 0),
-    "alternate_one_minus_smoothing": integer("the rest to 1", 0),
+    "smoothing": integer("weight of the signal in an even channel's noise, of `spectral_subtraction_bits` bits", 0),
+    "one_minus_smoothing": integer("weight of its old noise", 0),
+    "alternate_smoothing": integer("as `smoothing`, of odd channels", 0),
+    "alternate_one_minus_smoothing": integer("weight of their old noise", 0),
     "smoothing_bits": integer("that the noise has more than the signal", 0),
-    "min_signal_remaining": integer("the least share of a signal that stays, Q0.14", 0),
-    "spectral_subtraction_bits": integer("of those shares", 0),
-    "clamping": flag("the noise is never more than the signal"),
+    "min_signal_remaining": integer("least share of a signal that stays, of as many bits", 0),
+    "spectral_subtraction_bits": integer("of the weights and the share", 0),
+    "clamping": flag("the noise that is kept is never more than the signal"),
 }
 
 

@@ -53,10 +53,6 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     kind = types[0]
     if len(kind.shape) != 4:
         raise ModelError(f"a pool of shape {kind.shape}; it takes four axes")
-    if attrs["layout"] not in ("NHWC", "NCHW"):
-        raise ModelError(f"a pool with layout {attrs['layout']!r}")
-    if min(attrs["kernel"]) < 1 or min(attrs["strides"]) < 1 or min(attrs["padding"]) < 0:
-        raise ModelError(f"kernel {attrs['kernel']}, strides {attrs['strides']}, padding {attrs['padding']}")
     if kind.dtype == "bool":
         raise ModelError("a pool of bool")
     made, top_left = _extents(attrs, kind.shape), attrs["padding"][:2]

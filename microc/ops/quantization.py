@@ -50,12 +50,6 @@ __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
 _ROUNDING = {"double": multiply_double_rounding, "single": multiply_single_rounding, "wide": multiply_reduced}
 
 
-def _requantize_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    if attrs["rounding"] not in _ROUNDING:
-        raise ModelError(f"requantize with rounding {attrs['rounding']!r}")
-    return _like_first(attrs, types)
-
-
 def _like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     if not dtypes.is_integer(attrs["out_dtype"]):
         raise ModelError(f"quantisation to {attrs['out_dtype']}")
@@ -262,7 +256,7 @@ _QUANTISATION: Attributes = {
 OPERATORS = (
     OpDef(
         "requantize",
-        infer=_requantize_infer,
+        infer=_like_first,
         reference=_requantize_reference,
         scalar=_requantize_scalar,
         cases=requantize_cases,

@@ -219,7 +219,7 @@ OPERATORS: tuple[OpDef, ...] = (
         "ring_slice",
         attrs={
             "axis": SHARED_AXIS,
-            "back": integer("how many frames behind the newest it begins"),
+            "back": integer("how many frames before the end of ring and data the first one lies"),
             "step": integer("between frames"),
             "count": integer("of frames", least=0),
         },

@@ -37,8 +37,6 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"roi_align of shape {data.shape} in boxes of shape {boxes.shape}, images {images.shape}")
     if data.dtype not in _FLOATS or boxes.dtype != data.dtype or images.dtype not in ("int32", "int64"):
         raise ModelError(f"roi_align of {data.dtype} in {boxes.dtype} boxes of {images.dtype} images")
-    if min(*attrs["size"], attrs["samples"]) < 1 or attrs["mode"] not in _MODES:
-        raise ModelError(f"roi_align by {attrs['mode']!r} of {attrs['samples']} samples to {attrs['size']}")
     return (TensorType((boxes.shape[0], data.shape[1], *attrs["size"]), data.dtype),)
 
 
@@ -150,10 +148,10 @@ OPERATORS: tuple[OpDef, ...] = (
         "roi_align",
         attrs={
             "mode": choice("of the samples", "avg", "max"),
-            "half_pixel": flag("places are centres of pixels", REQUIRED),
-            "size": integers("rows and columns of the result", length=2, least=0),
-            "samples": integer("along each axis of a bin; 0: as many as it has pixels", least=0),
-            "scale": real("of the boxes' places"),
+            "half_pixel": flag("edges are those of elements, not their centres", REQUIRED),
+            "size": integers("cells down and across", length=2, least=1),
+            "samples": integer("points along each axis of a cell", least=1),
+            "scale": real("elements in a unit of the boxes' edges"),
         },
         infer=_infer,
         reference=_reference,

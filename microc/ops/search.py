@@ -24,16 +24,12 @@ from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
-_INDICES = ("int32", "int64")
-
 
 def _axis(name: str, attrs: Mapping[str, Any], kind: TensorType) -> int:
     """The axis, from 0; ModelError if there is none, or nothing along it."""
     rank = len(kind.shape)
     if not -rank <= attrs["axis"] < rank or not kind.shape[attrs["axis"]] or kind.dtype == "bool":
         raise ModelError(f"{name} of {kind.dtype} {kind.shape} along axis {attrs['axis']}")
-    if attrs["out_dtype"] not in _INDICES:
-        raise ModelError(f"{name} with {attrs['out_dtype']} indices", hint="indices are int32 or int64")
     return int(attrs["axis"] % rank)
 
 

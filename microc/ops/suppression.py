@@ -166,7 +166,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs={
-            "most": integer("boxes that are kept", least=0),
+            "most": integer("boxes that are kept", least=1),
             "overlap": real("what a kept box may share with another at most"),
             "score": real("what a kept box has at least"),
             "sigma": real("of soft suppression; 0: hard", 0.0),

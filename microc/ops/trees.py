@@ -213,7 +213,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=cases,
         attrs={
             "combine": choice("of the trees' values", "sum", "min", "max", default="sum"),
-            "mode": integer("the comparison of all nodes", AT_MOST),
+            "mode": integer("how features compare that go to the left, where all nodes agree: a sum of ways", AT_MOST),
             "tables": names("the optional operands that are there", ()),
             "targets": integer("values of the result", least=1),
             "depth": integer("of the deepest tree", least=0),
