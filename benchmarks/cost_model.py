@@ -32,9 +32,9 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
-from microc.driver import kernel as driver_kernel
+from microc.driver.compile import kernel as driver_kernel
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
 from microc.errors import MicrocError
 from microc.module import Module
 from microc.schedule.choose import choose

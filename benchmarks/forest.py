@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
 import microc
-from microc.driver.profile import profile
+from microc.driver.measure.profile import profile
 
 FORMS: dict[str, dict[str, Any]] = {
     "float": {},

@@ -16,7 +16,7 @@ from microc.device.client import Client
 from microc.device.faults import PacedTransport
 from microc.device.transport import PipeTransport
 from microc.driver.api import compile
-from microc.driver.firmware import build, open_project
+from microc.driver.measure.firmware import build, open_project
 
 LINES = ((115_200, 256), (921_600, 512))
 """Baud rates, and the frames' payloads that boards with such lines get."""

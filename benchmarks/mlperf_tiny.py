@@ -31,8 +31,8 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
 from microc.module import Module
 from microc.target import Board, target_for
 

@@ -34,8 +34,8 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
 from microc.device.toolchain import run_make, section_sizes
 from microc.device.transport import open_transport
+from microc.driver.compile.pipeline import compile_graph, optimise
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_graph, optimise
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.frontend.graph_builder import GraphBuilder

@@ -34,18 +34,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from microc import errors, te, tir, topi
-    from microc.driver.against import verify
     from microc.driver.api import Program, compile
-    from microc.driver.bundle import Bundle, bundle
-    from microc.driver.explain import Explanation, explain
-    from microc.driver.export import load_library
-    from microc.driver.firmware import open_project
+    from microc.driver.compile.bundle import Bundle, bundle
+    from microc.driver.desktop.library import Library
+    from microc.driver.desktop.load import load_library
     from microc.driver.functions import build, default_schedule
-    from microc.driver.library import Library
+    from microc.driver.measure.against import verify
+    from microc.driver.measure.firmware import open_project
+    from microc.driver.measure.session import Device
     from microc.driver.model import import_sklearn, load, save
     from microc.driver.options import Bound
     from microc.driver.reference.agreement import Comparison
-    from microc.driver.session import Device
+    from microc.driver.report.explain import Explanation, explain
     from microc.frontend.graph_builder import GraphBuilder
     from microc.graph.ir import Graph
     from microc.graph.match import Match, P, Replacement
@@ -93,13 +93,13 @@ __all__ = (
 _HOMES = MappingProxyType(
     {
         "Bound": "microc.driver.options",
-        "Bundle": "microc.driver.bundle",
+        "Bundle": "microc.driver.compile.bundle",
         "Comparison": "microc.driver.reference.agreement",
-        "Device": "microc.driver.session",
-        "Explanation": "microc.driver.explain",
+        "Device": "microc.driver.measure.session",
+        "Explanation": "microc.driver.report.explain",
         "Graph": "microc.graph.ir",
         "GraphBuilder": "microc.frontend.graph_builder",
-        "Library": "microc.driver.library",
+        "Library": "microc.driver.desktop.library",
         "Match": "microc.graph.match",
         "P": "microc.graph.match",
         "Pass": "microc.transform.context",
@@ -108,17 +108,17 @@ _HOMES = MappingProxyType(
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
         "build": "microc.driver.functions",
-        "bundle": "microc.driver.bundle",
+        "bundle": "microc.driver.compile.bundle",
         "compile": "microc.driver.api",
         "default_schedule": "microc.driver.functions",
-        "explain": "microc.driver.explain",
+        "explain": "microc.driver.report.explain",
         "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
-        "load_library": "microc.driver.export",
-        "open_project": "microc.driver.firmware",
+        "load_library": "microc.driver.desktop.load",
+        "open_project": "microc.driver.measure.firmware",
         "rewrite": "microc.graph.rewriting",
         "save": "microc.driver.model",
-        "verify": "microc.driver.against",
+        "verify": "microc.driver.measure.against",
     }
 )
 

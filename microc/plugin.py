@@ -31,9 +31,12 @@ from types import MappingProxyType
 from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
-from microc.frontend import onnx_application, onnx_reader, tflite_ops, tflite_spelling
-from microc.frontend.onnx_application import Application as OnnxApplication
-from microc.frontend.tflite_application import Application as TfliteApplication
+from microc.frontend.onnx import application as onnx_application
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.onnx.application import Application as OnnxApplication
+from microc.frontend.tflite import ops as tflite_ops
+from microc.frontend.tflite import spelling as tflite_spelling
+from microc.frontend.tflite.application import Application as TfliteApplication
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 
 from microc.codegen.c_stmt import StmtPrinter
-from microc.driver.lower import build_module
+from microc.driver.compile.lower import build_module
+from microc.driver.compile.pipeline import optimise
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
 from microc.graph.ir import Graph
 from microc.target import SPEED, target_for
 from microc.tir import ir

@@ -20,7 +20,7 @@ import numpy as np
 from pymicro_features import MicroFrontend
 
 import microc
-from microc.driver.firmware import build, open_project
+from microc.driver.measure.firmware import build, open_project
 
 HERE = Path(__file__).parent
 RATE = 16_000

@@ -14,7 +14,7 @@ from microc.cli.session import chosen_options, progress
 from microc.errors import MicrocError, UsageError
 
 if TYPE_CHECKING:
-    from microc.driver.library import Library
+    from microc.driver.desktop.library import Library
     from microc.driver.options import Options
     from microc.driver.reference.measures import Agreement
 
@@ -33,7 +33,7 @@ class Held:
 
 def compiled(arguments: Arguments) -> Library:
     """The network of a model's file as a library, for no board."""
-    from microc.driver.against import host_kernels
+    from microc.driver.measure.against import host_kernels
     from microc.driver.options import make_options
     from microc.target import target_for
 
@@ -43,8 +43,8 @@ def compiled(arguments: Arguments) -> Library:
 
 def held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]]) -> Held:
     """Run both. ``sets``: the user's inputs; none: random ones."""
-    from microc.driver import against
-    from microc.driver.evidence import data_hash
+    from microc.driver.measure import against
+    from microc.driver.report.evidence import data_hash
 
     model, options = _model(arguments, library.manifest)
     reference = against.reference_of(model, arguments.against, options)

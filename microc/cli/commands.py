@@ -67,7 +67,7 @@ def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     """Several networks in one firmware."""
     from microc.codegen.names import network_name
-    from microc.driver.bundle import bundle
+    from microc.driver.compile.bundle import bundle
 
     if arguments.name:
         raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
@@ -184,8 +184,8 @@ def import_(arguments: Arguments) -> show.Answer:
 
 def build(arguments: Arguments) -> show.Answer:
     """``microc build``."""
-    from microc.driver import firmware
-    from microc.driver.fit import capacity
+    from microc.driver.compile.fit import capacity
+    from microc.driver.measure import firmware
 
     project = firmware.open_project(arguments.folder)
     result = firmware.build(project)
@@ -206,8 +206,8 @@ def flash(arguments: Arguments) -> show.Answer:
     """``microc flash``."""
     import shlex
 
-    from microc.driver.firmware import open_project
-    from microc.driver.flashing import flash_project
+    from microc.driver.measure.firmware import open_project
+    from microc.driver.measure.flashing import flash_project
 
     project = open_project(arguments.folder)
     commands, answered = flash_project(project, arguments.runner, dry_run=arguments.dry_run, **line(arguments))

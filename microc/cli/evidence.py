@@ -10,12 +10,12 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 
 if TYPE_CHECKING:
-    from microc.driver.firmware import Project
+    from microc.driver.measure.firmware import Project
 
 
 def check(arguments: Arguments) -> None:
     """Refuse a folder that holds something, before anything is compared."""
-    from microc.driver.evidence import refuse_taken
+    from microc.driver.report.evidence import refuse_taken
 
     if arguments.evidence is not None:
         refuse_taken(arguments.evidence)
@@ -25,7 +25,7 @@ def recorded(
     arguments: Arguments, manifest: Mapping[str, Any], answer: show.Answer, project: Project | None = None
 ) -> show.Answer:
     """The answer, after its bundle was written if one is wanted; of a difference, too."""
-    from microc.driver import evidence
+    from microc.driver.report import evidence
 
     if arguments.evidence is None:
         return answer

@@ -10,7 +10,7 @@ from microc.errors import UsageError
 
 def explain(arguments: Arguments) -> show.Answer:
     """``microc explain``."""
-    from microc.driver import explain as driver
+    from microc.driver.report import explain as driver
 
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")

@@ -9,7 +9,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.session import line, load_inputs, opened_project, progress
 
 if TYPE_CHECKING:
-    from microc.driver.profile import Profile
+    from microc.driver.measure.profile import Profile
 
 _CSV = (
     "kernel", "layer", "op", "rule", "unit", "time", "share", "macs", "time_per_mac", "ticks", "instructions", "code",
@@ -22,17 +22,16 @@ def profile(arguments: Arguments) -> show.Answer:
     import numpy as np
 
     from microc.cli.files import write_csv, write_json, write_text
-    from microc.driver.profile import profile as measure
-    from microc.driver.report import to_html
-    from microc.driver.session import Device
-    from microc.driver.trace import to_trace
-    from microc.driver.verify import random_inputs
+    from microc.driver.measure.session import Device
+    from microc.driver.measure.verify import random_inputs
+    from microc.driver.report.page import to_html
+    from microc.driver.report.trace import to_trace
 
     with opened_project(arguments) as project:
         given = load_inputs(arguments, project.manifest) if arguments.inputs else None
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
-            result = measure(device)
+            result = device.profile()
         data = result.to_data()
         if arguments.trace is not None:
             write_json(arguments.trace, to_trace(result))

@@ -16,14 +16,14 @@ from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.driver.api import Program
-    from microc.driver.firmware import Project
+    from microc.driver.measure.firmware import Project
     from microc.dtypes import Array
     from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
-    from microc.driver.session import Device
+    from microc.driver.measure.session import Device
 
     with opened_project(arguments) as project:
         arrays = load_inputs(arguments, project.manifest)
@@ -118,7 +118,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
     A project whose board is behind a port is not built again: the board has its firmware already.
     """
-    from microc.driver import firmware
+    from microc.driver.measure import firmware
 
     if arguments.source.is_dir():
         project = firmware.open_project(arguments.source, arguments.network)
@@ -141,8 +141,8 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
     """The arrays of .npy files and pictures, checked against the network's inputs before anything runs."""
-    from microc.driver.pictures import Reader, is_picture
-    from microc.driver.shapes import RunShapes
+    from microc.driver.data.pictures import Reader, is_picture
+    from microc.driver.sizes.shapes import RunShapes
 
     known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     tensors = [known[name] for name in manifest["inputs"]]
@@ -155,7 +155,7 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
 
 def pixels(arguments: Arguments) -> tuple[float, float] | None:
     """The reals that pixels of 0 and of 255 stand for, where ``--pixels`` says so."""
-    from microc.driver.data_files import holds_pictures
+    from microc.driver.data.files import holds_pictures
 
     if arguments.pixels is None:
         return None

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from microc.driver.tables import count as count
-from microc.driver.tables import facts as facts
-from microc.driver.tables import table as table
+from microc.driver.report.tables import count as count
+from microc.driver.report.tables import facts as facts
+from microc.driver.report.tables import table as table
 from microc.errors import MicrocError
 
 if TYPE_CHECKING:
-    from microc.driver.clock import Clock
+    from microc.driver.measure.clock import Clock
 
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1

@@ -13,7 +13,7 @@ from microc.cli.session import opened_project
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
-    from microc.driver.size import SizeReport
+    from microc.driver.report.size import SizeReport
 
 _SHOWN_SYMBOLS = 12
 _ELF = b"\x7fELF"
@@ -22,7 +22,7 @@ _ELF = b"\x7fELF"
 def size(arguments: Arguments) -> show.Answer:
     """``microc size``."""
     from microc.cli.files import write_csv
-    from microc.driver.size_change import compare
+    from microc.driver.report.size_change import compare
 
     before = _read_report(arguments.compare) if arguments.compare else None
     with _measured(arguments) as report:
@@ -44,8 +44,8 @@ def size(arguments: Arguments) -> show.Answer:
 def _measured(arguments: Arguments) -> Iterator[SizeReport]:
     """The report about a project, an ELF file, or a model that is compiled and built on the fly."""
     from microc.codegen.files import MARKER
-    from microc.driver.firmware import open_project
-    from microc.driver.size import measure
+    from microc.driver.measure.firmware import open_project
+    from microc.driver.report.size import measure
 
     if not _is_elf(arguments.source):
         if arguments.project is not None:
@@ -93,7 +93,7 @@ def _rows(report: SizeReport) -> Iterator[tuple[object, ...]]:
 
 
 def _text(report: SizeReport) -> str:
-    from microc.driver.owners import PARTS
+    from microc.driver.report.owners import PARTS
 
     rows = [
         (part, PARTS[part], show.count(sizes["text"] + sizes["data"]), show.count(sizes["data"] + sizes["bss"]))

@@ -12,12 +12,12 @@ from microc.cli.session import line, load_inputs, opened_project, pixels, progre
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from microc.driver.data import Samples
-    from microc.driver.evaluate import Answers, Classification, Closeness
-    from microc.driver.firmware import Project
-    from microc.driver.library import Library
-    from microc.driver.session import Device
-    from microc.driver.verify import LayerCheck
+    from microc.driver.data.samples import Samples
+    from microc.driver.desktop.library import Library
+    from microc.driver.measure.evaluate import Answers, Classification, Closeness
+    from microc.driver.measure.firmware import Project
+    from microc.driver.measure.session import Device
+    from microc.driver.measure.verify import LayerCheck
 
 _SHOWN_CLASSES = 20
 _SHOWN_MISTAKES = 10
@@ -25,7 +25,7 @@ _SHOWN_MISTAKES = 10
 
 def verify(arguments: Arguments) -> show.Answer:
     """``microc verify``."""
-    from microc.driver.firmware import host_library
+    from microc.driver.measure.firmware import host_library
 
     _check(arguments)
     if arguments.against and not arguments.board and not arguments.source.is_dir():
@@ -56,7 +56,7 @@ def _on_board(
     arguments: Arguments, project: Project, library: Library, given: list[Any], samples: Samples | None
 ) -> show.Answer:
     """Board against host, and both on the user's samples."""
-    from microc.driver.session import Device
+    from microc.driver.measure.session import Device
 
     with Device(project, **line(arguments)) as device:
         data, text = _compared(arguments, device, library, given, samples)
@@ -95,7 +95,7 @@ def _check(arguments: Arguments) -> None:
 
 
 def _samples(arguments: Arguments, manifest: Mapping[str, Any]) -> Samples | None:
-    from microc.driver.data import read_samples
+    from microc.driver.data.samples import read_samples
 
     if arguments.data is None:
         return None
@@ -108,10 +108,10 @@ def _compared(
     arguments: Arguments, device: Device, library: Library, given: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
     """The comparison kernel by kernel; VerificationError at the first difference, which says what agreed before."""
-    from microc.driver.evidence import data_hash
-    from microc.driver.verify import TOLERANCE
-    from microc.driver.verify import samples as random_samples
-    from microc.driver.verify import verify as compare
+    from microc.driver.measure.verify import TOLERANCE
+    from microc.driver.measure.verify import samples as random_samples
+    from microc.driver.measure.verify import verify as compare
+    from microc.driver.report.evidence import data_hash
 
     inputs: Sequence[Sequence[Any]] = given or random_samples(device, arguments.samples, arguments.seed)
     if samples is not None:
@@ -152,7 +152,7 @@ def _layers(layers: Sequence[LayerCheck]) -> str:
 
 def _evaluated(arguments: Arguments, device: Device, library: Library, samples: Samples) -> tuple[dict[str, Any], str]:
     """The answers to all samples: how many are the host's bit by bit, and how good they are."""
-    from microc.driver.evaluate import classify, closeness, run_samples
+    from microc.driver.measure.evaluate import classify, closeness, run_samples
 
     answers = run_samples(device, library, samples, progress(arguments))
     tensors = {t["name"]: t for t in device.outputs}

@@ -16,15 +16,15 @@ from microc.codegen.project import project_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver import accepted
-from microc.driver.export import build_library
-from microc.driver.fit import capacity, check_modules, footprint, room_of
-from microc.driver.library import Library
-from microc.driver.lower import Progress
+from microc.driver.compile.fit import capacity, check_modules, footprint, room_of
+from microc.driver.compile.lower import Progress
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
+from microc.driver.measure.quick_check import quick_check
 from microc.driver.model import source_of
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
-from microc.driver.quick_check import quick_check
-from microc.driver.shapes import RunShapes, as_array
+from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
@@ -208,7 +208,8 @@ def compile(
     a board file, it becomes a :class:`Program`, which writes the C project of a firmware.
 
     An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
-    VerificationError says by how much the answers differ; ``check=False`` leaves that out (:mod:`microc.driver.quick_check`).
+    VerificationError says by how much the answers differ; ``check=False`` leaves that out
+    (:mod:`microc.driver.measure.quick_check`).
 
     ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
     :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from microc.driver.budget import Room, count_macs
-from microc.driver.fit import Footprint, check_modules, room_of
-from microc.driver.kernel import groups_of
-from microc.driver.least import Least, least_of, shortages
+from microc.driver.compile.budget import Room, count_macs
+from microc.driver.compile.fit import Footprint, check_modules, room_of
+from microc.driver.compile.kernel import groups_of
+from microc.driver.compile.least import Least, least_of, shortages
+from microc.driver.compile.pipeline import compile_model, read_at_largest
 from microc.driver.model import source_name
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model, read_at_largest
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.ops import registry

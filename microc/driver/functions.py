@@ -15,19 +15,20 @@ from microc import __version__
 from microc.codegen.names import network_name
 from microc.codegen.network import shared_files
 from microc.device.boards import load_board
-from microc.driver import accepted, firmware
+from microc.driver import accepted
 from microc.driver.api import Program
-from microc.driver.builder import Builder, register, workspaces
-from microc.driver.calls import describe
-from microc.driver.estimates import estimated
-from microc.driver.export import build_library
-from microc.driver.firmware import BuildResult, Project
-from microc.driver.fit import check_modules
-from microc.driver.library import Library
-from microc.driver.maker import Maker
+from microc.driver.compile.builder import Builder, register, workspaces
+from microc.driver.compile.calls import describe
+from microc.driver.compile.estimates import estimated
+from microc.driver.compile.fit import check_modules
+from microc.driver.compile.maker import Maker
+from microc.driver.compile.pipeline import fingerprint
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
+from microc.driver.measure import firmware
+from microc.driver.measure.firmware import BuildResult, Project
 from microc.driver.options import make_options
-from microc.driver.pipeline import fingerprint
-from microc.driver.shapes import as_array
+from microc.driver.sizes.shapes import as_array
 from microc.dtypes import Array
 from microc.errors import InternalError, ProgramError, ScheduleError, UsageError
 from microc.graph.ir import Graph, TensorType

@@ -15,8 +15,9 @@ from microc.codegen.names import network_name
 from microc.driver import accepted
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError, UsageError
-from microc.frontend import objects, sklearn
+from microc.frontend import objects
 from microc.frontend.detect import load as load_file
+from microc.frontend.trees import sklearn
 from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
@@ -60,8 +61,8 @@ def import_sklearn(
 ) -> Graph:
     """The graph of a fitted scikit-learn or LightGBM estimator, in floats or (trees) in integers only.
 
-    As :func:`microc.frontend.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves are
-    rounded to ``leaf_dtype``.
+    As :func:`microc.frontend.trees.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves
+    are rounded to ``leaf_dtype``.
     """
     shape = None if input_shape is None else accepted.integers("input_shape", input_shape)
     dtypes = {

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from microc.frontend import keras_reader, onnx_reader, tflite_ops, torch_export
-from microc.frontend.onnx_fold import FOLDS
+from microc.frontend.keras import reader as keras_reader
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.onnx.fold import FOLDS
+from microc.frontend.tflite import ops as tflite_ops
+from microc.frontend.torch import reader as torch_export
 from microc.ops.attributes import Attribute
 from microc.ops.registry import OpDef, registry
 from microc.plugin import Plugin, active

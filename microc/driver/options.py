@@ -72,7 +72,7 @@ class Options:
     - ``protocol``: what the firmware answers on its console: ``rpc``, or ``mlperf``, the runner of MLPerf Tiny (whose name of the
       benchmark is the network's ``name``: kws01 say). The latter keeps inputs outside the arena.
     - ``dump``: folder that receives every stage as text: the graph after every pass (:mod:`microc.transform.instruments`), and
-      for every kernel what it went through and what else was considered (:mod:`microc.driver.dump`).
+      for every kernel what it went through and what else was considered (:mod:`microc.driver.report.dump`).
     - ``passes``: graph passes of the user's own (:class:`~microc.transform.context.Pass`), each before the one that it names.
     - ``instruments``: objects that watch the passes (:class:`~microc.transform.context.Instrument`).
     - ``schedules``: schedule rules of the user's own (:class:`~microc.schedule.rules.ScheduleRule`).

@@ -10,9 +10,9 @@ import numpy as np
 
 from microc import __version__, dtypes
 from microc.codegen.network import shared_files
-from microc.driver.export import build_library
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node, TensorType

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError
-from microc.frontend import lightgbm, sklearn
+from microc.frontend.trees import lightgbm, sklearn
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -30,7 +30,7 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """
     data = contents(path)
     if is_tflite(data):
-        from microc.frontend import tflite
+        from microc.frontend.tflite import reader as tflite
 
         return tflite.read(data, path.name, input_shapes)
     if is_graph_file(data):
@@ -44,17 +44,18 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     if lightgbm.is_lightgbm(data):
         return sklearn.read_text(data, path.name, input_shapes)
     _refuse_foreign(data, path)
-    from microc.frontend import onnx_reader
+    from microc.frontend.onnx import reader as onnx_reader
 
     return onnx_reader.read(data, path.name, input_shapes)
 
 
 def _archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
     """The model in a zip archive, if it is one."""
-    from microc.frontend import keras_file, torch_export
+    from microc.frontend.keras import file as keras_file
+    from microc.frontend.torch import reader as torch_export
 
     if keras_file.is_keras(data):
-        from microc.frontend import keras_reader
+        from microc.frontend.keras import reader as keras_reader
 
         return keras_reader.read(data, name, input_shapes)
     return torch_export.read(data, name, input_shapes) if torch_export.is_torch(data) else None

@@ -18,11 +18,11 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     """
     homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     if homes & {"sklearn", "lightgbm"}:
-        from microc.frontend import sklearn
+        from microc.frontend.trees import sklearn
 
         return sklearn.read(model, sklearn.one_shape(input_shapes, type(model).__name__))
     if "torch" in homes and hasattr(model, "graph_signature"):
-        from microc.frontend import torch_export
+        from microc.frontend.torch import reader as torch_export
 
         if input_shapes:
             raise UsageError(
@@ -37,7 +37,7 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
 
 def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """A Keras model by way of its own file."""
-    from microc.frontend import keras_reader
+    from microc.frontend.keras import reader as keras_reader
 
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         path = Path(folder) / "model.keras"

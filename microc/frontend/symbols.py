@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from microc.frontend.detect import ZIP, contents, is_tflite
-from microc.frontend.lightgbm import is_lightgbm
+from microc.frontend.trees.lightgbm import is_lightgbm
 from microc.graph.file import is_graph_file
 
 Shape = tuple[int | str, ...]
@@ -35,7 +35,7 @@ def _named(name: str, extents: Sequence[int | str | None]) -> Shape:
 
 
 def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
-    from microc.frontend.tflite_file import TfliteFile
+    from microc.frontend.tflite.file import TfliteFile
 
     file = TfliteFile(data, file_name)
     tensors = [file.tensor(index) for index in file.inputs]
@@ -46,13 +46,14 @@ def _tflite(data: bytes, file_name: str) -> dict[str, Shape]:
 
 
 def _onnx(data: bytes, file_name: str) -> dict[str, Shape]:
-    from microc.frontend.onnx_file import decode
+    from microc.frontend.onnx.file import decode
 
     return {i.name: _named(i.name, i.shape) for i in decode(data, file_name).inputs if i.shape is not None}
 
 
 def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
-    from microc.frontend import keras_file, keras_reader
+    from microc.frontend.keras import file as keras_file
+    from microc.frontend.keras import reader as keras_reader
 
     if not keras_file.is_keras(data):
         return {}

@@ -19,7 +19,7 @@ EXACT = 1 << 16
 """Places that are looked for by :func:`microc.plan.planners.exact`."""
 
 CHAINS = 1 << 12
-"""Chains of layers that :mod:`microc.driver.ram` appraises before it takes what it knows."""
+"""Chains of layers that :mod:`microc.driver.stripes.limit` appraises before it takes what it knows."""
 LOWERED = 1 << 8
 """Chains that it lowers, to know their scratch."""
 

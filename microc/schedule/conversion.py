@@ -1,8 +1,8 @@
 """Rounding to integers by one instruction that saturates, where clamping floats first would take several.
 
-Operators bring a float within the limits of its integer and round by adding 1.5 * 2**23 (``ops/scaling.py``). ``nearest_i32``
-rounds alike and takes any float, so that the limits are kept by integers, for whole dtypes in one instruction; the zero point
-is added between two saturations, where the sum could overflow without the first:
+Operators bring a float within the limits of its integer and round by adding 1.5 * 2**23 (``ops/quantised/scaling.py``).
+``nearest_i32`` rounds alike and takes any float, so that the limits are kept by integers, for whole dtypes in one instruction;
+the zero point is added between two saturations, where the sum could overflow without the first:
 
     clamp(r, low, high) + z  =  clamp(clamp(r, -2**15, 2**15 - 1) + z, low + z, high + z),    limits within 16 bits.
 

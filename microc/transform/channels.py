@@ -14,7 +14,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
-from microc.ops.conv_geometry import geometry
+from microc.ops.convolution.geometry import geometry
 
 _WINDOWS = frozenset(("avg_pool2d", "max_pool2d", "sum_pool2d"))
 _REDUCTIONS = frozenset(("sum", "mean", "max", "min", "prod"))

@@ -27,7 +27,7 @@ from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops import registry
-from microc.ops.conv_geometry import geometry
+from microc.ops.convolution.geometry import geometry
 from microc.transform.channels import is_mixing
 from microc.transform.context import Pass, PassContext
 from microc.transform.ranges import Range, Ranges, tap_sets, value_ranges

@@ -9,7 +9,7 @@ from __future__ import annotations
 from microc.graph.ir import Graph, Node
 from microc.graph.match import Match, P, Replacement
 from microc.graph.rewriting import rewrite
-from microc.ops.layer_norm import MOST_DEPTH
+from microc.ops.normalisation.layer_norm import MOST_DEPTH
 from microc.transform.context import Pass, PassContext
 
 _PLAIN = {"activation": ""}

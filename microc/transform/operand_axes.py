@@ -1,6 +1,6 @@
 """Rules by which a product of integers takes its operands' axes in another order, instead of a transposed copy of one.
 
-It copies both sides along k anyway (``rows`` in ``ops/matmul.py``), whatever order they lie in.
+It copies both sides along k anyway (``rows`` in ``ops/matrix/matmul.py``), whatever order they lie in.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.conv_geometry import Geometry, geometry
+from microc.ops.convolution.geometry import Geometry, geometry
 from microc.transform.channels import too_many
 
 

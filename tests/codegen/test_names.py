@@ -13,10 +13,10 @@ import pytest
 import microc
 from microc.codegen.names import LIBRARY, NETWORKS, RESERVED, WORDS, network_name
 from microc.codegen.network import network_files, shared_files
-from microc.driver.bundle import bundle
-from microc.driver.export import build_library
+from microc.driver.compile.bundle import bundle
+from microc.driver.compile.pipeline import compile_graph, compile_model
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_graph, compile_model
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Loc, Node, TensorType
 from microc.target import target_for

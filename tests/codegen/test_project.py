@@ -17,10 +17,10 @@ from microc.codegen.files import replacing, write_tree
 from microc.codegen.network import network_files, shared_files
 from microc.codegen.project import project_files
 from microc.device.boards import load_board
-from microc.driver.export import build_library
-from microc.driver.library import Library
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.errors import OutputError
 from microc.module import Module
 from microc.target import target_for
@@ -64,7 +64,7 @@ from pathlib import Path
 from microc.codegen.project import project_files
 from microc.device.boards import load_board
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
+from microc.driver.compile.pipeline import compile_model
 board = load_board("mps2-an386")
 files = project_files((compile_model(Path(sys.argv[1]), board.target, Options()),), board, "test")
 for name in sorted(files):

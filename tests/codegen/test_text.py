@@ -21,8 +21,8 @@ from microc.codegen.project import project_files
 from microc.codegen.render import render_line
 from microc.codegen.text import Label, Name, Note, Setting, Text, Word
 from microc.device.boards import load_board
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.errors import InternalError
 
 ATTACKS = (

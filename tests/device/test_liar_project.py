@@ -16,10 +16,10 @@ import microc
 from microc.device.emulator import Control
 from microc.device.framing import Frame, Operation, encode
 from microc.device.transport import PipeTransport, Transport
-from microc.driver.firmware import Project, build, host_library
-from microc.driver.library import Library
-from microc.driver.session import Device
-from microc.driver.verify import verify
+from microc.driver.desktop.library import Library
+from microc.driver.measure.firmware import Project, build, host_library
+from microc.driver.measure.session import Device
+from microc.driver.measure.verify import verify
 from microc.errors import DeviceError
 from tests.device.liar import Liar, lies
 from tests.device.test_liar import LIMIT, bounded, client

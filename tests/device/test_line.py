@@ -16,7 +16,7 @@ from microc.device.client import Client
 from microc.device.framing import Decoder, Operation
 from microc.device.ports import ADAPTERS, Port, candidates, find_port
 from microc.device.transport import PipeTransport, open_transport
-from microc.driver import session
+from microc.driver.measure import session
 from microc.errors import DeviceError, UsageError
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
 

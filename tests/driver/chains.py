@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from microc.driver.chains import find_runs
-from microc.driver.kernel import groups_of
-from microc.driver.lower import build_module
-from microc.driver.stream import Chain, Group, Streams
+from microc.driver.compile.kernel import groups_of
+from microc.driver.compile.lower import build_module
+from microc.driver.stripes.chains import find_runs
+from microc.driver.stripes.kernel import Chain, Group, Streams
 from microc.dtypes import Array
 from microc.graph.ir import Graph, TensorType
 from microc.module import Module

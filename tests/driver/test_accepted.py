@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import microc
 from microc.cli import main
 from microc.driver.api import Program
-from microc.driver.library import Library
+from microc.driver.desktop.library import Library
+from microc.driver.measure.verify import verify
 from microc.driver.options import CHECKS, Bound, Options, make_options
-from microc.driver.verify import verify
 from microc.errors import FitError, InternalError, MicrocError, UsageError
 from tests.driver import digits
 from tests.exports.programs import awkward, program

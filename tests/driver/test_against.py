@@ -13,7 +13,7 @@ import pytest
 import microc
 from microc.cli import main
 from microc.cli.measuring_options import AGAINST as OFFERED
-from microc.driver import against
+from microc.driver.measure import against
 from microc.driver.options import Options
 from microc.driver.reference import runtime
 from microc.driver.reference.choice import AGAINST

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import microc
-from microc.driver.budget import flash_bytes, goals
+from microc.driver.compile.budget import flash_bytes, goals
+from microc.driver.compile.pipeline import compile_model, optimise
 from microc.driver.model import read_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model, optimise
 from microc.errors import FitError, UsageError
 from microc.module import Module
 from microc.target import GOALS, SIZE, SPEED, target_for

@@ -11,8 +11,8 @@ import microc
 from microc.cli import main
 from microc.device.client import Client
 from microc.device.transport import PipeTransport
-from microc.driver.firmware import build, host_library, open_project
-from microc.driver.verify import samples, verify
+from microc.driver.measure.firmware import build, host_library, open_project
+from microc.driver.measure.verify import samples, verify
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from tests.device.smoke import needs

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from microc.codegen.network import shared_files
-from microc.driver.budget import goals
-from microc.driver.export import build_library
-from microc.driver.lower import build_module
+from microc.driver.compile.budget import goals
+from microc.driver.compile.lower import build_module
+from microc.driver.compile.pipeline import optimise
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
 from microc.plan.plan import plan_module
 from microc.target import target_for
 from tests.transform.integer_network import random_network

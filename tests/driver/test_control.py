@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from microc.codegen.network import shared_files
-from microc.driver import control_flow
-from microc.driver.control_check import Workspaces
-from microc.driver.export import build_library
-from microc.driver.library import Library
-from microc.driver.lower import build_module
+from microc.driver.compile.lower import build_module
+from microc.driver.compile.pipeline import optimise
+from microc.driver.control import statements as control_flow
+from microc.driver.control.check import Workspaces
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
 from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Node, TensorType

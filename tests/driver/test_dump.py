@@ -11,9 +11,9 @@ import pytest
 
 import microc
 from microc.codegen.network import shared_files
-from microc.driver.derive import derive_kernel
+from microc.driver.compile.derive import derive_kernel
+from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
-from microc.driver.pipeline import compiled
 from microc.errors import OutputError
 from microc.schedule.schedule import replay, trace_from_json
 from microc.target import target_for

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver import firmware
-from microc.driver.data import read_samples
-from microc.driver.data_fit import quantise
-from microc.driver.evaluate import classify, closeness, run_samples
+from microc.driver.data.fit import quantise
+from microc.driver.data.samples import read_samples
+from microc.driver.measure import firmware
+from microc.driver.measure.evaluate import classify, closeness, run_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
 from tests.driver import digits

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from microc.cli import main
-from microc.driver import evidence
+from microc.driver.report import evidence
 from microc.errors import OutputError
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"

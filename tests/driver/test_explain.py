@@ -11,9 +11,9 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.driver.explain import find_layer
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
+from microc.driver.report.explain import find_layer
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir.text import from_text, to_text

@@ -19,11 +19,10 @@ import microc
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.device import ports
 from microc.device.boards import load_board
-from microc.driver import firmware
 from microc.driver.check import check_model
+from microc.driver.measure import firmware
+from microc.driver.measure.verify import compare, samples, verify
 from microc.driver.options import Options
-from microc.driver.profile import profile
-from microc.driver.verify import compare, samples, verify
 from microc.errors import DeviceError, FitError, OutputError, ToolError, UsageError
 from tests.corpus import models, needs_corpus
 from tests.device.smoke import needs
@@ -58,7 +57,7 @@ def test_run(device: microc.Device) -> None:
 
 def test_profile(device: microc.Device) -> None:
     device.set_inputs(digits.images(1)[0])
-    result = profile(device)
+    result = device.profile()
     assert result.macs == 30528 and result.ticks == sum(k.ticks for k in result.kernels)
     assert sum(k.share for k in result.kernels) == pytest.approx(1.0)
     assert result.unit == "ticks" and result.time == result.ticks > 0 and result.size is not None

@@ -15,7 +15,8 @@ import pytest
 
 import microc
 from microc.errors import ModelError, ToolError, UsageError
-from microc.frontend import detect, sklearn
+from microc.frontend import detect
+from microc.frontend.trees import sklearn
 from tests.frontend import torch_file
 from tests.frontend.mutate import survey
 

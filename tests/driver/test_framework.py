@@ -10,10 +10,10 @@ import pytest
 import microc
 from microc.device.boards import list_boards, load_board
 from microc.driver.api import Program
-from microc.driver.bundle import bundle
-from microc.driver.firmware import build, networks, open_project
-from microc.driver.session import Device
-from microc.driver.verify import samples, verify
+from microc.driver.compile.bundle import bundle
+from microc.driver.measure.firmware import build, networks, open_project
+from microc.driver.measure.session import Device
+from microc.driver.measure.verify import samples, verify
 from microc.errors import ToolError
 from tests.device.smoke import needs
 from tests.driver import digits

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.plan.ways import Names, accesses, variables
 from microc.schedule import rules
 from microc.target import target_for
@@ -27,7 +27,7 @@ def test_alike_groups_are_scheduled_once(
         scheduled.append(func.name)
         return rules.candidates(func, *rest)
 
-    monkeypatch.setattr("microc.driver.kernel.candidates", counted)
+    monkeypatch.setattr("microc.driver.compile.kernel.candidates", counted)
     name, data = degenerate.chain(form, count)
     path = tmp_path / name
     path.write_bytes(data)

@@ -15,11 +15,11 @@ import pytest
 
 import microc
 from microc.device.boards import list_boards, load_board
-from microc.driver.budget import Room
 from microc.driver.check import check_model
-from microc.driver.least import least_bytes, least_of
+from microc.driver.compile.budget import Room
+from microc.driver.compile.least import least_bytes, least_of
+from microc.driver.compile.pipeline import compile_model, read_at_largest
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model, read_at_largest
 from microc.errors import FitError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
@@ -49,7 +49,7 @@ if not ALL:
 def compiled(name: str, board: str, caller: bool) -> bool | str:
     """Whether a network fits, compiled for the board; the early look at it is left out, so that it proves nothing itself."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("microc.driver.pipeline.refuse_hopeless", lambda *_: None)
+        patch.setattr("microc.driver.compile.pipeline.refuse_hopeless", lambda *_: None)
         try:
             microc.compile(SOURCES[name], board=board, io_in_arena=not caller)
         except FitError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc import te
-from microc.driver.merge import merge_kernels
+from microc.driver.compile.merge import merge_kernels
 from microc.module import Call, Kernel, Module, Value
 from microc.schedule.meaning import meanings
 from microc.tir import ir

@@ -13,7 +13,7 @@ import microc
 from microc.device.boards import load_board
 from microc.device.emulator import Emulator
 from microc.device.transport import PipeTransport, Transport, open_transport
-from microc.driver.firmware import build, open_project
+from microc.driver.measure.firmware import build, open_project
 from microc.errors import UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from tests.corpus import cases, models, needs_corpus

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import microc
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.errors import OutputError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import to_text

@@ -11,8 +11,8 @@ from PIL import Image
 
 from microc.cli.arguments import Arguments, make_parser
 from microc.cli.session import pixels
-from microc.driver.data import read_samples
-from microc.driver.pictures import Reader
+from microc.driver.data.pictures import Reader
+from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
 

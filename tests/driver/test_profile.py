@@ -15,14 +15,14 @@ import pytest
 import microc
 from microc import paths
 from microc.device.boards import load_board
-from microc.driver import firmware
-from microc.driver.clock import Clock
-from microc.driver.graph_layout import layout
-from microc.driver.memory_map import memory_map
-from microc.driver.profile import Profile, make_profile, short_layer
-from microc.driver.report import to_html
-from microc.driver.size import measure
-from microc.driver.trace import to_trace
+from microc.driver.measure import firmware
+from microc.driver.measure.clock import Clock
+from microc.driver.measure.profile import Profile, make_profile, short_layer
+from microc.driver.report.graph_layout import layout
+from microc.driver.report.memory_map import memory_map
+from microc.driver.report.page import to_html
+from microc.driver.report.size import measure
+from microc.driver.report.trace import to_trace
 from tests.driver import digits
 from tests.transform.network import Network
 

@@ -11,12 +11,12 @@ import pytest
 
 import microc
 from microc.cli import main
-from microc.driver import ram
-from microc.driver.budget import Room
+from microc.driver.compile.budget import Room
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
-from microc.driver.ram import Search
-from microc.driver.stream import Streams
+from microc.driver.stripes import limit as ram
+from microc.driver.stripes.kernel import Streams
+from microc.driver.stripes.limit import Search
 from microc.errors import FitError
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for

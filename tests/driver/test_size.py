@@ -10,9 +10,9 @@ import pytest
 
 import microc
 from microc.device.pieces import pieces
-from microc.driver import firmware
-from microc.driver.size import SizeReport, live_bytes, measure, shares
-from microc.driver.size_change import compare
+from microc.driver.measure import firmware
+from microc.driver.report.size import SizeReport, live_bytes, measure, shares
+from microc.driver.report.size_change import compare
 from microc.errors import ToolError, UsageError
 from tests.device.smoke import needs
 from tests.driver import digits

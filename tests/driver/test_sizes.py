@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 
 import microc
 from microc.codegen.network import network_files
-from microc.driver import firmware
-from microc.driver.family import read_family
+from microc.driver.compile.pipeline import compile_model, optimise
+from microc.driver.measure import firmware
+from microc.driver.measure.verify import samples, verify
 from microc.driver.options import Bound, make_options
-from microc.driver.pipeline import compile_model, optimise
-from microc.driver.sizes import open_sizes
-from microc.driver.verify import samples, verify
+from microc.driver.sizes.dimensions import open_sizes
+from microc.driver.sizes.family import read_family
 from microc.dtypes import Array
 from microc.errors import FitError, MicrocError, ModelError, UnsupportedError, UsageError
 from microc.target import target_for

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from microc.cli.session import load_array
-from microc.driver import data_files
-from microc.driver.export import MEMBERS, load_library
-from microc.driver.pictures import Reader
+from microc.driver.data import files as data_files
+from microc.driver.data.pictures import Reader
+from microc.driver.desktop.load import MEMBERS, load_library
 from microc.errors import ModelError, UsageError
 from microc.frontend import detect
 

@@ -19,8 +19,8 @@ from microc.codegen.network import network_files
 from microc.codegen.project import project_files
 from microc.codegen.samples import sample
 from microc.device.boards import bare_board, list_boards, load_board
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.errors import OutputError, UsageError
 from microc.module import Module
 from microc.target import CPUS

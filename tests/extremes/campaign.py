@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from microc.driver.compile.pipeline import compile_graph
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_graph
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from microc.target import target_for

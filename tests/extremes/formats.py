@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from microc.frontend import onnx_reader, tflite
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.transform import legalize, qdq
 from microc.transform.context import Pass

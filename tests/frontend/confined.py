@@ -15,8 +15,8 @@ from types import FrameType
 
 from microc.codegen.network import shared_files
 from microc.driver.check import check_model
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
 from microc.errors import InternalError, MicrocError
 from microc.target import target_for
 

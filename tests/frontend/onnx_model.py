@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from microc.dtypes import Array
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
 from microc.ops import registry
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from microc import __version__
 from microc.codegen.names import network_name
 from microc.codegen.network import shared_files
-from microc.driver.export import build_library
-from microc.driver.library import Library
+from microc.driver.compile.pipeline import build_within_budget, fingerprint, optimise
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import build_within_budget, fingerprint, optimise
 from microc.graph.ir import Graph
 from microc.plan.plan import plan_module
 from microc.target import target_for

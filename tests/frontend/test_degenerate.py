@@ -7,8 +7,9 @@ import time
 import pytest
 
 from microc.errors import InternalError, MicrocError, ModelError, UnsupportedError
-from microc.frontend import onnx_reader, tflite
 from microc.frontend.budget import MAX_BYTES, MAX_OPERANDS, MAX_WINDOW, check_shape, inferred, read_json
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from tests.frontend import degenerate

@@ -13,8 +13,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend import keras_file
-from microc.frontend import keras_reader as reader
+from microc.frontend.keras import file as keras_file
+from microc.frontend.keras import reader
 from microc.graph.ir import Graph
 from tests.frontend.mutate import survey
 from tests.frontend.run import library

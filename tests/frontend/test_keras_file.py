@@ -14,8 +14,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend import keras_reader as reader
-from microc.frontend.keras_file import snake_case
+from microc.frontend.keras import reader
+from microc.frontend.keras.file import snake_case
 from tests.frontend.run import library
 
 h5py = pytest.importorskip("h5py", reason="needs h5py (pip install microc[keras])")
@@ -185,7 +185,7 @@ def test_configurations_that_are_none(config: bytes) -> None:
 
 
 def test_an_archive_that_unfolds_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("microc.frontend.keras_file.MAX_STORED", 1 << 20)
+    monkeypatch.setattr("microc.frontend.keras.file.MAX_STORED", 1 << 20)
     members = {"metadata.json": b"{}", "config.json": b"{}", "model.weights.h5": bytes(1 << 21)}
     with pytest.raises(ModelError, match="too many bytes"):
         reader.read(packed(members), "by_hand.keras", {})

@@ -9,7 +9,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from tests.corpus import models, needs_corpus
 from tests.frontend.mutate import survey
 from tests.frontend.onnx_model import node, onnx, proto, read

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, UnsupportedError
-from microc.frontend import onnx_elementwise, onnx_reader
-from microc.frontend.onnx_application import Spelling
+from microc.frontend.onnx import elementwise as onnx_elementwise
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.onnx.application import Spelling
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
 from tests.driver.test_control import compiled

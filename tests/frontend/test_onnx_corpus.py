@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
 from tests.corpus import cases, models, needs_corpus
 from tests.frontend.onnx_model import evaluate

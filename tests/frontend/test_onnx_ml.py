@@ -10,7 +10,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
 

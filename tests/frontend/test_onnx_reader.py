@@ -9,7 +9,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Loc, TensorType
 from tests.frontend.onnx_model import evaluate, node, ops, proto, read
 

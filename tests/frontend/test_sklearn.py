@@ -10,7 +10,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
-from microc.frontend import sklearn as reader
+from microc.frontend.trees import sklearn as reader
 from tests.frontend.run import library
 
 ensemble = pytest.importorskip("sklearn.ensemble", reason="needs scikit-learn (pip install microc[sklearn])")

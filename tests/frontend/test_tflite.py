@@ -9,8 +9,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import UnsupportedError, UsageError
-from microc.frontend import tflite
-from microc.frontend.tflite_spelling import explicit_padding
+from microc.frontend.tflite import reader as tflite
+from microc.frontend.tflite.spelling import explicit_padding
 from microc.graph.ir import Graph, Quant
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model, quantised
 

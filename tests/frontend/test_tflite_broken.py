@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend import tflite
-from microc.frontend.tflite_file import TfliteFile
+from microc.frontend.tflite import reader as tflite
+from microc.frontend.tflite.file import TfliteFile
 from tests.frontend.mutate import survey
 from tests.frontend.test_tflite import small_cnn, variable_model
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised

@@ -10,12 +10,12 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend import tflite
-from microc.frontend.tflite_application import Application
-from microc.frontend.tflite_build import Builder
-from microc.frontend.tflite_compressed import decode
-from microc.frontend.tflite_file import TfliteFile
-from microc.frontend.tflite_inside import Inside
+from microc.frontend.tflite import reader as tflite
+from microc.frontend.tflite.application import Application
+from microc.frontend.tflite.build import Builder
+from microc.frontend.tflite.compressed import decode
+from microc.frontend.tflite.file import TfliteFile
+from microc.frontend.tflite.inside import Inside
 from microc.graph.ir import Loc
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised

@@ -10,7 +10,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
 from tests.corpus import models, needs_corpus

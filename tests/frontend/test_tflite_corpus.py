@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from microc.frontend import detect, tflite
+from microc.frontend import detect
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from tests.corpus import models, needs_corpus
 from tests.frontend.mutate import survey

@@ -7,7 +7,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant
 from tests.ops.oracle import run, single

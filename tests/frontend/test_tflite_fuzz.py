@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from microc.errors import MicrocError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.mutate import survey
 from tests.frontend.test_tflite_compressed import header, model_of, stream
 from tests.frontend.test_tflite_detection import post_process

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from microc.driver.compile.pipeline import build_within_budget, optimise
 from microc.driver.options import Options
-from microc.driver.pipeline import build_within_budget, optimise
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.target import target_for
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised

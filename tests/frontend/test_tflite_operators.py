@@ -10,7 +10,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.ops.oracle import run, single
 from tests.ops.test_tflite_kernels import data, ints

@@ -9,8 +9,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend import tflite
-from microc.frontend.tflite_file import TfliteFile
+from microc.frontend.tflite import reader as tflite
+from microc.frontend.tflite.file import TfliteFile
 from tests.frontend.tflite_model import Op, Tensor, constant, quantised
 from tests.ops.oracle import run, single
 

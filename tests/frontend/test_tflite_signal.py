@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Tensor, model
 from tests.ops.oracle import run
 

@@ -9,7 +9,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.tflite_model import Op, Sparsity, Tensor, model
 
 ROWS = np.array([[0, 7, 0, 8], [0, 0, 0, 0], [9, 0, 0, 5]], np.float32)

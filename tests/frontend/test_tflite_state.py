@@ -11,7 +11,7 @@ import pytest
 import microc
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from tests.frontend.test_tflite_recurrent import data as recurrent_data
 from tests.frontend.test_tflite_recurrent import lstm
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model

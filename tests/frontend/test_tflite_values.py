@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops import registry
 from microc.ops.surface import ACTIVATIONS

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from microc.errors import MicrocError
-from microc.frontend import torch_export
+from microc.frontend.torch import reader as torch_export
 from tests.frontend.run import library
 from tests.frontend.test_torch_archive import Command
 from tests.frontend.torch_file import CONSTANTS, PROGRAM, SAMPLES, WEIGHTS, packed, tree, unpacked

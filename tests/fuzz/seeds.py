@@ -10,7 +10,8 @@ from functools import cache
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend import onnx_reader, tflite
+from microc.frontend.onnx import reader as onnx_reader
+from microc.frontend.tflite import reader as tflite
 from microc.graph.file import to_bytes
 from tests import corpus
 from tests.driver import digits

@@ -21,8 +21,8 @@ import microc
 from microc import __version__
 from microc.codegen.manifest import manifest
 from microc.codegen.network import shared_files
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
-from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
 from microc.errors import InternalError, MicrocError
 from microc.graph.ir import Graph

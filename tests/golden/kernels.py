@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from microc.driver.derive import Kernel, algorithm_of, derive_kernel
-from microc.driver.maker import Compiled
+from microc.driver.compile.derive import Kernel, algorithm_of, derive_kernel
+from microc.driver.compile.maker import Compiled
+from microc.driver.compile.pipeline import compiled
 from microc.driver.options import make_options
-from microc.driver.pipeline import compiled
 from microc.graph.ir import Graph, TensorType
 from microc.target import target_for
 from tests.transform.network import Network

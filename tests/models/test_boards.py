@@ -15,8 +15,8 @@ from microc.device.client import Client
 from microc.device.emulator import Emulator
 from microc.device.faults import FaultyTransport, Rates
 from microc.device.transport import open_transport
-from microc.driver.firmware import Project, build, open_project
-from microc.driver.session import Device
+from microc.driver.measure.firmware import Project, build, open_project
+from microc.driver.measure.session import Device
 from microc.errors import FitError
 from tests.corpus import cases, models, needs_corpus
 from tests.device.smoke import skip_without

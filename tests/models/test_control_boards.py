@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.driver.session import Device
+from microc.driver.measure.session import Device
 from tests.frontend.onnx_model import proto
 from tests.frontend.test_onnx_control import DTYPES, X, doubling, looping
 from tests.frontend.test_tflite_control import INT, WHILE, body, condition

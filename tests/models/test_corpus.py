@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from microc.codegen.network import shared_files
-from microc.driver.export import build_library
-from microc.driver.library import Library
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
 from microc.target import target_for
 from tests.corpus import CORPUS, cases, models, needs_corpus

@@ -12,11 +12,11 @@ import microc
 from microc.device.boards import list_boards, load_board
 from microc.device.toolchain import run_make
 from microc.driver.api import Program
-from microc.driver.firmware import Project, build, open_project
-from microc.driver.library import Library
-from microc.driver.session import Device
-from microc.driver.size import measure
-from microc.driver.verify import samples, verify
+from microc.driver.desktop.library import Library
+from microc.driver.measure.firmware import Project, build, open_project
+from microc.driver.measure.session import Device
+from microc.driver.measure.verify import samples, verify
+from microc.driver.report.size import measure
 from tests.device.smoke import skip_without
 from tests.driver.test_size import size_program
 

@@ -13,11 +13,11 @@ import pytest
 
 from microc import dtypes
 from microc.codegen.network import shared_files
-from microc.driver.export import build_library
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.load import build_library
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.dtypes import Array
-from microc.frontend.tflite import tensor_names
+from microc.frontend.tflite.reader import tensor_names
 from microc.target import target_for
 from tests.corpus import CORPUS, cases, models, needs_corpus
 

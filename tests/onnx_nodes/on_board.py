@@ -11,8 +11,8 @@ from pathlib import Path
 
 from microc.device.boards import load_board
 from microc.driver.api import Program
-from microc.driver.firmware import build, open_project
-from microc.driver.session import Device
+from microc.driver.measure.firmware import build, open_project
+from microc.driver.measure.session import Device
 from microc.dtypes import Array
 from microc.errors import MicrocError
 from tests.onnx_nodes.suite import NodeTest, Outcome, compare, compile_test, refusal, suite

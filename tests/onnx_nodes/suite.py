@@ -21,8 +21,8 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.runner import Runner as Checker
 
-from microc.driver.batch import Network, build_batch
-from microc.driver.onnx_backend import Compiled, Runner, bind, compile_proto
+from microc.driver.desktop.batch import Network, build_batch
+from microc.driver.desktop.onnx_backend import Compiled, Runner, bind, compile_proto
 from microc.errors import InternalError, MicrocError, ToolError
 from tests.onnx_nodes.models import converted, free_inputs, light, simple
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from microc.driver.kernel import schedule_group
+from microc.driver.compile.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.ops.edges import case_arrays

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.transform import legalize

@@ -14,8 +14,8 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import activation_range
-from microc.ops.conv import OPERATORS, macs, reference
-from microc.ops.conv_geometry import DEFAULTS
+from microc.ops.convolution.conv2d import OPERATORS, macs, reference
+from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.registry import OpCall, Operand
 from microc.target import target_for
 from microc.te.lower import stages

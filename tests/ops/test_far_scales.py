@@ -18,9 +18,9 @@ from microc.fixed import (
     quantize_multiplier,
     shifted_left,
 )
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.requantization import product_multipliers
+from microc.ops.quantised.requantization import product_multipliers
 from microc.transform import legalize
 from microc.transform.context import PassContext, run_passes
 from tests.frontend.tflite_model import Op, constant, quantised

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.ops.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
+from microc.ops.matrix.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
 from tests.native import UNDEFINED, build
 from tests.ops.compiled import c_name, compiled_case
 from tests.ops.harness import assert_same, named_cases
@@ -66,7 +66,7 @@ def test_convolutions_equal_the_reference(
     cpu: str, rules: set[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All cases of the family, those with an odd number of pixels and with borders included."""
-    definitions = [*importlib.import_module("microc.ops.conv").OPERATORS]
+    definitions = [*importlib.import_module("microc.ops.convolution.conv2d").OPERATORS]
     cases = {
         name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
         for number, (name, definition, case) in enumerate(named_cases(definitions))

@@ -8,7 +8,7 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops import registry
-from microc.ops.pool import DEFAULTS
+from microc.ops.pooling.pool import DEFAULTS
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single

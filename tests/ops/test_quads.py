@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc.ops.pairs import FIELD, HIGH, LOW
-from microc.ops.quads import CHANNELS, TERMS, _packing, pack_quads
+from microc.ops.matrix.pairs import FIELD, HIGH, LOW
+from microc.ops.matrix.quads import CHANNELS, TERMS, _packing, pack_quads
 from tests.native import UNDEFINED, build
 from tests.ops.compiled import c_name, compiled_case
 from tests.ops.harness import assert_same, named_cases
@@ -53,7 +53,7 @@ def test_words_hold_four_channels() -> None:
 @pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m3"])
 def test_dense_layers_equal_the_reference(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """All cases of the family."""
-    definitions = [*importlib.import_module("microc.ops.dense").OPERATORS]
+    definitions = [*importlib.import_module("microc.ops.matrix.dense").OPERATORS]
     cases = {
         name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
         for number, (name, definition, case) in enumerate(named_cases(definitions))

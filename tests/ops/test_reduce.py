@@ -8,8 +8,8 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.mean_scale import mean_multiplier
-from microc.ops.reduce import merged_extents
+from microc.ops.quantised.mean_scale import mean_multiplier
+from microc.ops.reduction.reduce import merged_extents
 from tests.frontend.tflite_model import Op, constant, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single

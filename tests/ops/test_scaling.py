@@ -17,7 +17,7 @@ from microc.fixed import (
     multiply_single_rounding,
     reduce_multiplier,
 )
-from microc.ops.scaling import (
+from microc.ops.quantised.scaling import (
     HALF,
     Output,
     Scale,

@@ -11,7 +11,7 @@ import pytest
 from microc.errors import ModelError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.shape import merged_axes
+from microc.ops.moving.shape import merged_axes
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import every, quantised_graph
 

@@ -9,8 +9,8 @@ from microc import te
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
-from microc.ops.exponential import exp_of_negative
-from microc.ops.softmax_fixed import exponentials, tables16
+from microc.ops.elementwise.exponential import exp_of_negative
+from microc.ops.normalisation.softmax_fixed import exponentials, tables16
 from microc.tir.interp import run
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized

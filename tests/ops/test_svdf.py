@@ -9,7 +9,7 @@ import pytest
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised

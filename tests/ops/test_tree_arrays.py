@@ -15,7 +15,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.registry import get
-from microc.ops.tree_arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten
+from microc.ops.trees.arrays import EQUAL, GREATER, LESS, UNORDERED, Tree, flatten
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "uint16", "int32")
 DOUBLES = st.floats(allow_nan=False)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.driver.kernel import schedule_group
+from microc.driver.compile.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.conv import infer, reference
-from microc.ops.conv_geometry import DEFAULTS
-from microc.ops.winograd import POINTS, suits_winograd, transformed_weights
+from microc.ops.convolution.conv2d import infer, reference
+from microc.ops.convolution.geometry import DEFAULTS
+from microc.ops.convolution.winograd import POINTS, suits_winograd, transformed_weights
 from microc.target import SIZE, SPEED, target_for
 
 ATTRS: dict[str, Any] = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.driver.pipeline import compile_model
 from microc.module import Module
 from microc.plan import beam, effort, planners, sequence
 from microc.plan.liveness import Demand, Placement, Unit, conflicts, demand_of, lower_bound, pressures, size_of

@@ -8,7 +8,7 @@ import pytest
 from microc import te
 from microc.dtypes import Array, int_range, to_numpy
 from microc.fixed import round_half_even
-from microc.ops.scaling import float_below, to_integer
+from microc.ops.quantised.scaling import float_below, to_integer
 from microc.schedule.rules import schedule_kernel
 from microc.target import target_for
 from microc.tir import ir

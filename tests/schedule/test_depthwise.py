@@ -13,7 +13,7 @@ import pytest
 from microc.dtypes import Array, to_numpy
 from microc.errors import ScheduleError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.conv_geometry import DEFAULTS
+from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.meaning import meanings

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import microc
-from microc.driver.library import Library
+from microc.driver.desktop.library import Library
 from microc.dtypes import Array
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant

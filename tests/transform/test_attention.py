@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import microc
+from microc.driver.compile.pipeline import optimise
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
 from microc.dtypes import int_range
+from microc.ops.normalisation.softmax_scaled import scaled_attrs, scaled_exponentials, table_bits
 from microc.ops.registry import get
-from microc.ops.softmax_scaled import scaled_attrs, scaled_exponentials, table_bits
 from tests.frontend.onnx_model import expected, read
 from tests.transform.network import evaluate
 from tests.transform.test_qdq import Net

@@ -9,7 +9,7 @@ import pytest
 
 from microc.driver.options import Options
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import run
 from microc.transform import legalize

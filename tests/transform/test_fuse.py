@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microc.driver.kernel import groups_of
+from microc.driver.compile.kernel import groups_of
 from microc.frontend.detect import load
 from microc.graph.ir import Graph, TensorType
 from microc.graph.verify import verify
 from microc.ops import registry
-from microc.ops.sigmoid16 import sigmoid_table
+from microc.ops.quantised.sigmoid16 import sigmoid_table
 from microc.transform import PASSES
 from microc.transform.context import PassContext, run_passes
 from microc.transform.fuse import MANDATORY, MOST, fuse

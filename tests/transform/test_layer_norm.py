@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import microc
+from microc.driver.compile.pipeline import optimise
 from microc.driver.options import Options
-from microc.driver.pipeline import optimise
 from tests.frontend.onnx_model import expected, ops, read
 from tests.transform.test_qdq import Net
 

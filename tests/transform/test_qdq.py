@@ -12,7 +12,7 @@ import pytest
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.frontend import onnx_reader
+from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph, Node, Quant
 from microc.ops import registry
 from microc.transform import layout

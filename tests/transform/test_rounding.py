@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
-from microc.frontend import tflite
+from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.transform import legalize
 from microc.transform import rounding as rounding_pass

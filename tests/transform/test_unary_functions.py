@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.graph.ir import Graph, TensorType
-from microc.ops.functions import UNARY
+from microc.ops.elementwise.functions import UNARY
 from microc.transform.unary_functions import simplify_unary_functions
 from tests.transform.network import Network, check, ops
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
-from microc.driver.library import Library
+from microc.driver.desktop.library import Library
 from microc.driver.reference.measures import TOLERANCES, Agreement, Tally
 from microc.driver.reference.runtime import Answer, Reference, RuntimeRefusal
 from microc.dtypes import Array

@@ -9,8 +9,8 @@ from typing import Any
 from microc.driver.options import Options
 from microc.driver.reference.runtime import Reference
 from microc.errors import ToolError, UsageError
-from microc.frontend import lightgbm
 from microc.frontend.detect import ZIP, contents, is_tflite
+from microc.frontend.trees import lightgbm
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -67,7 +67,7 @@ def _format_of_file(data: bytes, file: str) -> str:
             "a graph file has no framework that runs it", where=file, hint="give the model it was made from"
         )
     if data.startswith(ZIP):
-        from microc.frontend import keras_file
+        from microc.frontend.keras import file as keras_file
 
         return "keras" if keras_file.is_keras(data) else "torch"
     return "lightgbm" if lightgbm.is_lightgbm(data) else "onnx"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
-from microc.driver.shapes import RunShapes
+from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.graph.ir import Graph
 

@@ -10,7 +10,7 @@ import numpy as np
 from microc.driver.reference.runtime import Answer, RuntimeRefusal, imported, version_of
 from microc.dtypes import Array
 from microc.errors import ToolError
-from microc.frontend import lightgbm
+from microc.frontend.trees import lightgbm
 
 _TIE = 1e-6
 """Scores that differ by less are equal in float32: which class wins is decided by rounding."""

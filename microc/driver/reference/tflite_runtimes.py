@@ -10,7 +10,7 @@ import numpy as np
 from microc.driver.reference.runtime import Answer, RuntimeRefusal, imported, version_of
 from microc.dtypes import Array
 from microc.errors import ToolError
-from microc.frontend.tflite import tensor_names
+from microc.frontend.tflite.reader import tensor_names
 
 _ARENA = (16 << 20, 512 << 20)
 """Bytes of TFLite Micro's arena to try in turn: all tensors are kept."""

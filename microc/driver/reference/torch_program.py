@@ -12,8 +12,8 @@ import numpy as np
 from microc.driver.reference.runtime import Answer, RuntimeRefusal, flat, imported
 from microc.dtypes import Array
 from microc.errors import ToolError
-from microc.frontend import torch_export
-from microc.frontend.torch_archive import harmless
+from microc.frontend.torch import reader as torch_export
+from microc.frontend.torch.archive import harmless
 
 
 class TorchProgram:

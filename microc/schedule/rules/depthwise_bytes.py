@@ -1,9 +1,9 @@
 """Depthwise convolutions of bytes on cores without SIMD: one channel at a time, in unsigned bytes.
 
 Armv6-M loads a signed byte at a register's offset only, and unsigned ones at any small offset. A channel's image becomes a
-plane of unsigned bytes with its border (``unsigned`` in ``ops/conv.py``), and its weights words beside it: then a tap is a load,
-a multiplication and an addition. The border is filled once. A channel is read before it is written: the output can lie over
-the input.
+plane of unsigned bytes with its border (``unsigned`` in ``ops/convolution/conv2d.py``), and its weights words beside it: then a
+tap is a load, a multiplication and an addition. The border is filled once. A channel is read before it is written: the output
+can lie over the input.
 """
 
 from __future__ import annotations

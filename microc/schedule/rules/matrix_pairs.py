@@ -1,4 +1,4 @@
-"""Products of bytes where one multiplication serves two pixels (``ops/pairs.py``): blocks ``pairs``, ``part``, ``acc``, ``out``.
+"""Bytes multiplied two pixels at once (``ops/matrix/pairs.py``): blocks ``pairs``, ``part``, ``acc``, ``out``.
 
 A tile is two pixels by a few channels: eight low registers hold a pixel pair, a weight, the sum of a block and pointers, the
 high ones the fields' sums.

@@ -1,4 +1,4 @@
-"""Products of bytes where one multiplication serves two channels (``ops/quads.py``): ``entry``, ``part``, ``acc``, ``out``.
+"""Bytes multiplied by two channels at once (``ops/matrix/quads.py``): ``entry``, ``part``, ``acc``, ``out``.
 
 Eight low registers hold a word of four weights, its odd bytes, an input, two sums of a block, the mask and two pointers, the
 high ones the fields' sums.

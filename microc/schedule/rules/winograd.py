@@ -1,4 +1,4 @@
-"""Winograd's F(2 x 2, 3 x 3), stages of ``ops/winograd.py``, on cores with DSP instructions.
+"""Winograd's F(2 x 2, 3 x 3), stages of ``ops/convolution/winograd.py``, on cores with DSP instructions.
 
 A few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels (SADD16,
 SSUB16) into 16-bit numbers, channels crossed as SXTB16 gives them. For a pair of tiles and a pair of output channels the 16

@@ -1,0 +1,102 @@
+"""Several networks in one firmware: one arena for all that keep nothing from run to run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microc import __version__
+from microc.codegen.files import write_tree
+from microc.codegen.names import linked_names
+from microc.codegen.project import RESERVED, project_files, shared_arena
+from microc.driver import accepted
+from microc.driver.api import Program
+from microc.driver.compile.fit import capacity, check_modules, footprint
+from microc.errors import UsageError
+from microc.module import Module
+from microc.plugin import active
+from microc.target import Board
+
+_GIVEN = "pass what microc.compile(..., board=...) gave"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Programs for one board, to be one firmware; :func:`bundle` makes it."""
+
+    programs: tuple[Program, ...]
+
+    @property
+    def board(self) -> Board:
+        return self.programs[0].board
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        return tuple(program.module for program in self.programs)
+
+    def report(self) -> dict[str, Any]:
+        """Numbers of the firmware, in bytes (flash: an estimate), and every network's own report under ``models``."""
+        need = footprint(self.modules, self.board)
+        return {
+            "board": self.board.name,
+            "shared_arena": shared_arena(self.modules),
+            "arena": need.arena,
+            "flash": need.flash,
+            "ram": need.ram,
+            "board_flash": capacity(self.board, "flash"),
+            "board_ram": capacity(self.board, "ram"),
+            "models": [program.report() for program in self.programs],
+        }
+
+    def files(self) -> dict[str, str | bytes]:
+        """The C project: contents by file name, every network in a folder of its name."""
+        with active(tuple(plugin for program in self.programs for plugin in program.plugins)):
+            return project_files(self.modules, self.board, __version__)
+
+    def write(self, folder: str | Path) -> Path:
+        """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
+        check_modules(self.modules, self.board)
+        target = accepted.path("a folder", folder)
+        write_tree(target, self.files())
+        return target
+
+
+def bundle(*programs: Program) -> Bundle:
+    """One firmware of several programs, which must be for one board and one goal, and differ in their names."""
+    if not programs:
+        raise UsageError("a firmware needs a network", hint=_GIVEN)
+    for program in programs:
+        accepted.instance("a network of a firmware", program, Program, _GIVEN)
+    boards = {program.board.name for program in programs}
+    if len(boards) > 1:
+        raise UsageError(
+            f"the programs are for several boards: {', '.join(sorted(boards))}", hint="compile them for one"
+        )
+    goals = {program.module.options["optimize"] for program in programs}
+    if len(goals) > 1:
+        raise UsageError(
+            f"the programs have several goals: {', '.join(sorted(goals))}", hint="use one --optimize for all"
+        )
+    names = Counter(program.module.name for program in programs)
+    for name, times in names.items():
+        if times > 1:
+            raise UsageError(
+                f"{times} networks are called {name!r}", hint="compile them with different names (name=...)"
+            )
+        if name in RESERVED:
+            raise UsageError(
+                f"a network of several cannot be called {name!r}", hint="compile it with another name (name=...)"
+            )
+    taken: dict[str, str] = {}
+    for module in (program.module for program in programs):
+        tables = (name for name, value in module.values.items() if value.storage == "const")
+        for name in sorted(linked_names(module.name, tables)):
+            if name in taken:
+                raise UsageError(
+                    f"networks {taken[name]!r} and {module.name!r} both have a {name!r}",
+                    hint="compile one with a name that does not begin with the other's (name=...)",
+                )
+            taken[name] = module.name
+    return Bundle(programs)

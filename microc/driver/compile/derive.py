@@ -1,0 +1,218 @@
+"""How a kernel came to be: every candidate with its cost and why it lost, the winner's steps, the function at every stage.
+
+All of it is derived again, by the functions that compiled it, from what a call was made from
+(:data:`microc.driver.compile.maker.Origin`) for the goal that was kept; what they give is held against the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from microc.codegen.source import kernel_text
+from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
+from microc.driver.compile.maker import Compiled, Copy, Maker, lower_copy
+from microc.driver.compile.merge import TABLE
+from microc.driver.control.function import groups_inside
+from microc.driver.sizes.general import GeneralMaker, Made, opened
+from microc.driver.stripes.kernel import Chain, Streams
+from microc.errors import InternalError
+from microc.graph.ir import Graph, Node
+from microc.graph.text import nodes_text
+from microc.module import Call
+from microc.ops import registry
+from microc.ops.lowering import LoweredGroup
+from microc.schedule.choose import Choice, Rival, best_of, weighed, why_not
+from microc.schedule.cost import Cost, estimate
+from microc.schedule.schedule import Schedule, Step, steps
+from microc.target import Goal
+from microc.tir import ir
+from microc.tir.generalise import instantiate
+from microc.tir.lower import lower, stages
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule of an algorithm, with what it costs; ``verdict``: ``chosen``, or why it was not."""
+
+    algorithm: str
+    schedule: Schedule
+    cost: Cost
+    constants: int
+    weight: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes that were scheduled as one function. ``algorithms``: the function before scheduling, once for every way to compute
+    it; ``start`` is the one of them that ``schedule`` was chosen for. ``steps``, ``stages``: the steps of the schedule and the
+    passes of lowering, with the function after each."""
+
+    op: str
+    nodes: str
+    algorithms: tuple[LoweredGroup, ...]
+    candidates: tuple[Candidate, ...]
+    start: LoweredGroup
+    schedule: Schedule
+    steps: tuple[tuple[Step, ir.PrimFunc], ...]
+    stages: tuple[tuple[str, ir.PrimFunc], ...]
+    goal: Goal
+    uses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A step of the network and its C function. ``parts``: what it was made of, one but for kernels of several groups;
+    ``notes``: what was done to it beyond scheduling and lowering, and what is not shown."""
+
+    number: int
+    call: Call
+    func: ir.PrimFunc
+    cost: Cost
+    notes: tuple[str, ...]
+    parts: tuple[Part, ...]
+    c: str
+
+
+def derive_kernel(made: Compiled, number: int) -> Kernel:
+    """Step ``number`` of a compiled network. Plugins that it was compiled with must be active."""
+    module, make = made.module, made.make
+    call = module.calls[number]
+    func = next(kernel.func for kernel in module.kernels if kernel.name == call.kernel)
+    cost = estimate(instantiate(func, {size.scalar.name: size.maximum for size in module.sizes}), make.target)
+    parts = tuple(_parts(make, call))
+    notes = [*_notes(made, call), *_finished(make, call, parts, func)]
+    return Kernel(number, call, func, cost, tuple(notes), parts, str(kernel_text(module, call.kernel)))
+
+
+def algorithm_of(group: LoweredGroup) -> str:
+    """What an algorithm is called; that of the operator's own sums is ``direct``."""
+    return str(group.anchor.attrs.get("algorithm") or "direct")
+
+
+def _parts(make: Maker, call: Call) -> Iterator[Part]:
+    graph, origin = make.graph, make.origins[call.writes]
+    match origin:
+        case Copy() if make.sizes:
+            return
+        case Copy():
+            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal)
+        case Chain():
+            groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+            for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
+                yield _part(make, alone, nodes, algorithms_of(alone, nodes, make.target, "rows"), goal)
+        case _ if isinstance(make, GeneralMaker):
+            inside = registry.get(origin.nodes[0].op).regions
+            for together in make.together_inside(origin.nodes[0]) if inside else [make.together(origin.nodes)]:
+                yield _general_part(make, together, origin.uses, inside=bool(inside))
+        case _ if registry.get(origin.nodes[0].op).regions:
+            for inner, nodes in groups_inside(graph, origin.nodes[0]):
+                yield _part(make, inner, nodes, algorithms_of(inner, nodes, make.target, "kernel"), make.goal)
+        case _:
+            lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
+            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses)
+
+
+def _part(
+    make: Maker, graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup], goal: Goal, uses: int = 1
+) -> Part:
+    """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it."""
+    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways_of(lowered, make.target, goal)]
+    rivals = [rival for _, rival in found]
+    best = best_of(rivals, goal)
+    candidates = tuple(
+        _candidate(group, rival, "chosen" if rival is best else why_not(rival, rivals, goal)) for group, rival in found
+    )
+    start = next(group for group, rival in found if rival is best)
+    text = nodes_text(graph, nodes)
+    return _whole(text, lowered, candidates, start, best.choice.schedule, goal, uses)
+
+
+def _whole(
+    nodes: str,
+    lowered: Sequence[LoweredGroup],
+    candidates: tuple[Candidate, ...],
+    start: LoweredGroup,
+    schedule: Schedule,
+    goal: Goal,
+    uses: int,
+) -> Part:
+    taken, passed = tuple(steps(start.func, schedule.trace)), tuple(stages(schedule.func))
+    return Part(start.anchor.op, nodes, tuple(lowered), candidates, start, schedule, taken, passed, goal, uses)
+
+
+def _general_part(
+    make: GeneralMaker, together: Sequence[tuple[Graph, Sequence[Node]]], uses: int, *, inside: bool
+) -> Part:
+    """The same where sizes vary, as it is at the first sizes that were looked at: candidates are tried in the order of their
+    weight until one is alike at all sizes."""
+    graph, nodes = opened(together)[0]
+    lowered = algorithms_of(graph, nodes, make.target, "kernel")
+    tried: list[tuple[str, Schedule, str]] = []
+    chosen: Made | None = None
+    for way, outcome in make.trials(together, uses, inside=inside):
+        tried.append((way.algorithm, way.schedule, "" if isinstance(outcome, Made) else outcome))
+        if isinstance(outcome, Made):
+            chosen = outcome
+            break
+    assert chosen is not None
+    verdicts = {
+        (algorithm or "direct", schedule.trace): f"refused: {reason}" if reason else "chosen"
+        for algorithm, schedule, reason in tried
+    }
+    found = [(lowered[k], schedule) for k, schedule in ways_of(lowered, make.target, make.goal)]
+    if not any(verdicts.get((algorithm_of(group), schedule.trace)) == "chosen" for group, schedule in found):
+        found.append((lowered[-1], tried[-1][1]))
+    candidates = tuple(
+        _candidate(
+            group,
+            _weighed(schedule, make, make.goal, uses),
+            verdicts.get((algorithm_of(group), schedule.trace), "weighs more than the one that was chosen"),
+        )
+        for group, schedule in found
+    )
+    text, schedule = nodes_text(graph, nodes), chosen.choices[0].schedule
+    return _whole(text, lowered, candidates, chosen.groups[0], schedule, make.goal, uses)
+
+
+def _weighed(schedule: Schedule, make: Maker, goal: Goal, uses: int) -> Rival:
+    return weighed(Choice(schedule, lower(schedule.func)), make.target, goal, uses)
+
+
+def _candidate(group: LoweredGroup, rival: Rival, verdict: str) -> Candidate:
+    return Candidate(algorithm_of(group), rival.choice.schedule, rival.cost, rival.constants, rival.weight[0], verdict)
+
+
+def _notes(made: Compiled, call: Call) -> Iterator[str]:
+    """What there is to know of a call beside how its parts were scheduled."""
+    origin = made.make.origins[call.writes]
+    others = [k for k, other in enumerate(made.module.calls) if other.kernel == call.kernel and other != call]
+    if others:
+        yield f"{call.kernel} is also the function of steps {', '.join(map(str, others))}"
+    if isinstance(origin, Chain):
+        yield (
+            f"{len(origin.groups)} layers row by row, at most {origin.height} rows at a time: the parts are blocks of rows, "
+            "and what joins them is not shown as steps"
+        )
+    elif not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+        yield "control flow: the parts are the kernels inside; what places them is not shown as steps"
+    if made.module.sizes and isinstance(origin, Copy):
+        yield "a copy where sizes vary: the loops as they are written, without other candidates"
+    elif made.module.sizes:
+        yield "sizes vary: parts are shown at the first sizes that were looked at, the C function is that of all sizes"
+
+
+def _finished(make: Maker, call: Call, parts: Sequence[Part], func: ir.PrimFunc) -> Iterator[str]:
+    """What became of the function of a call's only part; InternalError where that is not what the module has."""
+    origin = make.origins[call.writes]
+    if make.sizes or isinstance(origin, Chain) or (not isinstance(origin, Copy) and len(parts) != 1):
+        return
+    if not isinstance(origin, Copy) and registry.get(origin.nodes[0].op).regions:
+        return
+    (part,) = parts
+    derived = part.stages[-1][1]
+    if func.params[-1].name == TABLE and len(func.params) == len(derived.params) + 1:
+        yield f"numbers that differ between the steps of {call.kernel} are read from a table, {TABLE}"
+    elif replace(derived, name="") != replace(func, name=""):
+        raise InternalError("what was derived is not what was compiled", where=call.layer)

@@ -1,0 +1,132 @@
+"""Does a network fit a board? Memory is added up before anything is written; the linker has the last word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from microc.codegen.project import shared_arena
+from microc.codegen.rpc import max_payload, ring_size
+from microc.driver.compile.budget import CERTAIN, Room, code_bytes
+from microc.errors import FitError, ToolError
+from microc.module import Module
+from microc.target import Board
+
+RUNTIME_FLASH = 3 * 1024
+"""Bytes of code around the network: start, console, RPC, the C library's share."""
+RUNTIME_RAM = 48
+"""Bytes of small variables, beside the console's ring and the two frames of the RPC."""
+FRAME_OVERHEAD = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact."""
+
+    weights: int
+    code: int
+    arena: int
+    buffers: int
+    stack: int
+    runtime: int
+
+    @property
+    def flash(self) -> int:
+        return self.weights + self.code
+
+    @property
+    def least_flash(self) -> int:
+        """What is taken at least, if the code is smaller than estimated."""
+        return self.weights + int(CERTAIN * self.code)
+
+    @property
+    def ram(self) -> int:
+        return self.arena + self.buffers + self.stack + self.runtime
+
+
+def footprint(modules: Sequence[Module], board: Board) -> Footprint:
+    """Add up what ``modules``, planned, will take in one firmware on ``board``."""
+    own = [m for m in modules if len(modules) == 1 or m.state]
+    return Footprint(
+        weights=sum(m.const_bytes for m in modules),
+        code=RUNTIME_FLASH + sum(map(code_bytes, modules)),
+        arena=shared_arena(modules) + sum(m.plan.size for m in own if m.plan is not None),
+        buffers=sum(map(_outside, modules)),
+        stack=board.raw.get("link", {}).get("stack_bytes", 0),
+        runtime=_runtime(board),
+    )
+
+
+def _outside(module: Module) -> int:
+    """Bytes of inputs and outputs that have no place in the arena."""
+    assert module.plan is not None
+    return sum(module.values[n].nbytes for n in (*module.inputs, *module.outputs) if n not in module.plan.offsets)
+
+
+def _runtime(board: Board) -> int:
+    """Bytes of RAM that console and RPC take."""
+    return RUNTIME_RAM + ring_size(board) + 2 * (max_payload(board) + FRAME_OVERHEAD)
+
+
+def capacity(board: Board, kind: str) -> int:
+    """Bytes of the first region of a kind (``flash`` or ``ram``), which the linker fills; 0 when the board does not bound it."""
+    return next((region.size for region in board.regions if region.kind == kind), 0)
+
+
+def room_of(board: Board) -> Room:
+    """What a firmware leaves to the network."""
+    fixed = board.raw.get("link", {}).get("stack_bytes", 0) + _runtime(board)
+    ram = capacity(board, "ram")
+    flash = capacity(board, "flash")
+    return Room(
+        flash=max(flash - RUNTIME_FLASH, 0),
+        ram=max(ram - fixed, 1) if ram else 0,
+        board=board.name,
+        flash_limit=max(flash - int(CERTAIN * RUNTIME_FLASH), 1) if flash else 0,
+        capacity=(flash, ram),
+    )
+
+
+def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:
+    """FitError with the numbers when a board has less flash or RAM than needed; a board without bounds holds anything."""
+    reasons = []
+    for kind, need in (("flash", flash), ("ram", ram)):
+        room = capacity(board, kind)
+        if room and need > room:
+            name = "RAM" if kind == "ram" else kind
+            reasons.append(f"needs {need} bytes of {name}, the board has {room} ({need - room} too many)")
+    if reasons:
+        raise FitError(
+            f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
+            where=details,
+            hint="choose a larger board, a smaller or quantised network, or --io caller if inputs can live elsewhere",
+        )
+
+
+def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
+    """The footprint of modules that fit into one firmware; FitError otherwise."""
+    need = footprint(modules, board)
+    details = (
+        f"flash: weights {need.weights} + code about {need.code}; "
+        f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
+    )
+    check_fit(board, need.least_flash, need.ram, " and ".join(m.source or m.name for m in modules), details)
+    return need
+
+
+def link_overflow(error: ToolError, board: Board, folder: str) -> FitError | None:
+    """The linker's complaint that a memory region is full, with numbers; None when it failed for another reason."""
+    sizes = {region.name: region.size for region in board.regions}
+    found = re.findall(r"region [`']?(\w+)' overflowed by (\d+) bytes", error.what)
+    if not found:
+        return None
+    parts = [
+        f"{name} needs {sizes.get(name, 0) + int(over)} bytes, the board has {sizes.get(name, 0)} ({over} too many)"
+        for name, over in dict(found).items()
+    ]
+    return FitError(
+        f"the firmware does not fit {board.name}: " + "; ".join(parts),
+        where=folder,
+        hint="choose a larger board or a smaller network",
+    )

@@ -1,0 +1,94 @@
+"""What makes the functions of a graph: its groups scheduled, its control flow placed, its copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from microc import te
+from microc.driver.compile.kernel import Choices, alias_of, schedule_group
+from microc.driver.control.function import LoweredControl, lower_control
+from microc.driver.stripes.kernel import Chain
+from microc.graph.ir import Graph, Node
+from microc.module import Module, Size
+from microc.ops.lowering import LoweredGroup, Param
+from microc.ops.registry import Alias
+from microc.schedule.choose import Choice, choose
+from microc.schedule.rules import candidates
+from microc.target import Goal, Target
+from microc.tir import ir
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that are one kernel, of control flow perhaps; ``uses``, ``in_place`` as in :meth:`Maker.group`."""
+
+    nodes: tuple[Node, ...]
+    uses: int = 1
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a whole value; ``constant``: of one that lies in flash."""
+
+    value: str
+    constant: bool
+
+
+Origin = Group | Copy | Chain
+"""What a call was made from."""
+
+
+def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
+    """A copy, element by element."""
+    value, constant = copy.value, copy.constant
+    kind = graph.types[value]
+    x = te.placeholder((kind.size,), kind.dtype, "x")
+    out = te.compute((kind.size,), lambda i: x[i], "out", ("i",))
+    func = te.create_prim_func("copy", [] if constant else [x], [out], [x] if constant else [])
+    param, node = Param("x", value, graph.consts.get(value) if constant else None), Node("copy", (value,), ("out",))
+    return LoweredGroup(func, (param,), ("out",), node, 0, (out,), (x,) if constant else ())
+
+
+class Maker:
+    """Makes the functions of a graph. ``origins``: what every call was made from, by the values that it writes."""
+
+    sizes: tuple[Size, ...] = ()
+    """Sizes that are told when the network runs."""
+
+    def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
+        self.graph, self.target, self.goal = graph, target, goal
+        self.origins: dict[tuple[str, ...], Origin] = {}
+        self._choices: Choices = {}
+
+    def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
+        """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
+        return schedule_group(
+            self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place, known=self._choices
+        )
+
+    def control(self, node: Node) -> LoweredControl:
+        """A node of control flow."""
+        return lower_control(self.graph, node, self.target, self.goal)
+
+    def copy(self, copy: Copy) -> ir.PrimFunc:
+        """A copy of a whole value, as fast as the core moves its elements."""
+        plain = lower_copy(self.graph, copy)
+        return choose(candidates(plain.func, plain.anchor.op, self.target, self.goal), self.target, self.goal).func
+
+    def alias(self, node: Node) -> Alias | None:
+        """How a node is done by placing tensors, if it can be."""
+        return alias_of(self.graph, node)
+
+    def extents(self, value: str) -> tuple[ir.Expr, ...]:
+        """The shape of a value where it depends on sizes."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A module, and what made its functions."""
+
+    module: Module
+    make: Maker

@@ -1,0 +1,281 @@
+"""The pipeline on one page: model file -> Graph -> fused Graph -> Module -> planned Module."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from microc.codegen.names import network_name
+from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.compile.estimates import estimated
+from microc.driver.compile.kernel import groups_of
+from microc.driver.compile.least import refuse_hopeless
+from microc.driver.compile.lower import Progress, build_module
+from microc.driver.compile.maker import Compiled, Maker
+from microc.driver.compile.merge import merge_kernels
+from microc.driver.model import read_model, source_name
+from microc.driver.options import Options
+from microc.driver.report.dump import dump_kernels
+from microc.driver.sizes.dimensions import open_sizes
+from microc.driver.sizes.family import Family, read_family
+from microc.driver.sizes.general import GeneralMaker
+from microc.driver.stripes.kernel import Chain, LoweredStream, Streams
+from microc.driver.stripes.limit import Search, arena, ram_refusal, stream_within
+from microc.errors import FitError, UsageError
+from microc.frontend.detect import contents
+from microc.graph.file import to_bytes
+from microc.graph.ir import Graph
+from microc.module import Module, Plain, Streaming
+from microc.plan.plan import plan_module
+from microc.plugin import active
+from microc.schedule.intrinsics import SCALAR
+from microc.schedule.rules import RULES
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.rewrite import walk_all_exprs
+from microc.transform import LOWERING, PASSES
+from microc.transform.context import PassContext, run_passes, with_own
+from microc.transform.instruments import DumpInstrument
+from microc.transform.streaming import stream
+
+
+def optimise(graph: Graph, options: Options) -> Graph:
+    """All graph passes, and from the whole run to a step of a stream if that is wanted."""
+    return optimised(graph, options)[0]
+
+
+def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
+    """The same, and how the network streams."""
+    instruments = (*((DumpInstrument(options.dump),) if options.dump else ()), *options.instruments)
+    context = PassContext(
+        opt_level=options.opt_level,
+        disabled=options.disabled,
+        required=options.required,
+        instruments=instruments,
+        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
+    )
+    passes = with_own(PASSES, options.passes)
+    middle = passes.index(LOWERING[0])
+    graph, streaming = run_passes(graph, passes[:middle], context, passes), None
+    if options.stream:
+        graph, streaming = stream(graph, options.stream, options.hop, options.stream_allow)
+    return run_passes(graph, passes[middle:], context, passes), streaming
+
+
+def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Graph]:
+    """The graph as it is read, and fused; where sizes vary, at the largest ones."""
+    if options.bounds:
+        sizes, read = open_sizes(source, options)
+        graph = read({size.label: size.maximum for size in sizes})
+        return graph, optimise(graph, _of_all_sizes(options))
+    graph = read_model(source, options)
+    return graph, optimise(graph, options)
+
+
+def _of_all_sizes(options: Options) -> Options:
+    """Without the passes that use what some sizes have by accident."""
+    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels"}
+    return replace(options, dump=None, disabled=options.disabled | accidents)
+
+
+def compile_model(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+) -> Module:
+    """The planned module of a model file, or of a graph as it was read.
+
+    FitError when it exceeds the flash or the RAM of the options.
+    ``room``: what the board has (None: any amount), which the choice of schedules keeps within if it can.
+    """
+    return compiled(source, target, options, progress, room).module
+
+
+def compiled(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
+) -> Compiled:
+    """The same, and what its functions were made from; all of it is written where ``options.dump`` says."""
+    if options.bounds:
+        with _extended(options):
+            made = _with_sizes(source, target, options, progress, room)
+    else:
+        made = _compiled(read_model(source, options), source_name(source), target, options, progress, room)
+    made = replace(made, module=replace(made.module, hashes=hashes(source, options)))
+    if options.dump is not None:
+        with _extended(options):
+            dump_kernels(made, options.dump, progress)
+    return made
+
+
+def hashes(source: Path | Graph, options: Options) -> dict[str, str]:
+    """SHA-256 of what a network is made from: the model's file (or the graph's, as :func:`microc.save` writes it), plugins."""
+    data = to_bytes(source) if isinstance(source, Graph) else contents(source)
+    plugins = {plugin.source: plugin.digest for plugin in options.plugins if plugin.digest}
+    return {"model": hashlib.sha256(data).hexdigest(), **plugins}
+
+
+def compile_graph(
+    read: Graph,
+    source: str,
+    target: Target,
+    options: Options,
+    progress: Progress | None = None,
+    room: Room | None = None,
+) -> Module:
+    """The same of a graph as it is; ``source`` says in the generated files where it is from."""
+    return _compiled(read, source, target, options, progress, room).module
+
+
+@contextmanager
+def _extended(options: Options) -> Iterator[None]:
+    """Inside the ``with`` the compiler knows the user's operators and schedule rules."""
+    with active(options.plugins), RULES.extended({rule.name: rule for rule in options.schedules}):
+        yield
+
+
+def _compiled(
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Compiled:
+    named = replace(read, name=network_name(read.name))
+    with _extended(options):
+        return _planned(named, source, target, options, progress, room)
+
+
+def _planned(
+    read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Compiled:
+    graph, streaming = optimised(read, options)
+    refuse_hopeless(graph, source, options, room)
+    first = build_within_budget(graph, target, source, options, progress, room.flash if room else 0)
+    goal = first.make.goal
+
+    def planned(made: Module) -> Module:
+        made = plan_module(made, io_in_arena=options.io_in_arena)
+        found = fingerprint(made, target)
+        chosen = {**options.chosen(), **made.options, "protocol": options.protocol}
+        return replace(
+            made,
+            fingerprint=found,
+            nominal_macs=count_macs(read),
+            streaming=_named(made, streaming),
+            options=chosen,
+        )
+
+    def streamed(chains: tuple[Chain, ...]) -> Module:
+        built = _built(
+            graph, target, source, None, Maker(graph, target, goal), [streams.lower(chain) for chain in chains]
+        )
+        made = planned(built.module)
+        made = replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
+        tried.append(replace(built, module=made))
+        return made
+
+    plain = planned(first.module)
+    tried = [replace(first, module=plain)]
+    limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
+    if all(arena(plain) <= limit for limit in limits):
+        return tried[0]
+    groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
+    streams = Streams(graph, groups, target, goal)
+    search = Search(streams, plain, io_in_arena=options.io_in_arena)
+    found = stream_within(min(limits), plain, search, streamed)
+    if options.ram and arena(found) > options.ram:
+        raise ram_refusal(options.ram, found, search)
+    return next(made for made in tried if made.module is found)
+
+
+def _with_sizes(
+    source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
+) -> Compiled:
+    """The planned module of a model some of whose sizes are told when it runs."""
+    if options.stream or options.protocol == "mlperf":
+        what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
+        raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
+    sizes, read = open_sizes(source, options)
+    family = read_family(sizes, lambda at: optimise(read(at), _of_all_sizes(options)))
+    refuse_hopeless(family.largest, source_name(source), options, room)
+    flash = room.flash if room else 0
+    made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
+    module = plan_module(made.module, io_in_arena=options.io_in_arena)
+    macs = count_macs(read({size.label: size.maximum for size in sizes}))
+    chosen = {**module.options, "protocol": options.protocol}
+    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs, options=chosen)
+    if options.ram and arena(module) > options.ram:
+        raise FitError(
+            f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",
+            where=module.source,
+            hint="networks whose sizes vary are not computed row by row: take smaller bounds, or fix the sizes",
+        )
+    return replace(made, module=module)
+
+
+def _named(module: Module, streaming: Streaming | None) -> Streaming | None:
+    """How a network streams, by the names of its C code."""
+    if streaming is None:
+        return None
+    inputs = {n: streaming.inputs[v.label] for n in module.inputs if (v := module.values[n]).label in streaming.inputs}
+    return Streaming(streaming.hop, inputs, dict(zip(module.outputs, streaming.outputs.values(), strict=True)))
+
+
+def _arena_room(module: Module, room: int) -> int:
+    """What is left of the board's RAM for the arena by inputs and outputs outside of it; 0: any amount."""
+    outside = [name for name in (*module.inputs, *module.outputs) if module.plan and name not in module.plan.offsets]
+    return max(room - sum(module.values[name].nbytes for name in outside), 1) if room else 0
+
+
+def build_within_budget(
+    graph: Graph,
+    target: Target,
+    source: str,
+    options: Options,
+    progress: Progress | None,
+    room: int,
+    family: Family | None = None,
+) -> Compiled:
+    """The module for the goal of the options; where that takes too much flash, the first smaller one that does not.
+
+    ``family``: the graph at other sizes, where they vary.
+    """
+    limits = [limit for limit in (options.flash, room) if limit]
+    for goal in goals(graph, options):
+        make = Maker(graph, target, goal) if family is None else GeneralMaker(family, target, goal)
+        made = _built(graph, target, source, progress, make)
+        if all(flash_bytes(made.module) <= limit for limit in limits):
+            return made
+    if options.flash and least_flash(made.module) > options.flash:
+        raise refusal(made.module, options.flash)
+    return made
+
+
+def _built(
+    graph: Graph,
+    target: Target,
+    source: str,
+    progress: Progress | None,
+    make: Maker,
+    streams: Sequence[LoweredStream] = (),
+) -> Compiled:
+    """The graph as kernels and calls, with what they cost."""
+    module = build_module(graph, target, source, make.goal, progress, streams, make)
+    alike = make.goal.price > 0 and not make.sizes
+    return Compiled(estimated(merge_kernels(module) if alike else module, target), make)
+
+
+def fingerprint(module: Module, target: Target) -> str:
+    """32 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
+    digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
+    for kernel in module.kernels:
+        digest.update(repr(kernel.func).encode())
+    externs = set(SCALAR) - set(SCALAR.sealed)
+    calls = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
+    if not externs.isdisjoint(calls):
+        digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
+    for call in module.calls:
+        digest.update(repr((call.kernel, call.args)).encode())
+    for name in sorted(module.values):
+        value = module.values[name]
+        digest.update(f"{name} {value.shape} {value.dtype} {value.storage}".encode())
+        if value.data is not None:
+            digest.update(value.data.tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""Functions of control flow."""

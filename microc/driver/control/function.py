@@ -1,0 +1,99 @@
+"""Control flow becomes one function: loops and conditions around the kernels of the graphs inside.
+
+Each graph's groups are scheduled and lowered as any others; their statements are then placed, in order, on flat buffers: what is
+computed inside lives in workspaces, what a loop carries in the loop's own results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from microc.driver.compile.kernel import alias_of, groups_of, schedule_group
+from microc.driver.control.memory import ZERO, Memory, Names
+from microc.driver.control.statements import Flow, Places, Step
+from microc.graph.ir import Graph, Node
+from microc.ops import registry
+from microc.ops.lowering import LoweredGroup, Param
+from microc.schedule.choose import Choice
+from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.affine import simplify_stmt
+from microc.tir.stream import Place, names_of
+
+Inside = Callable[[Graph, Sequence[Node]], tuple[LoweredGroup, Choice]]
+"""What schedules the groups inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredControl:
+    """The function; ``params`` are what its parameters are bound to, all but results and workspaces."""
+
+    func: ir.PrimFunc
+    params: tuple[Param, ...]
+
+
+def lower_control(graph: Graph, node: Node, target: Target, goal: Goal) -> LoweredControl:
+    """The function of a node that has graphs inside."""
+    return place_control(graph, node, lambda inner, nodes: schedule_group(inner, nodes, target, goal, "kernel"), target)
+
+
+def place_control(graph: Graph, node: Node, schedule: Inside, target: Target | None) -> LoweredControl:
+    """The same with the groups inside as ``schedule`` makes them. Without a target, where sizes vary, values inside never share
+    memory, so that where they lie does not depend on what is larger, and copies are plain loops."""
+    step = _lowered(graph, (node,), schedule)
+    taken = {name for func in _functions(step) for name in names_of(func)}
+    names = Names(taken)
+    memory = Memory(names, reuse=target is not None)
+    places: Places = {}
+    for name in dict.fromkeys(name for name in node.inputs if name):
+        if name in graph.consts:
+            places[name] = Place(memory.constant("value", graph.consts[name].reshape(-1)), ZERO)
+        else:
+            places[name] = memory.data(name, graph.types[name].size, graph.types[name].dtype)
+    kinds = [graph.types[name] for name in node.outputs]
+    results = [ir.Buffer(names.fresh("result"), (kind.size,), kind.dtype) for kind in kinds]
+    flow = Flow(names, memory, str(node.loc), target)
+    body = flow.statements(step, places, [Place(buffer, ZERO) for buffer in results], "turn")
+    body, buffers, params = memory.function(body, results)
+    return LoweredControl(ir.PrimFunc("control", buffers, simplify_stmt(body)), params)
+
+
+def groups_inside(graph: Graph, node: Node) -> list[tuple[Graph, tuple[Node, ...]]]:
+    """The groups that a node's graphs need kernels for, with their graphs, in the order that they are scheduled in."""
+    if not registry.get(node.op).regions:
+        return [] if _start_of_view(graph, (node,)) is not None else [(graph, (node,))]
+    found = []
+    for name in registry.get(node.op).regions:
+        inner: Graph = node.attr(name)
+        for nodes in groups_of(inner):
+            found += groups_inside(inner, nodes[0]) if len(nodes) == 1 else [(inner, nodes)]
+    return found
+
+
+def _start_of_view(graph: Graph, nodes: tuple[Node, ...]) -> int | None:
+    """The element of its first operand from which on a group's result lies there; None where it needs a kernel."""
+    if registry.get(nodes[0].op).view:
+        return 0
+    alias = alias_of(graph, nodes[0]) if len(nodes) == 1 else None
+    return None if alias is None else alias.source
+
+
+def _lowered(graph: Graph, nodes: tuple[Node, ...], schedule: Inside) -> Step:
+    """A group with its kernel, or with the steps of the graphs inside."""
+    first = nodes[0]
+    definition = registry.get(first.op)
+    if definition.regions:
+        inside = {
+            name: tuple(_lowered(first.attr(name), group, schedule) for group in groups_of(first.attr(name)))
+            for name in definition.regions
+        }
+        return Step(nodes, inside=inside)
+    start = _start_of_view(graph, nodes)
+    return Step(nodes, kernel=schedule(graph, nodes)) if start is None else Step(nodes, start=start)
+
+
+def _functions(step: Step) -> list[ir.PrimFunc]:
+    if step.inside is not None:
+        return [func for steps in step.inside.values() for each in steps for func in _functions(each)]
+    return [] if step.kernel is None else [step.kernel[1].func]

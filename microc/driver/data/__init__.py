@@ -1,0 +1,1 @@
+"""Data of users' own: arrays, tables, pictures, folders."""

@@ -1,0 +1,1 @@
+"""Networks on this computer: shared libraries and their callers."""

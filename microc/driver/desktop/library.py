@@ -1,0 +1,196 @@
+"""The desktop backend: the generated C as a shared library, driven with numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.codegen.manifest import SCHEMA_VERSION
+from microc.driver import accepted
+from microc.driver.desktop.export import export_shared, export_tar
+from microc.driver.sizes.shapes import RunShapes
+from microc.dtypes import Array
+from microc.errors import ModelError, OutputError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TimingResult:
+    """Seconds per run: mean, median, min, max over ``repeats`` measurements of ``number`` runs each."""
+
+    mean: float
+    median: float
+    min: float
+    max: float
+    repeats: int
+    number: int
+
+
+class Library:
+    """A compiled network in this process. ``lib(x)`` runs it; ``set_input / run / get_output / reset`` do so in steps.
+
+    One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives more of them.
+    """
+
+    def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
+        self.path = path
+        self._sources = dict(sources or {})
+        self._folder = folder  # keeps a temporary folder alive
+        try:
+            self._library = ctypes.CDLL(str(path))
+            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self._library, "microc_manifest")))
+            self.manifest: dict[str, Any] = json.loads(text.decode())
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
+        if self.manifest.get("schema_version") != SCHEMA_VERSION:
+            raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
+        self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
+        self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
+        self.outputs = tuple(self._tensors[n] for n in self.manifest["outputs"])
+        self._arena = np.zeros(max(16, self.manifest["arena_size"]) + 64, dtype=np.uint8)
+        self._start = -self._arena.ctypes.data % 64
+        self._in = [_empty(t) for t in self.inputs]
+        self._out = [_empty(t) for t in self.outputs]
+        self._buffers = {"arena": self._arena[self._start :]} | {
+            t["name"]: a.reshape(-1).view(np.uint8)
+            for t, a in zip((*self.inputs, *self.outputs), (*self._in, *self._out), strict=True)
+        }
+        self._shapes = RunShapes(self.manifest)
+        self._given = [self._shapes.of(t) for t in self.inputs]
+        self._pointers()
+        self.reset()
+
+    def _pointers(self) -> None:
+        kind = ctypes.c_void_p
+        self._in_pointers = (kind * max(1, len(self._in)))(*(a.ctypes.data for a in self._in))
+        self._out_pointers = (kind * max(1, len(self._out)))(*(a.ctypes.data for a in self._out))
+
+    @property
+    def _memory(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._arena.ctypes.data + self._start)
+
+    @property
+    def _sizes(self) -> tuple[Any, ...]:
+        """What entry points are told behind their arguments: the sizes of the run, where they vary."""
+        return (self._shapes.vector.ctypes,) if self._shapes.sizes else ()
+
+    def set_input(self, key: int | str, value: Any) -> None:
+        """Copy ``value`` into an input, by position or name. Shape and dtype must match; nothing is converted silently.
+
+        Where sizes vary, its shape tells some of them.
+        """
+        index = _position(key, self.inputs, "input")
+        self._shapes.learn([self.inputs[index]], [value])
+        array = self._shapes.checked(value, self.inputs[index])
+        self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
+        self._given[index] = array.shape
+
+    def run(self) -> None:
+        """One inference on the inputs set before."""
+        for tensor, shape in zip(self.inputs, self._given, strict=True):
+            if shape != self._shapes.of(tensor):
+                raise UsageError(
+                    f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
+                    hint="set all inputs whose shapes change",
+                )
+        status = self._library.microc_run(self._memory, self._in_pointers, self._out_pointers, *self._sizes)
+        if status != 0:
+            raise UsageError(f"the network returned error {status}")
+
+    def run_kernel(self, kernel: int) -> None:
+        """One kernel of the call sequence; all in order are one inference."""
+        number = accepted.integer("a kernel", kernel, most=(1 << 32) - 1)
+        status = self._library.microc_run_kernel(
+            self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
+        )
+        if status != 0:
+            raise UsageError(f"there is no kernel {kernel}")
+
+    def get_output(self, key: int | str) -> Array:
+        """A copy of an output, by position or name."""
+        index = _position(key, self.outputs, "output")
+        return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
+
+    def instance(self) -> Library:
+        """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
+        return Library(self.path, self._sources, self._folder)
+
+    def reset(self) -> None:
+        """Put the state (recurrent layers) to its initial content."""
+        self._library.microc_reset(self._memory)
+
+    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        """Run on arrays in the graph's order; one output comes as an array, several as a tuple."""
+        for index, array in enumerate(self._shapes.fitting(self.inputs, arrays)):
+            self.set_input(index, array)
+        self.run()
+        results = tuple(self.get_output(i) for i in range(len(self.outputs)))
+        return results[0] if len(results) == 1 else results
+
+    def tensor(self, name: str) -> Array:
+        """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
+        found, memory = self._place(name)
+        return _front(np.frombuffer(memory.tobytes(), dtypes.to_numpy(found["dtype"])), self._shapes.of(found))
+
+    def set_tensor(self, name: str, value: Any) -> None:
+        """Overwrite any tensor of the manifest, for verification."""
+        found, memory = self._place(name)
+        data = np.ascontiguousarray(self._shapes.checked(value, found)).reshape(-1).view(np.uint8)
+        memory[: data.size] = data
+
+    def _place(self, name: str) -> tuple[dict[str, Any], Array]:
+        """A tensor of the manifest and its bytes."""
+        found = self._tensors.get(accepted.text("a tensor", name))
+        if found is None:
+            raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
+        return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
+
+    def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
+        """Time ``repeats`` x ``number`` runs on the inputs set before."""
+        number, repeats = accepted.integer("number", number, 1), accepted.integer("repeats", repeats, 1)
+        self.run()
+        seconds = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            for _ in range(number):
+                self.run()
+            seconds.append((time.perf_counter() - start) / number)
+        return TimingResult(
+            float(np.mean(seconds)), float(np.median(seconds)), min(seconds), max(seconds), repeats, number
+        )
+
+    def export_library(self, path: str | Path) -> Path:
+        """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``)."""
+        target = accepted.path("a library", path)
+        if target.suffix == ".tar":
+            return export_tar(self._sources, target)
+        if target.suffix == ".so":
+            return export_shared(self.path, target)
+        raise OutputError(f"cannot export to {target.name}", where=str(target), hint="end the name in .so or .tar")
+
+
+def _empty(tensor: Mapping[str, Any]) -> Array:
+    return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
+
+
+def _front(array: Array, shape: tuple[int, ...]) -> Array:
+    """The elements at the front of an array, in a shape."""
+    return array.reshape(-1)[: prod(shape)].reshape(shape)
+
+
+def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -> int:
+    names = [t["name"] for t in tensors]
+    labels = [t["label"] for t in tensors]
+    if isinstance(key, str) and (key in names or key in labels):
+        return names.index(key) if key in names else labels.index(key)
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
+        return int(key)
+    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=f"{what}s: " + ", ".join(names))

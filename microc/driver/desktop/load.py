@@ -1,0 +1,55 @@
+"""Loading desktop libraries: shared objects as they are, source archives after the host's compiler."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from microc.device.toolchain import compile_shared
+from microc.driver import accepted
+from microc.driver.desktop.library import Library
+from microc.errors import ModelError, OutputError
+
+SOURCES = ("model.c", "model_data.c", "shared.c")
+MEMBERS = (*SOURCES, "model.h", "model_data.h", "manifest.json")
+
+
+def load_library(path: str | Path) -> Library:
+    """Load what :meth:`Library.export_library` wrote; a source archive is compiled first."""
+    source = accepted.path("a library", path)
+    if not source.is_file():
+        raise OutputError(f"there is no library {source}", where=str(source))
+    if source.suffix != ".tar":
+        return Library(source.resolve())
+    return build_library(_read_tar(source))
+
+
+def _read_tar(path: Path) -> dict[str, str]:
+    """The members that we write, nothing else; names are compared, never followed."""
+    try:
+        most = path.stat().st_size
+        with tarfile.open(path, "r:") as archive:  # as it is: what is packed or sparse may unfold for ever
+            found = {}
+            for member in archive:
+                wanted = member.isreg() and not member.issparse() and member.size <= most and member.name in MEMBERS
+                handle = archive.extractfile(member) if wanted else None
+                if handle is not None:
+                    found[member.name] = handle.read().decode()
+    except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
+        raise ModelError(f"{path.name} is no source archive made by microc", where=str(path)) from error
+    missing = [name for name in MEMBERS if name not in found]
+    if missing:
+        raise ModelError(f"{path.name} lacks {', '.join(missing)}", where=str(path), hint="export it again")
+    return found
+
+
+def build_library(sources: Mapping[str, str], *flags: str) -> Library:
+    """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler."""
+    folder = tempfile.TemporaryDirectory(prefix="microc-")
+    root = Path(folder.name)
+    for name, text in sources.items():
+        (root / name).write_text(text)
+    library = compile_shared(root, [root / name for name in SOURCES], root / "model.so", *flags)
+    return Library(library, sources, folder)

@@ -1,0 +1,1 @@
+"""Boards and references: run, time, compare."""

@@ -1,0 +1,128 @@
+"""A generated project: open it, build its firmware, have its network on this computer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microc.codegen.files import MARKER
+from microc.codegen.manifest import SCHEMA_VERSION
+from microc.codegen.network import shared_source
+from microc.device.boards import load_copy
+from microc.device.toolchain import Sizes, require, run_make, section_sizes
+from microc.driver import accepted
+from microc.driver.compile.fit import link_overflow
+from microc.driver.desktop.library import Library
+from microc.driver.desktop.load import build_library
+from microc.errors import OutputError, ToolError, UsageError
+from microc.plugin import PORTABLE
+from microc.target import Board
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder that ``microc compile`` wrote, and one of the networks in it: ``index`` is its number on the board."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    board: Board
+    index: int = 0
+    sources: Path = Path()
+
+    @property
+    def elf(self) -> Path:
+        return self.folder / "firmware.elf"
+
+    @property
+    def tensors(self) -> dict[str, dict[str, Any]]:
+        """Tensors of the manifest by name, in the order of the board's table."""
+        return {t["name"]: t for t in self.manifest["tensors"]}
+
+    @property
+    def emulated(self) -> bool:
+        return "emulator" in self.board.raw
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A linked firmware and the memory it takes."""
+
+    elf: Path
+    sizes: Sizes
+
+
+def open_project(folder: str | Path, model: str = "") -> Project:
+    """The project in a folder, and its network called ``model``, which may be left out when there is one.
+
+    UsageError or OutputError when there is no project, one of another version, or no such network.
+    """
+    root = accepted.path("a project", folder)
+    accepted.text("a network", model)
+    path = root / MARKER
+    hint = "make one: microc compile MODEL --board BOARD -o DIR"
+    if not root.is_dir():
+        raise OutputError(f"there is no folder {root}", where=str(root), hint=hint)
+    if not path.is_file():
+        raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
+    data = _manifest(path)
+    names = data.get("models", [data.get("model")])
+    if model and model not in names:
+        raise UsageError(f"the project has no network {model!r}", where=str(root), hint="it has: " + ", ".join(names))
+    index = names.index(model) if model else 0
+    sources = root / names[index] if "models" in data else root
+    own = _manifest(sources / MARKER) if "models" in data else data
+    return Project(root, own, load_copy(root / "board" / "board.json", own["board"]), index, sources)
+
+
+def networks(project: Project) -> tuple[Project, ...]:
+    """All networks of a project's firmware, in the board's order; the project itself where it has one."""
+    names = _manifest(project.folder / MARKER).get("models", ())
+    return tuple(open_project(project.folder, name) for name in names) or (project,)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "format" in data:
+            what = f"{path.parent} is an export ({data['format']}), not a project"
+            raise OutputError(what, where=str(path.parent), hint="compile the model into a project: microc compile")
+        version, _ = data["schema_version"], str(data["board"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{path} is damaged", where=str(path), hint="compile again") from error
+    if version != SCHEMA_VERSION:
+        raise OutputError(
+            f"the project has schema version {version}, this microc knows {SCHEMA_VERSION}",
+            where=str(path),
+            hint="compile again",
+        )
+    return data
+
+
+def build(project: Project) -> BuildResult:
+    """Run make. FitError with the numbers when the linker runs out of memory, ToolError when anything else fails."""
+    framework, compiler = project.board.raw.get("framework"), project.board.raw["build"]["prefix"]
+    if framework:
+        require(framework["tool"], framework["install"])
+    elif compiler:
+        require(f"{compiler}gcc")
+    try:
+        run_make(project.folder)
+    except ToolError as error:
+        overflow = link_overflow(error, project.board, str(project.folder))
+        if overflow is None:
+            raise
+        raise overflow from error
+    return BuildResult(project.elf, section_sizes(project.elf))
+
+
+def host_library(project: Project) -> Library:
+    """The project's own network, compiled for this computer; externs of plugins by their meaning, so that a board that runs
+    their C text is compared with it."""
+    try:
+        names = ("model.c", "model.h", "model_data.c", "model_data.h")
+        sources = {name: (project.sources / name).read_text(encoding="utf-8") for name in names}
+    except (OSError, ValueError) as error:
+        raise OutputError(f"the project lacks a source file: {error}", where=str(project.folder)) from error
+    return build_library({**sources, "shared.c": shared_source(project.manifest)}, f"-D{PORTABLE}")

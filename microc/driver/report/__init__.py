@@ -1,0 +1,1 @@
+"""What is shown: pages, pictures, tables, explanations."""

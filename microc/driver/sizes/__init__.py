@@ -1,0 +1,1 @@
+"""Networks whose sizes are open when they are compiled."""

@@ -1,0 +1,145 @@
+"""One call of a Keras layer as its spelling function sees it, and Keras's activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.keras.file import Weights
+from microc.graph.ir import Attr
+
+_NO_ATTRS: Mapping[str, Attr] = {}
+_PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
+    "relu": ("relu", {}),
+    "relu6": ("clip", {"minimum": 0.0, "maximum": 6.0}),
+    "sigmoid": ("sigmoid", {}),
+    "tanh": ("tanh", {}),
+    "softmax": ("softmax", {"axis": -1}),
+    "elu": ("elu", {"alpha": 1.0}),
+    "leaky_relu": ("leaky_relu", {"alpha": 0.2}),
+    "softplus": ("softplus", {}),
+    "exponential": ("exp", {}),
+    "hard_silu": ("hard_swish", {}),
+    "hard_swish": ("hard_swish", {}),
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``operands``: values of the graph (or numbers, for arithmetic); ``weights``: what the file holds for the layer."""
+
+    write: GraphBuilder
+    code: str
+    config: Mapping[str, Any]
+    weights: Weights
+    operands: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    spellings: Mapping[str, Spelling]
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
+
+    @property
+    def x(self) -> str:
+        """The one operand."""
+        return str(self.operands[0])
+
+    def shape(self, value: str = "") -> tuple[int, ...]:
+        return self.write.shape(value or self.x)
+
+    def arrays(self, count: int) -> tuple[Array, ...]:
+        """The layer's weights, of which there must be ``count``."""
+        found = self.weights.arrays()
+        if len(found) != count:
+            raise ModelError(f"{len(found)} weights, {count} expected", where=self.write.where)
+        return found
+
+    def pair(self, name: str, count: int = 2) -> tuple[int, ...]:
+        """A setting of one number for every spatial axis."""
+        found = self.config.get(name)
+        return (int(found),) * count if isinstance(found, int) else tuple(int(n) for n in found or (1,) * count)
+
+    def channels_last(self) -> None:
+        if self.config.get("data_format", "channels_last") != "channels_last":
+            self.refuse("data with channels first", "build the model with data_format='channels_last'")
+
+    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS) -> str:
+        return self.write.emit(op, inputs, attrs)
+
+    def constant(self, stem: str, array: Array) -> str:
+        return self.write.new_constant(stem, np.ascontiguousarray(array, np.float32))
+
+    def scalar(self, number: float) -> str:
+        return self.write.scalar(number)
+
+    def reshape(self, value: str, shape: Sequence[int]) -> str:
+        return self.write.reshape(value, shape)
+
+    def activated(self, value: str, name: str = "activation") -> str:
+        """The value after the layer's activation."""
+        return self.activation(value, self.config.get(name))
+
+    def activation(self, value: str, found: Any) -> str:
+        """The value after an activation, given by name or as a configuration."""
+        if isinstance(found, Mapping):
+            found = found["config"] if isinstance(found.get("config"), str) else found.get("class_name")
+        if found in (None, "linear"):
+            return value
+        if found in _PLAIN:
+            op, attrs = _PLAIN[found]
+            return self.emit(op, (value,), attrs)
+        composed = _COMPOSED.get(str(found))
+        if composed is None:
+            self.refuse(f"the activation {found!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
+        return composed(self, value)
+
+
+Spelling = Callable[[Layer], str | tuple[str, ...]]
+"""Writes a layer; the value or values that it gives."""
+
+
+def _silu(layer: Layer, x: str) -> str:
+    return layer.emit("mul", (x, layer.emit("sigmoid", (x,))))
+
+
+def _hard_sigmoid(layer: Layer, x: str) -> str:
+    """relu6(x + 3) / 6."""
+    line = layer.emit("add", (layer.emit("mul", (x, layer.scalar(1 / 6))), layer.scalar(0.5)))
+    return layer.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
+
+
+def _gelu(layer: Layer, x: str) -> str:
+    """Keras's default is the exact form in layers, by name."""
+    bent = layer.emit("erf", (layer.emit("mul", (x, layer.scalar(math.sqrt(0.5)))),))
+    half = layer.emit("mul", (x, layer.scalar(0.5)))
+    return layer.emit("mul", (half, layer.emit("add", (bent, layer.scalar(1.0)))))
+
+
+def _selu(layer: Layer, x: str) -> str:
+    return layer.emit("mul", (layer.emit("elu", (x,), {"alpha": 1.6732632423543772}), layer.scalar(1.0507009873554805)))
+
+
+def _softsign(layer: Layer, x: str) -> str:
+    return layer.emit("div", (x, layer.emit("add", (layer.emit("abs", (x,)), layer.scalar(1.0)))))
+
+
+def _mish(layer: Layer, x: str) -> str:
+    return layer.emit("mul", (x, layer.emit("tanh", (layer.emit("softplus", (x,)),))))
+
+
+_COMPOSED: Mapping[str, Callable[[Layer, str], str]] = {
+    "gelu": _gelu,
+    "hard_sigmoid": _hard_sigmoid,
+    "mish": _mish,
+    "selu": _selu,
+    "silu": _silu,
+    "softsign": _softsign,
+    "swish": _silu,
+}

@@ -1,0 +1,259 @@
+"""The Keras 3 reader: Sequential and Functional models, nested too, layer by layer. Neither Keras nor a backend is needed.
+
+Data is channels last. The batch is 1 unless ``input_shapes`` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from microc import dtypes
+from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.keras import layers as keras_layers
+from microc.frontend.keras import merge as keras_merge
+from microc.frontend.keras import recurrent as keras_recurrent
+from microc.frontend.keras.application import Layer, Spelling
+from microc.frontend.keras.file import Weights, decode
+from microc.graph.ir import Graph
+
+SPELLINGS: Mapping[str, Spelling] = {**keras_layers.SPELLINGS, **keras_merge.SPELLINGS, **keras_recurrent.SPELLINGS}
+"""By the class of the layer."""
+
+MODELS = ("Functional", "Model", "Sequential")
+EVERY_INPUT = "*"
+_QUANTISED = "save the model before quantize(), or quantise it for TFLite"
+
+
+def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of a ``.keras`` file.
+
+    ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are called
+    after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which
+    lists all layers that microc does not do, UsageError for shapes that do not fit.
+    """
+    config, weights = decode(data, file_name)
+    reader = _Reader(file_name, input_shapes)
+    try:
+        return reader.graph(config, weights)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise ModelError(f"the configuration is broken: {error!r}", where=reader.write.where) from error
+
+
+def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
+    """The inputs of a ``.keras`` file with their extents, None for those that it leaves open; ModelError for a broken file."""
+    config, _ = decode(data, file_name)
+    try:
+        layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
+        shapes = {str(own["name"]): own.get("batch_shape") or own.get("batch_input_shape") for own in layers}
+        shapes = shapes or {"input": config.get("build_config", {}).get("input_shape")}
+        return {name: tuple(shape) for name, shape in shapes.items() if shape is not None}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"the configuration is broken: {error!r}", where=file_name) from error
+
+
+class _Reader:
+    def __init__(self, file: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.file, self.shapes = file, shapes
+        self.write = GraphBuilder(file)
+        self.refusals: list[UnsupportedError] = []
+        self.index = 0
+
+    def graph(self, config: Mapping[str, Any], weights: Weights) -> Graph:
+        if config["class_name"] not in MODELS:
+            raise UnsupportedError(
+                f"a model of class {config['class_name']!r}",
+                where=self.file,
+                hint="Sequential and Functional models are read",
+            )
+        unknown = [name for name in self.shapes if name != EVERY_INPUT and name not in self.input_names(config)]
+        if unknown:
+            known = ", ".join(self.input_names(config))
+            raise UsageError(f"the model has no input {unknown[0]!r}", where=self.file, hint=f"its inputs are {known}")
+        outputs = self.model(config, weights, None)
+        if self.refusals:
+            raise _listed(self.file, self.refusals)
+        named: dict[str, str] = {}
+        for name, value in outputs:
+            named[name if name not in named else f"{name}_{len(named)}"] = value
+        return self.write.graph(str(config["config"].get("name", self.file)), named)
+
+    def input_names(self, config: Mapping[str, Any]) -> list[str]:
+        layers = config["config"]["layers"]
+        return [layer["config"]["name"] for layer in layers if layer["class_name"] == "InputLayer"] or ["input"]
+
+    def model(self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None) -> list[tuple[str, str]]:
+        """A model's outputs with their names; ``given``: the values that it is called with, None for the whole network."""
+        for layer in config["config"]["layers"]:
+            name = layer["config"]["name"]
+            if not isinstance(name, str) or not name:
+                raise ModelError(f"a layer is called {name!r}", where=self.file)
+        if config["class_name"] == "Sequential":
+            return self.sequential(config, weights, given)
+        return self.functional(config["config"], weights, given)
+
+    def sequential(
+        self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
+    ) -> list[tuple[str, str]]:
+        layers = config["config"]["layers"]
+        held = weights.layers(layers)
+        value = given[0] if given is not None else None
+        name = ""
+        for layer in layers:
+            name = layer["config"]["name"]
+            if layer["class_name"] == "InputLayer":
+                value = value or self.input(layer)
+                continue
+            if value is None:
+                value = self.declared(config)
+            made = self.layer(layer, held[name], [value], {})
+            if made is None:
+                return []
+            value = made[0]
+        if value is None:
+            raise ModelError("a model without layers", where=self.file)
+        return [(name, value)]
+
+    def declared(self, config: Mapping[str, Any]) -> str:
+        """The input of a sequential model that has no input layer."""
+        shape = config.get("build_config", {}).get("input_shape")
+        if shape is None:
+            raise ModelError(
+                "the model was saved before its input's shape was known",
+                where=self.file,
+                hint="build it, or give it an Input layer",
+            )
+        return self.bound("input", shape, "float32")
+
+    def input(self, layer: Mapping[str, Any]) -> str:
+        config = layer["config"]
+        shape = config.get("batch_shape") or config.get("batch_input_shape")
+        return self.bound(config["name"], shape, _dtype(config.get("dtype", "float32")))
+
+    def bound(self, name: str, declared: Sequence[int | None], dtype: str) -> str:
+        """An input whose unknown extents are bound."""
+        given = self.shapes.get(name, self.shapes.get(EVERY_INPUT))
+        shape = tuple(given) if given is not None else (declared[0] or 1, *declared[1:])
+        fits = len(shape) == len(declared) and all(s and d in (None, s) for s, d in zip(shape, declared, strict=True))
+        if not fits:
+            spelled = ", ".join("?" if extent is None else str(extent) for extent in declared)
+            hint = f"it is ({spelled}): give it with --input-shape {name}=1,..."
+            if given is None:
+                raise ModelError(f"the shape of input {name!r} is not known", where=self.file, hint=hint)
+            raise UsageError(f"shape {shape} does not fit input {name!r}", where=self.file, hint=hint)
+        if not dtypes.is_valid(dtype):
+            raise UnsupportedError(f"an input of {dtype}", where=self.file)
+        return self.write.input(name, [int(extent) for extent in shape if extent is not None], dtype)
+
+    def functional(
+        self, config: Mapping[str, Any], weights: Weights, given: Sequence[str] | None
+    ) -> list[tuple[str, str]]:
+        """Layers in the order that their operands are known; each may be called several times."""
+        held = weights.layers(config["layers"])
+        known: dict[tuple[str, int, int], str] = {}
+        entries = _history(config["input_layers"])
+        if given is not None:
+            known.update(zip(entries, given, strict=True))
+        pending = []
+        for layer in config["layers"]:
+            name = layer["config"]["name"]
+            if layer["class_name"] == "InputLayer":
+                if given is None:
+                    known[name, 0, 0] = self.input(layer)
+                continue
+            pending += [(layer, call, inbound) for call, inbound in enumerate(layer["inbound_nodes"])]
+        lost: set[tuple[str, int]] = set()
+        while pending:
+            rest = []
+            for layer, call, inbound in pending:
+                name, needs = layer["config"]["name"], _tensors(inbound)
+                if any(key[:2] in lost for key in needs):
+                    lost.add((name, call))
+                elif all(key in known for key in needs):
+                    made = self.called(layer, held[name], inbound, known)
+                    known.update({(name, call, k): value for k, value in enumerate(made or ())})
+                    lost |= set() if made is not None else {(name, call)}
+                else:
+                    rest.append((layer, call, inbound))
+            if len(rest) == len(pending):
+                raise ModelError("layers wait for each other", where=f"{self.file} {rest[0][0]['config']['name']}")
+            pending = rest
+        wanted = config["output_layers"]
+        keys = _history(wanted)
+        labels = list(wanted) if isinstance(wanted, dict) and len(wanted) == len(keys) else [key[0] for key in keys]
+        return [(label, known[key]) for label, key in zip(labels, keys, strict=True) if key in known]
+
+    def called(
+        self, layer: Mapping[str, Any], weights: Weights, inbound: Mapping[str, Any], known: Mapping[Any, str]
+    ) -> list[str] | None:
+        args = _resolved(inbound["args"], known)
+        kwargs = {key: _resolved(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None}
+        operands = args[0] if len(args) == 1 and isinstance(args[0], list) else args
+        return self.layer(layer, weights, operands, kwargs)
+
+    def layer(
+        self, layer: Mapping[str, Any], weights: Weights, operands: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[str] | None:
+        """The values that a layer gives; None (and a refusal) where microc does not do it."""
+        config, code = layer["config"], layer["class_name"]
+        if code in MODELS:
+            count = len(self.refusals)
+            made = [value for _, value in self.model(layer, weights, operands)]
+            return made if len(self.refusals) == count else None
+        self.write.at(self.index, config["name"])
+        self.index += 1
+        try:
+            spelling = SPELLINGS.get(code)
+            if spelling is None:
+                raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where)
+            policy = _dtype(config.get("dtype", "float32"))
+            if policy.startswith(("int", "float8")):
+                raise UnsupportedError(
+                    f"a layer quantised by Keras ({policy})", where=self.write.where, hint=_QUANTISED
+                )
+            found = spelling(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
+            return list(found) if isinstance(found, tuple) else [found]
+        except UnsupportedError as error:
+            self.refusals.append(error)
+            return None
+
+
+def _dtype(found: Any) -> str:
+    """A dtype, given by name or as a policy; of a quantised layer what it is quantised to."""
+    if isinstance(found, str):
+        return found
+    return str(found["config"].get("mode") or found["config"]["name"])
+
+
+def _history(entries: Any) -> list[tuple[str, int, int]]:
+    """The (layer, call, place) of inputs or outputs, however they are nested."""
+    if isinstance(entries, dict):
+        return [key for entry in entries.values() for key in _history(entry)]
+    if len(entries) == 3 and isinstance(entries[0], str):
+        return [(entries[0], int(entries[1]), int(entries[2]))]
+    return [key for entry in entries for key in _history(entry)]
+
+
+def _tensors(x: Any) -> list[tuple[str, int, int]]:
+    """Every tensor that arguments speak of."""
+    if isinstance(x, dict):
+        if x.get("class_name") == "__keras_tensor__":
+            return _history(x["config"]["keras_history"])
+        return [key for value in x.values() for key in _tensors(value)]
+    return [key for value in x for key in _tensors(value)] if isinstance(x, list) else []
+
+
+def _resolved(x: Any, known: Mapping[Any, str]) -> Any:
+    """Arguments with tensors replaced by the graph's values."""
+    if isinstance(x, dict) and x.get("class_name") == "__keras_tensor__":
+        return known[_history(x["config"]["keras_history"])[0]]
+    return [_resolved(value, known) for value in x] if isinstance(x, list) else x
+
+
+def _listed(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+    """One error that says what all say."""
+    if len(refusals) == 1:
+        return refusals[0]
+    lines = [f"{e.where}: {e.what}" + (f" (help: {e.hint})" if e.hint else "") for e in refusals]
+    return UnsupportedError(f"{len(refusals)} layers are not supported:\n  " + "\n  ".join(lines), where=file)

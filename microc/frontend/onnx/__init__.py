@@ -1,0 +1,1 @@
+"""ONNX models: the protobuf checked, operators spelled in ours."""

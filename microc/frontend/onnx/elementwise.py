@@ -1,0 +1,291 @@
+"""Spellings of ONNX's elementwise operators and reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from microc.frontend.onnx.application import FLOAT, MOVABLE, NUMBERS, Application, Spelling
+from microc.frontend.onnx.tensor import dtype
+from microc.graph.ir import Attr
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def unary(op: str, kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
+    """An operator on one operand, whose attributes are real numbers."""
+
+    def spell(application: Application) -> None:
+        attributes = application.operator.attributes
+        attrs: dict[str, Attr] = {name: attributes.real(name, default) for name, default in defaults.items()}
+        application.result(op, (application.operand(0),), attrs)
+
+    return Spelling(spell, kinds)
+
+
+def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
+    """An operator on operands that broadcast, folded from the left; one operand is the result."""
+
+    def spell(application: Application) -> None:
+        value = application.operand(0)
+        if application.count() == 1:
+            application.result_alias(value)
+        for position in range(1, application.count() - 1):
+            value = application.emit(op, (value, application.operand(position)))
+        if application.count() > 1:
+            application.result(op, (value, application.operand(application.count() - 1)))
+
+    return Spelling(spell, kinds)
+
+
+def composed(write: Callable[[Composer, str], str], kinds: tuple[str, ...] = FLOAT) -> Spelling:
+    """An operator on one operand that is spelled with several of ours; ``write`` gives the last value's name."""
+
+    def spell(application: Application) -> None:
+        application.result_alias(write(Composer(application), application.operand(0)))
+
+    return Spelling(spell, kinds)
+
+
+class Composer:
+    """Short names for writing formulas."""
+
+    def __init__(self, application: Application) -> None:
+        self.application = application
+
+    def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
+        """The application of one of our operators; numbers become constants."""
+        dtype = self.application.type(next(o for o in operands if isinstance(o, str))).dtype
+        names = [o if isinstance(o, str) else self.application.scalar(o, dtype) for o in operands]
+        return self.application.emit(op, names, attrs)
+
+    def number(self, number: float, like: str) -> str:
+        """A constant of the dtype of a value."""
+        return self.application.scalar(number, self.application.type(like).dtype)
+
+    def real(self, name: str, default: float) -> float:
+        return self.application.operator.attributes.real(name, default)
+
+
+def clip(application: Application) -> None:
+    """Clip: bounds are attributes before opset 11, then optional scalars; bounds that are not constant are operators."""
+    data = application.operand(0)
+    if application.opset < 11:
+        attributes = application.operator.attributes
+        _clip(application, data, attributes.real("min", -FLOAT_MAX), attributes.real("max", FLOAT_MAX))
+        return
+    given = [application.has(position) for position in (1, 2)]
+    known = [application.operand(p) in application.builder.consts for p in (1, 2) if application.has(p)]
+    if all(known) and application.type(data).dtype == "float32":
+        low = application.number(1) if given[0] else -FLOAT_MAX
+        high = application.number(2) if given[1] else FLOAT_MAX
+        _clip(application, data, low, high)
+        return
+    if given[0]:
+        data = application.emit("maximum", (data, application.operand(1)))
+    if given[1]:
+        data = application.emit("minimum", (data, application.operand(2)))
+    application.result_alias(data)
+
+
+def _clip(application: Application, data: str, low: float, high: float) -> None:
+    if math.isnan(low) or math.isnan(high):
+        application.broken(f"bounds {low} and {high}")
+    low, high = (min(max(bound, -FLOAT_MAX), FLOAT_MAX) for bound in (low, high))
+    if (low, high) == (-FLOAT_MAX, FLOAT_MAX):
+        application.result_alias(data)
+    elif (low, high) == (0.0, FLOAT_MAX):
+        application.result("relu", (data,))
+    else:
+        application.result("clip", (data,), {"minimum": min(low, high), "maximum": high})
+
+
+def power(application: Application) -> None:
+    """Pow: the exponent may have another dtype; squares are spelled as such."""
+    data, exponent = application.operand(0), application.value(1)
+    known = application.builder.consts.get(exponent)
+    single = known is not None and known.size == 1 and known.ndim <= len(application.type(data).shape)
+    if known is not None and single and float(known.reshape(())) == 2.0:
+        application.result("mul", (data, data))
+        return
+    kind = application.type(data).dtype
+    real = kind if kind in FLOAT else "float64"
+    operands = [
+        value if application.type(value).dtype == real else application.emit("cast", (value,), {"dtype": real})
+        for value in (data, exponent)
+    ]
+    if real == kind:
+        application.result("pow", operands)
+    else:
+        application.result("cast", (application.emit("pow", operands),), {"dtype": kind})
+
+
+def mean(application: Application) -> None:
+    """Mean of operands that broadcast."""
+    value = application.operand(0)
+    for position in range(1, application.count()):
+        value = application.emit("add", (value, application.operand(position)))
+    count = application.scalar(1.0 / application.count(), application.type(value).dtype)
+    application.result("mul", (value, count))
+
+
+def prelu(application: Application) -> None:
+    """PRelu: slope * x where x is negative, else x; the slope is broadcast to x."""
+    data, slope = application.operand(0), application.operand(1)
+    shape = application.type(data).shape
+    if application.broadcast(shape, application.type(slope).shape) != shape:
+        application.broken(f"slope of shape {application.type(slope).shape} for data of shape {shape}")
+    application.result("prelu", (data, slope), {"rounding": "even"})
+
+
+def hard_sigmoid(make: Composer, x: str) -> str:
+    """min(max(alpha * x + beta, 0), 1)."""
+    line = make("add", make("mul", x, make.real("alpha", 0.2)), make.real("beta", 0.5))
+    return make("clip", line, minimum=0.0, maximum=1.0)
+
+
+def gelu(make: Composer, x: str) -> str:
+    """x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh."""
+    if make.application.operator.attributes.text("approximate", "none") == "tanh":
+        cube = make("mul", make("mul", x, x), x)
+        inner = make("mul", make("add", x, make("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
+        bent = make("tanh", inner)
+    else:
+        bent = make("erf", make("mul", x, math.sqrt(0.5)))
+    return make("mul", make("mul", x, 0.5), make("add", bent, 1.0))
+
+
+def selu(make: Composer, x: str) -> str:
+    """gamma * elu(x, alpha)."""
+    alpha = make.real("alpha", 1.6732631921768188)
+    return make("mul", make("elu", x, alpha=alpha), make.real("gamma", 1.0507010221481323))
+
+
+def softsign(make: Composer, x: str) -> str:
+    """x / (1 + |x|)."""
+    return make("div", x, make("add", make("abs", x), 1.0))
+
+
+def mish(make: Composer, x: str) -> str:
+    """x * tanh(softplus(x))."""
+    return make("mul", x, make("tanh", make("softplus", x)))
+
+
+def reciprocal(make: Composer, x: str) -> str:
+    """1 / x."""
+    return make("div", 1.0, x)
+
+
+def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Spelling:
+    """A reduction; axes are an input from opset ``since`` on. ``before`` and ``after`` are applied to its operand and result."""
+
+    def spell(application: Application) -> None:
+        attributes, data = application.operator.attributes, application.operand(0)
+        axes, kind = _reduced_axes(application, since), application.type(data).dtype
+        if kind == "bool":
+            data = application.emit("cast", (data,), {"dtype": "uint8"})
+        if not axes:
+            data = application.emit(before, (data, data) if before == "mul" else (data,)) if before else data
+            application.result_alias(application.emit(after, (data,)) if after else data)
+            return
+        if kind == "bool":
+            made = application.emit(op, (data,), {"axes": axes, "keepdims": attributes.flag("keepdims", True)})
+            application.result("cast", (made,), {"dtype": "bool"})
+            return
+        attrs: Mapping[str, Attr] = {"axes": axes, "keepdims": attributes.flag("keepdims", True)}
+        if before:
+            data = application.emit(before, (data, data) if before == "mul" else (data,))
+        if after:
+            application.result(after, (application.emit(op, (data,), attrs),))
+        else:
+            application.result(op, (data,), attrs)
+
+    return Spelling(spell, (*NUMBERS, "bool") if op in ("max", "min") else NUMBERS)
+
+
+def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
+    """The axes of a reduction, an input from opset ``since`` on; none where it reduces nothing."""
+    attributes, rank = application.operator.attributes, len(application.shape(0))
+    axes: tuple[int, ...] = ()
+    if application.opset < since:
+        axes = attributes.integers("axes", ())
+    elif application.has(1):
+        axes = application.integers(1)
+    if not axes and attributes.flag("noop_with_empty_axes"):
+        return ()
+    return tuple(sorted(application.axes(axes, rank))) or tuple(range(rank))
+
+
+def reduce_log_sum_exp(application: Application) -> None:
+    """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, a finite number."""
+    data, axes, make = application.operand(0), _reduced_axes(application, 18), Composer(application)
+    over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
+    largest = application.emit("max", (data,), over) if axes else data
+    shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
+    powers = make("exp", make("sub", data, shift))
+    total = application.emit("sum", (powers,), over) if axes else powers
+    made = make("add", make("log", total), shift)
+    kept = application.operator.attributes.flag("keepdims", True)
+    shape = [extent for k, extent in enumerate(application.type(made).shape) if kept or k not in axes]
+    application.result_reshape(made, shape)
+
+
+def cast(application: Application) -> None:
+    """Cast between numbers that have a dtype of ours."""
+    data, to = application.value(0), dtype(application.operator.attributes.integer("to"), application.where)
+    if to not in MOVABLE:
+        application.refuse(f"a cast to {to}", "docs/operators.md lists the dtypes that Cast knows")
+    if to == application.type(data).dtype:
+        application.result_alias(data)
+    else:
+        application.result("cast", (data,), {"dtype": to})
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "Abs": unary("abs", NUMBERS),
+    "Add": variadic("add"),
+    "Cast": Spelling(cast, MOVABLE),
+    "Ceil": unary("ceil"),
+    "Clip": Spelling(clip, NUMBERS),
+    "Div": variadic("div"),
+    "Elu": unary("elu", alpha=1.0),
+    "Erf": unary("erf"),
+    "Exp": unary("exp"),
+    "Floor": unary("floor"),
+    "Gelu": composed(gelu),
+    "HardSigmoid": composed(hard_sigmoid),
+    "HardSwish": unary("hard_swish"),
+    "LeakyRelu": unary("leaky_relu", alpha=0.01),
+    "Log": unary("log"),
+    "Max": variadic("maximum"),
+    "Min": variadic("minimum"),
+    "Mish": composed(mish),
+    "Mul": variadic("mul"),
+    "Neg": unary("neg", NUMBERS),
+    "PRelu": Spelling(prelu, FLOAT),
+    "Pow": Spelling(power, NUMBERS),
+    "Reciprocal": composed(reciprocal),
+    "ReduceL1": reduction("sum", before="abs"),
+    "ReduceL2": reduction("sum", before="mul", after="sqrt"),
+    "ReduceLogSum": reduction("sum", after="log"),
+    "ReduceLogSumExp": Spelling(reduce_log_sum_exp),
+    "ReduceMax": reduction("max"),
+    "ReduceMean": reduction("mean"),
+    "ReduceMin": reduction("min"),
+    "ReduceProd": reduction("prod"),
+    "ReduceSum": reduction("sum", since=13),
+    "ReduceSumSquare": reduction("sum", before="mul"),
+    "Relu": unary("relu", NUMBERS),
+    "Round": unary("round"),
+    "Selu": composed(selu),
+    "Sigmoid": unary("sigmoid"),
+    "Softplus": unary("softplus"),
+    "Softsign": composed(softsign),
+    "Sqrt": unary("sqrt"),
+    "Sub": variadic("sub"),
+    "Mean": Spelling(mean),
+    "Sum": variadic("add"),
+    "Tanh": unary("tanh"),
+}

@@ -1,0 +1,1 @@
+"""TFLite models: the flatbuffer checked, operators spelled in ours."""

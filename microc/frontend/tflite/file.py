@@ -1,0 +1,290 @@
+"""Safe access to the TFLite flatbuffer: plain tensors, operators and options, or a ModelError.
+
+A flatbuffer is a web of offsets that nobody has checked. The generated classes follow them through ``struct`` and
+numpy, which refuse to read outside the file; whatever they raise becomes a ModelError in ``tflite_options.reading``, the
+one boundary. What they cannot refuse is a small file whose tables share the same bytes a million times: every table and
+array read is charged to a budget that grows with the file (:meth:`TfliteFile.charge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.budget import check_shape
+from microc.frontend.tflite.options import (
+    Custom,
+    Options,
+    as_array,
+    below,
+    builtin_code,
+    custom_options,
+    names_of,
+    reading,
+    short_vector,
+    text,
+)
+from microc.frontend.tflite.quantisation import read_quantisation
+from microc.frontend.tflite.sparse import dense, read_sparsity, unpack_int4
+from microc.graph.ir import TensorType
+
+IDENTIFIER = b"TFL3"
+_TABLE_COST = 4096
+_ELEMENT_COST = 64
+_SUBGRAPH_COST = 1 << 16
+_FREE_BUDGET = 64 << 20
+
+_DTYPES = {
+    "FLOAT16": "float16",
+    "FLOAT32": "float32",
+    "FLOAT64": "float64",
+    "BOOL": "bool",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT4": "int8",
+}
+_NEWER_TYPES = {19: "INT2", 20: "UINT4"}
+"""What the schema has got since the generated classes were made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor as the file declares it; ``unknown`` are the axes whose extent the file leaves open.
+
+    ``type.dtype`` is the file's own word in lower case (``string``, ``resource``) where there is no dtype for it.
+    Packed int4 counts as int8.
+    """
+
+    index: int
+    name: str
+    type: TensorType
+    unknown: tuple[int, ...]
+    variable: bool
+    constant: bool
+    sparse: bool
+    packed: bool
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: its builtin's name, tensor indices (-1: absent), and its options, decoded on demand.
+
+    ``custom`` are a custom operator's options that are numbers, text or tuples of them, empty where they are no flexbuffer map.
+    """
+
+    index: int
+    code: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Options
+    custom: Mapping[str, Custom] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Budget:
+    """Work that reading one file may still cost, in bytes."""
+
+    left: int
+
+
+class TfliteFile:
+    """One TFLite model in memory; tables are read when asked for.
+
+    ``data``: the whole file. Raises ModelError where the file is broken, UnsupportedError where it is merely unusual.
+    """
+
+    def __init__(self, data: bytes, file_name: str, subgraph: int = 0, budget: Budget | None = None) -> None:
+        import tflite
+
+        self.name = file_name
+        self._data = data
+        if len(data) < 8 or data[4:8] != IDENTIFIER:
+            raise ModelError(
+                "not a TFLite model: the identifier TFL3 is missing at byte 4",
+                where=file_name,
+                hint="give a .tflite file as the TFLite converter writes it",
+            )
+        self._budget = budget or Budget(_FREE_BUDGET + 4 * len(data))
+        self._builtins = names_of(tflite.BuiltinOperator)
+        self._types = names_of(tflite.TensorType)
+        with reading(file_name):
+            self._model = tflite.Model.GetRootAs(data, 0)
+            self.version = int(self._model.Version())
+            self.subgraphs = int(self._model.SubgraphsLength())
+            if self.version != 3:
+                raise UnsupportedError(
+                    f"TFLite schema version {self.version}",
+                    where=file_name,
+                    hint="only 3 is known: convert the model again with a converter of today",
+                )
+            if not subgraph < self.subgraphs:
+                raise ModelError(f"the model has no subgraph {subgraph}", where=file_name)
+            self._graph = self._model.Subgraphs(subgraph)
+            self.tensor_count = int(self._graph.TensorsLength())
+            self.operator_count = int(self._graph.OperatorsLength())
+            self.charge(_TABLE_COST * (self.tensor_count + self.operator_count))
+            self.inputs = self._indices(self._graph.InputsAsNumpy(), "graph inputs", optional=False)
+            self.outputs = self._indices(self._graph.OutputsAsNumpy(), "graph outputs", optional=False)
+        self._stems: dict[str, int] = {}
+        self._taken: set[str] = set()
+        self.names = tuple(self._tensor_name(index) for index in range(self.tensor_count))
+        self._tensors: dict[int, Tensor] = {}
+        self._arrays: dict[int, Array] = {}
+
+    def subgraph(self, index: int) -> TfliteFile:
+        """Another subgraph of the same file; one that is called from many places is read for each."""
+        self.charge(_SUBGRAPH_COST)
+        return TfliteFile(self._data, self.name, index, self._budget)
+
+    def charge(self, cost: int) -> None:
+        """Pay for work; a file whose tables refer to the same bytes again and again runs out."""
+        self._budget.left -= cost
+        if self._budget.left < 0:
+            raise ModelError("the file refers to the same bytes too often to be a real model", where=self.name)
+
+    def tensor(self, index: int) -> Tensor:
+        """Tensor ``index`` (known to be in range)."""
+        if index not in self._tensors:
+            self._tensors[index] = self._read_tensor(index)
+        return self._tensors[index]
+
+    def operator(self, index: int) -> Operator:
+        """Operator ``index`` of the subgraph."""
+        where = f"{self.name} #{index}"
+        with reading(where):
+            table = self._graph.Operators(index)
+            code = self._model.OperatorCodes(below(table.OpcodeIndex(), self._model.OperatorCodesLength()))
+            number = builtin_code(code)
+            name = self._builtins.get(number, f"BUILTIN_{number}")
+            custom: Mapping[str, Custom] = {}
+            if name == "CUSTOM":
+                name = f"CUSTOM:{text(code.CustomCode())}"
+                custom = custom_options(as_array(table.CustomOptionsAsNumpy(), np.uint8).tobytes())
+            if table.LargeCustomOptionsOffset() > 1:
+                raise UnsupportedError(
+                    f"options of {name} are stored outside the flatbuffer",
+                    where=where,
+                    hint="export a model of less than 2 GB, as one flatbuffer",
+                )
+            inputs = self._indices(table.InputsAsNumpy(), f"#{index} inputs", optional=True)
+            outputs = self._indices(table.OutputsAsNumpy(), f"#{index} outputs", optional=False)
+            options = Options(int(table.BuiltinOptionsType()), table.BuiltinOptions(), f"{where} {name}")
+            if not options.kind:
+                second = int(table.BuiltinOptions2Type())
+                options = Options(second, table.BuiltinOptions2(), options.where, True) if second else options
+        return Operator(index, name, inputs, outputs, options, custom)
+
+    def array(self, tensor: Tensor) -> Array:
+        """The data of a constant tensor: a copy with the tensor's dtype and shape (int4 unpacked)."""
+        if tensor.index not in self._arrays:
+            self._arrays[tensor.index] = self._read_array(tensor)
+        return self._arrays[tensor.index]
+
+    def where(self, tensor: Tensor) -> str:
+        return f"{self.name} tensor {tensor.index} {tensor.name}"
+
+    def _indices(self, vector: Any, what: str, *, optional: bool) -> tuple[int, ...]:
+        found = tuple(int(i) for i in as_array(vector))
+        self.charge(_ELEMENT_COST * len(found))
+        for index in found:
+            if not (-1 if optional else 0) <= index < self.tensor_count:
+                raise ModelError(f"{what} name tensor {index} of {self.tensor_count}", where=self.name)
+        return found
+
+    def _tensor_name(self, index: int) -> str:
+        with reading(f"{self.name} tensor {index}"):
+            raw = self._graph.Tensors(index).Name() or b""
+        self.charge(len(raw))
+        return self.unique(text(raw) or f"tensor_{index}")
+
+    def unique(self, stem: str) -> str:
+        """``stem``, ``stem_1``, ``stem_2`` ...: the first that no value has, from now on taken."""
+        name = stem
+        while name in self._taken:
+            self._stems[stem] = self._stems.get(stem, 0) + 1
+            name = f"{stem}_{self._stems[stem]}"
+        self._taken.add(name)
+        return name
+
+    def _read_tensor(self, index: int) -> Tensor:
+        name = self.names[index]
+        where = f"{self.name} tensor {index} {name}"
+        with reading(where):
+            table = self._graph.Tensors(index)
+            shape = short_vector(table.ShapeAsNumpy(), "shape", where)
+            signature = short_vector(table.ShapeSignatureAsNumpy(), "shape signature", where) or shape
+            buffer = below(table.Buffer(), self._model.BuffersLength())
+            holder = self._model.Buffers(buffer)
+            length = int(holder.DataLength())
+            if holder.Offset() > 1:
+                raise UnsupportedError(
+                    "constants are stored outside the flatbuffer",
+                    where=where,
+                    hint="export a model of less than 2 GB, as one flatbuffer",
+                )
+            kind = self._types.get(table.Type()) or _NEWER_TYPES.get(table.Type(), f"type_{table.Type()}")
+            dtype = _DTYPES.get(kind, kind.lower())
+            variable = bool(table.IsVariable())
+            sparse = table.Sparsity() is not None
+            quant = read_quantisation(table.Quantization(), shape, dtype, where)
+        self.charge(_ELEMENT_COST * len(quant.scale) if quant is not None else 0)
+        if len(signature) != len(shape):
+            raise ModelError(f"shape {shape} and shape signature {signature} differ in rank", where=where)
+        unknown = tuple(axis for axis, extent in enumerate(signature) if extent == -1)
+        if any(extent < (-1 if axis in unknown else 0) for axis, extent in enumerate(shape)):
+            raise ModelError(f"shape {shape} has a negative extent", where=where)
+        checked = TensorType(tuple(1 if axis in unknown else extent for axis, extent in enumerate(shape)), dtype, quant)
+        check_shape(checked.shape, dtype, where)
+        constant = buffer > 0 and not variable and (length > 0 or checked.size == 0)
+        return Tensor(index, name, checked, unknown, variable, constant, sparse, kind == "INT4", buffer)
+
+    def _read_array(self, tensor: Tensor) -> Array:
+        where = self.where(tensor)
+        with reading(where):
+            raw = as_array(self._model.Buffers(tensor.buffer).DataAsNumpy(), np.uint8)
+        if not dtypes.is_valid(tensor.type.dtype):
+            raise UnsupportedError(
+                f"a constant of {tensor.type.dtype}",
+                where=where,
+                hint="strings, complex numbers and resources stay on the host: cut the model behind them",
+            )
+        if tensor.sparse:
+            return self._read_sparse(tensor, raw, where)
+        expected = (tensor.type.size + 1) // 2 if tensor.packed else tensor.type.nbytes
+        if len(raw) != expected:
+            raise ModelError(f"holds {len(raw)} bytes; its shape and dtype take {expected}", where=where)
+        self.charge(tensor.type.nbytes)
+        if tensor.packed:
+            return unpack_int4(raw, tensor.type.size).reshape(tensor.type.shape)
+        if tensor.type.dtype == "bool":
+            return raw.astype(np.bool_).reshape(tensor.type.shape)
+        native = dtypes.to_numpy(tensor.type.dtype)
+        stored: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<"))
+        return stored.astype(native).reshape(tensor.type.shape)
+
+    def _read_sparse(self, tensor: Tensor, raw: Array, where: str) -> Array:
+        """A sparse constant, made dense."""
+        if tensor.packed or tensor.type.dtype == "bool":
+            kind = "int4" if tensor.packed else "bool"
+            raise UnsupportedError(f"a sparse constant of {kind}", where=where, hint="store it dense")
+        with reading(where):
+            table = self._graph.Tensors(tensor.index).Sparsity()
+        self.charge(_TABLE_COST + _ELEMENT_COST * tensor.type.size)
+        native = dtypes.to_numpy(tensor.type.dtype)
+        if len(raw) % native.itemsize:
+            raise ModelError(f"holds {len(raw)} bytes of {tensor.type.dtype}", where=where)
+        values: Array = np.frombuffer(raw.tobytes(), native.newbyteorder("<")).astype(native)
+        return dense(values, tensor.type.shape, read_sparsity(table, where), where)

@@ -1,0 +1,1 @@
+"""PyTorch programs (``torch.export``), checked before PyTorch sees them."""

@@ -1,0 +1,293 @@
+"""Spellings of ATen's elementwise operators, reductions and searches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.frontend.torch.application import Application, Spelling
+from microc.graph.ir import Attr
+
+
+def unary(op: str, **attrs: Attr) -> Spelling:
+    return lambda a: a.emit(op, (a.operand("self"),), attrs)
+
+
+def binary(op: str, *, swapped: bool = False) -> Spelling:
+    """Arithmetic on two tensors, or a tensor and a number; ``alpha`` scales the second."""
+
+    def spell(a: Application) -> str:
+        x, y = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+        alpha = a.argument("alpha", 1)
+        if alpha not in (1, None):
+            y = a.emit("mul", (y, a.value(alpha, a.dtype(y))))
+        return a.emit(op, (y, x) if swapped else (x, y))
+
+    return spell
+
+
+def comparison(op: str) -> Spelling:
+    return lambda a: a.emit(op, pair(a, a.argument("self"), a.argument("other")))
+
+
+def pair(a: Application, x: Any, y: Any, dtype: str = "") -> tuple[str, str]:
+    """Both operands in one dtype: the one given, else the one that PyTorch promotes them to."""
+    if not dtype:
+        tensors = [part for part in (x, y) if isinstance(part, (str, a.torch.Tensor))]
+        found = [a.dtype(t) if isinstance(t, str) else str(t.dtype).removeprefix("torch.") for t in tensors]
+        reals = [name for name in found if dtypes.is_float(name)]
+        number = next((part for part in (x, y) if isinstance(part, (int, float))), 0)
+        dtype = reals[0] if reals else "float32" if isinstance(number, float) else found[-1]
+    return _as(a, x, dtype), _as(a, y, dtype)
+
+
+def _as(a: Application, x: Any, dtype: str) -> str:
+    return a.cast(x, dtype) if isinstance(x, str) else a.value(x, dtype)
+
+
+def divide(a: Application) -> str:
+    """div, rounded down or to zero where it says so."""
+    mode = a.argument("rounding_mode")
+    both = pair(a, a.argument("self"), a.argument("other"), a.result_dtype())
+    if mode == "floor":
+        return a.emit("floor_div", both)
+    quotient = a.emit("div", both)
+    return quotient if mode is None or not dtypes.is_float(a.dtype(quotient)) else _truncated(a, quotient)
+
+
+def _truncated(a: Application, x: str) -> str:
+    whole = a.emit("floor", (a.emit("abs", (x,)),))
+    return a.emit("mul", (_signs(a, x), whole))
+
+
+def _signs(a: Application, x: str) -> str:
+    zero = a.value(0, a.dtype(x))
+    sides = [a.cast(a.emit(op, (x, zero)), a.dtype(x)) for op in ("greater", "less")]
+    return a.emit("sub", sides)
+
+
+def sign(a: Application) -> str:
+    return _signs(a, a.operand("self"))
+
+
+def truncate(a: Application) -> str:
+    return _truncated(a, a.operand("self"))
+
+
+def power(a: Application) -> str:
+    """pow: a square as a product."""
+    exponent = a.argument("exponent")
+    x = a.argument("self")
+    if exponent == 2 and isinstance(x, str):
+        return a.emit("mul", (x, x))
+    if exponent == 0.5 and isinstance(x, str):
+        return a.emit("sqrt", (x,))
+    return a.emit("pow", pair(a, x, exponent))
+
+
+def clamp(a: Application) -> str:
+    """clamp, hardtanh, clamp_min and clamp_max."""
+    x = a.operand("self")
+    names = ("min_val", "max_val") if a.name == "hardtanh" else ("min", "max")
+    low, high = (a.argument(name) for name in names)
+    if any(isinstance(bound, str) or hasattr(bound, "shape") for bound in (low, high)):
+        x = x if low is None else a.emit("maximum", pair(a, x, low, a.result_dtype()))
+        return x if high is None else a.emit("minimum", pair(a, x, high, a.result_dtype()))
+    if low == 0 and high is None:
+        return a.emit("relu", (x,))
+    most = float(np.finfo(np.float32).max)
+    return a.emit(
+        "clip",
+        (x,),
+        {"minimum": -most if low is None else float(low), "maximum": most if high is None else float(high)},
+    )
+
+
+def leaky(a: Application) -> str:
+    return a.emit("leaky_relu", (a.operand("self"),), {"alpha": float(a.argument("negative_slope"))})
+
+
+def elu(a: Application) -> str:
+    if float(a.argument("scale", 1)) != 1 or float(a.argument("input_scale", 1)) != 1:
+        scaled = a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
+        return a.emit("mul", (scaled, a.value(float(a.argument("scale")))))
+    return a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
+
+
+def gelu(a: Application) -> str:
+    """x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh."""
+    x = a.operand("self")
+    if a.argument("approximate", "none") == "tanh":
+        cube = a.emit("mul", (a.emit("mul", (a.emit("mul", (x, x)), x)), a.value(0.044715)))
+        bent = a.emit("tanh", (a.emit("mul", (a.emit("add", (x, cube)), a.value(math.sqrt(2 / math.pi)))),))
+    else:
+        bent = a.emit("erf", (a.emit("mul", (x, a.value(math.sqrt(0.5)))),))
+    return a.emit("mul", (a.emit("mul", (x, a.value(0.5))), a.emit("add", (bent, a.value(1.0)))))
+
+
+def hard_sigmoid(a: Application) -> str:
+    line = a.emit("add", (a.emit("mul", (a.operand("self"), a.value(1 / 6))), a.value(0.5)))
+    return a.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
+
+
+def reciprocal(a: Application) -> str:
+    return a.emit("div", (a.value(1.0), a.operand("self")))
+
+
+def softmax(a: Application) -> str:
+    return a.emit("softmax", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+
+
+def log_softmax(a: Application) -> str:
+    """x less its largest, less the logarithm of the sum of powers."""
+    x = a.operand("self")
+    over: Mapping[str, Attr] = {"axes": (int(a.argument("dim")) % len(a.result_shape()),), "keepdims": True}
+    centred = a.emit("sub", (x, a.emit("max", (x,), over)))
+    total = a.emit("sum", (a.emit("exp", (centred,)),), over)
+    return a.emit("sub", (centred, a.emit("log", (total,))))
+
+
+def reduction(op: str) -> Spelling:
+    """A reduction over ``dim``, or over everything, in the dtype that PyTorch computes it in."""
+
+    def spell(a: Application) -> str:
+        x = a.cast(a.operand("self"), a.result_dtype())
+        rank, dims = len(a.shape(x)), a.argument("dim")
+        dims = [dims] if isinstance(dims, int) else dims
+        axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+        return a.emit(op, (x,), {"axes": axes, "keepdims": bool(a.argument("keepdim", False))}) if axes else x
+
+    return spell
+
+
+def extreme(op: str, of_two: str, place: str) -> Spelling:
+    """max and min: of two tensors, along an axis with the places, or of everything."""
+
+    def spell(a: Application) -> Any:
+        if a.argument("other") is not None:
+            return a.emit(of_two, pair(a, a.argument("self"), a.argument("other"), a.result_dtype()))
+        x, dim = a.operand("self"), a.argument("dim")
+        if dim is None:
+            return a.emit(op, (x,), {"axes": tuple(range(len(a.shape(x)))), "keepdims": False})
+        keep = bool(a.argument("keepdim", False))
+        largest = a.emit(op, (x,), {"axes": (int(dim) % len(a.shape(x)),), "keepdims": keep})
+        return largest, a.emit(place, (x,), {"axis": int(dim), "keepdims": keep, "out_dtype": "int64"})
+
+    return spell
+
+
+def top(a: Application) -> tuple[str, ...]:
+    attrs = {
+        "axis": int(a.argument("dim", -1)),
+        "k": int(a.argument("k")),
+        "largest": bool(a.argument("largest", True)),
+    }
+    return a.write.emit_all("topk", (a.operand("self"),), attrs)
+
+
+def running_sum(a: Application) -> str:
+    return a.emit("cumsum", (a.operand("self"),), {"axis": int(a.argument("dim"))})
+
+
+def flip(a: Application) -> str:
+    x = a.operand("self")
+    return a.emit("reverse", (x,), {"axes": tuple(sorted(d % len(a.shape(x)) for d in a.argument("dims")))})
+
+
+def variance(a: Application) -> str:
+    """The mean square of what is left of the mean, over n - correction."""
+    x, rank, dims = a.operand("self"), len(a.shape(a.operand("self"))), a.argument("dim")
+    axes = tuple(sorted(d % rank for d in dims)) if dims else tuple(range(rank))
+    correction = a.argument("correction", 1)
+    count = math.prod(a.shape(x)[axis] for axis in axes)
+    centred = a.emit("sub", (x, a.emit("mean", (x,), {"axes": axes, "keepdims": True})))
+    kept = bool(a.argument("keepdim", False))
+    total = a.emit("sum", (a.emit("mul", (centred, centred)),), {"axes": axes, "keepdims": kept})
+    return a.emit("mul", (total, a.value(1 / max(count - (1 if correction is None else correction), 1e-30))))
+
+
+def place_of(op: str) -> Spelling:
+    def spell(a: Application) -> str:
+        x, dim = a.operand("self"), a.argument("dim")
+        if dim is None:
+            x, dim = a.reshaped(x, (math.prod(a.shape(x)),)), 0
+        made = a.emit(op, (x,), {"axis": int(dim), "keepdims": False, "out_dtype": "int64"})
+        return a.reshaped(made, a.result_shape())
+
+    return spell
+
+
+def where(a: Application) -> str:
+    x, y = pair(a, a.argument("self"), a.argument("other"))
+    return a.emit("where", (a.operand("condition"), x, y))
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "_log_softmax": log_softmax,
+    "_softmax": softmax,
+    "abs": unary("abs"),
+    "add": binary("add"),
+    "amax": reduction("max"),
+    "amin": reduction("min"),
+    "argmax": place_of("argmax"),
+    "argmin": place_of("argmin"),
+    "ceil": unary("ceil"),
+    "clamp": clamp,
+    "clamp_max": clamp,
+    "clamp_min": clamp,
+    "cos": unary("cos"),
+    "cumsum": running_sum,
+    "div": divide,
+    "elu": elu,
+    "eq": comparison("equal"),
+    "erf": unary("erf"),
+    "exp": unary("exp"),
+    "flip": flip,
+    "floor": unary("floor"),
+    "floor_divide": binary("floor_div"),
+    "ge": comparison("greater_equal"),
+    "gelu": gelu,
+    "gt": comparison("greater"),
+    "hardsigmoid": hard_sigmoid,
+    "hardswish": unary("hard_swish"),
+    "hardtanh": clamp,
+    "le": comparison("less_equal"),
+    "leaky_relu": leaky,
+    "log": unary("log"),
+    "logical_and": comparison("logical_and"),
+    "logical_not": unary("logical_not"),
+    "logical_or": comparison("logical_or"),
+    "lt": comparison("less"),
+    "max": extreme("max", "maximum", "argmax"),
+    "maximum": binary("maximum"),
+    "mean": reduction("mean"),
+    "min": extreme("min", "minimum", "argmin"),
+    "minimum": binary("minimum"),
+    "mul": binary("mul"),
+    "ne": comparison("not_equal"),
+    "neg": unary("neg"),
+    "pow": power,
+    "prod": reduction("prod"),
+    "reciprocal": reciprocal,
+    "relu": unary("relu"),
+    "remainder": binary("floor_mod"),
+    "round": unary("round"),
+    "rsqrt": unary("rsqrt"),
+    "rsub": binary("sub", swapped=True),
+    "sigmoid": unary("sigmoid"),
+    "sign": sign,
+    "sin": unary("sin"),
+    "softplus": unary("softplus"),
+    "sqrt": unary("sqrt"),
+    "sub": binary("sub"),
+    "sum": reduction("sum"),
+    "tanh": unary("tanh"),
+    "topk": top,
+    "trunc": truncate,
+    "var": variance,
+    "where": where,
+}

@@ -1,0 +1,157 @@
+"""Spellings of ATen's operators with indices and strides: elements taken from, and put to, places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc.frontend.torch.application import Application, Spelling
+
+
+def embedding(a: Application) -> str:
+    return a.emit("gather", (a.operand("weight"), a.operand("indices")), {"axis": 0})
+
+
+def index_select(a: Application) -> str:
+    return a.emit("gather", (a.operand("self"), a.operand("index")), {"axis": int(a.argument("dim"))})
+
+
+def gather(a: Application) -> str:
+    return a.emit("gather_elements", (a.operand("self"), a.operand("index")), {"axis": _axis(a)})
+
+
+def scatter(a: Application) -> str:
+    """scatter of a tensor or a number, and scatter_add."""
+    x, places, source = a.operand("self"), a.operand("index"), a.argument("src")
+    if source is None:
+        number = a.value(a.argument("value"), a.dtype(x))
+        source = a.emit("broadcast_to", (number,), {"shape": a.shape(places)})
+    source = a.value(source)
+    if a.shape(source) != a.shape(places):
+        ends = a.shape(places)
+        source = a.emit("slice", (source,), {"begin": (0,) * len(ends), "end": ends, "strides": (1,) * len(ends)})
+    reduction = "add" if a.name == "scatter_add" else ""
+    return a.emit("scatter_elements", (x, places, source), {"axis": _axis(a), "reduction": reduction})
+
+
+def _axis(a: Application) -> int:
+    rank = len(a.shape(a.operand("self")))
+    return int(a.argument("dim")) % rank
+
+
+def index(a: Application) -> str:
+    """Indexing by tensors along some axes, the others whole."""
+    x, places = a.operand("self"), a.argument("indices")
+    given = [axis for axis, place in enumerate(places) if place is not None]
+    if len(given) == 1:
+        return a.emit("gather", (x, a.value(places[given[0]])), {"axis": given[0]})
+    rank = len(a.shape(x))
+    front = (*given, *(axis for axis in range(rank) if axis not in given))
+    taken = a.emit("gather_nd", (_transposed(a, x, front), _stacked(a, [places[axis] for axis in given])), {})
+    count = len(a.shape(taken)) - (rank - len(given))
+    if given != list(range(given[0], given[0] + len(given))):
+        return taken
+    whole = range(count, len(a.shape(taken)))
+    return _transposed(a, taken, (*whole[: given[0]], *range(count), *whole[given[0] :]))
+
+
+def index_put(a: Application) -> str:
+    """Values put, or added, to the places that tensors along some axes name."""
+    x, places, values = a.operand("self"), a.argument("indices"), a.operand("values")
+    given = [axis for axis, place in enumerate(places) if place is not None]
+    rank, first = len(a.shape(x)), given[0]
+    if given != list(range(first, first + len(given))):
+        a.refuse("indices along axes that are not neighbours", "transpose the axes next to each other first")
+    where = _stacked(a, [places[axis] for axis in given])
+    front = (*given, *(axis for axis in range(rank) if axis not in given))
+    extents, count = a.shape(where)[:-1], len(a.shape(where)) - 1
+    wanted = (*a.shape(x)[:first], *extents, *a.shape(x)[first + len(given) :])
+    if a.shape(values) != wanted:
+        values = a.emit("broadcast_to", (values,), {"shape": wanted})
+    turned = (*range(first, first + count), *range(first), *range(first + count, len(wanted)))
+    reduction = "add" if a.argument("accumulate", False) else ""
+    operands = (_transposed(a, x, front), where, _transposed(a, values, turned))
+    made = a.emit("scatter_nd", operands, {"reduction": reduction})
+    return _transposed(a, made, tuple(front.index(axis) for axis in range(rank)))
+
+
+def _stacked(a: Application, places: Sequence[object]) -> str:
+    """Indices of several axes, broadcast to one another, side by side along a new last axis."""
+    names = [a.value(place) for place in places]
+    if any(a.dtype(name) == "bool" for name in names):
+        a.refuse("indexing by truth", "use torch.where")
+    wanted = np.broadcast_shapes(*(a.shape(name) for name in names))
+    wide = [
+        name if a.shape(name) == wanted else a.emit("broadcast_to", (name,), {"shape": wanted})
+        for name in (a.cast(name, "int64") for name in names)
+    ]
+    return a.emit("concat", [a.reshaped(name, (*wanted, 1)) for name in wide], {"axis": len(wanted)})
+
+
+def _transposed(a: Application, x: str, axes: Sequence[int]) -> str:
+    return x if list(axes) == sorted(axes) else a.emit("transpose", (x,), {"axes": tuple(axes)})
+
+
+def as_strided(a: Application) -> str:
+    """The operand's memory read with other strides."""
+    held = a.node.all_input_nodes[0].meta["val"]
+    numbered = a.torch.empty_strided(held.shape, held.stride(), dtype=a.torch.int64)
+    numbered.copy_(a.torch.arange(held.numel()).view(held.shape))
+    size, strides, begin = a.argument("size"), a.argument("stride"), a.argument("storage_offset") or 0
+    return _chosen(a, numbered.as_strided(size, strides, begin))
+
+
+def diagonal(a: Application) -> str:
+    numbered = _numbered(a)
+    return _chosen(a, numbered.diagonal(*(int(a.argument(name)) for name in ("offset", "dim1", "dim2"))))
+
+
+def _numbered(a: Application) -> Any:
+    """The operand's places in place of its elements."""
+    shape = a.shape(a.operand("self"))
+    return a.torch.arange(math.prod(shape)).view(shape)
+
+
+def _chosen(a: Application, places: Any) -> str:
+    """The operand's elements in places that are known when compiling."""
+    x = a.operand("self")
+    count, wanted = math.prod(a.shape(x)), a.array(places).reshape(-1)
+    if np.array_equal(wanted, np.arange(count)):
+        return a.reshaped(x, a.result_shape())
+    held = a.write.new_constant("places", wanted.astype(np.int32))
+    return a.reshaped(a.emit("gather", (a.reshaped(x, (count,)), held), {"axis": 0}), a.result_shape())
+
+
+def put_slice(a: Application) -> str:
+    """slice_scatter and select_scatter: a part along an axis replaced."""
+    x, source, axis = a.operand("self"), a.operand("src"), _axis(a)
+    shape = a.shape(x)
+    if a.name == "select_scatter":
+        begin = int(a.argument("index")) % shape[axis]
+        replaced = np.array([begin])
+        source = a.reshaped(source, (*shape[:axis], 1, *shape[axis + 1 :]))
+    else:
+        part = slice(a.argument("start"), a.argument("end"), a.argument("step", 1))
+        replaced = np.arange(shape[axis])[part]
+    places = np.arange(shape[axis], dtype=np.int32)
+    places[replaced] = shape[axis] + np.arange(replaced.size)
+    both = a.emit("concat", (x, source), {"axis": axis})
+    return a.emit("gather", (both, a.write.new_constant("places", places)), {"axis": axis})
+
+
+SPELLINGS: Mapping[str, Spelling] = {
+    "as_strided": as_strided,
+    "diagonal": diagonal,
+    "embedding": embedding,
+    "gather": gather,
+    "index": index,
+    "index_put": index_put,
+    "index_select": index_select,
+    "scatter": scatter,
+    "scatter_add": scatter,
+    "select_scatter": put_slice,
+    "slice_scatter": put_slice,
+}

@@ -1,0 +1,278 @@
+"""PyTorch programs (``torch.export``): an ``ExportedProgram``, or the ``.pt2`` file that ``torch.export.save`` writes.
+
+The program is decomposed to core ATen first, but for layers that we have whole; what depends on constants only is computed by
+PyTorch when compiling. Weights behind ``dequantize`` stay stored integers. Data is channels first, as PyTorch has it.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from microc.dtypes import Array, is_valid
+from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
+from microc.frontend.budget import MAX_STORED
+from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.torch import math as torch_math
+from microc.frontend.torch import moves as torch_moves
+from microc.frontend.torch import nn as torch_nn
+from microc.frontend.torch import norm as torch_norm
+from microc.frontend.torch import ops as torch_ops
+from microc.frontend.torch import places as torch_places
+from microc.frontend.torch import pool as torch_pool
+from microc.frontend.torch import recurrent as torch_recurrent
+from microc.frontend.torch.application import Application, Spelling
+from microc.frontend.torch.archive import harmless, is_archive
+from microc.graph.ir import Graph
+
+SPELLINGS: Mapping[str, Spelling] = {
+    **torch_ops.SPELLINGS,
+    **torch_math.SPELLINGS,
+    **torch_moves.SPELLINGS,
+    **torch_nn.SPELLINGS,
+    **torch_norm.SPELLINGS,
+    **torch_places.SPELLINGS,
+    **torch_pool.SPELLINGS,
+    **torch_recurrent.SPELLINGS,
+}
+"""By the operator's name without namespace and overload (``aten.add.Tensor`` is ``add``)."""
+
+WHOLE = (
+    "linear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "layer_norm",
+    "scaled_dot_product_attention",
+    "avg_pool1d",
+    "hardswish",
+    "gelu",
+    *torch_recurrent.SPELLINGS,
+)
+"""Operators that decomposition leaves alone."""
+
+_MOST_CONSTANT = 1 << 24
+"""Elements of a tensor that is computed when compiling."""
+_CREATED = (
+    "lift_fresh_copy",
+    "lift_fresh",
+    "detach",
+    "detach_",
+    "eye",
+    "linspace",
+    "zeros",
+    "ones",
+    "tril",
+    "triu",
+    "stack",
+)
+"""Operators that are computed though they are none of PyTorch's core."""
+_UNSET = ("empty", "empty_strided", "resize_")
+"""Operators of the core whose results nobody knows."""
+
+
+def is_torch(data: bytes) -> bool:
+    """Whether a zip archive's bytes hold an exported program."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile:
+        return False
+    return is_archive(names)
+
+
+def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of a ``.pt2`` file; raises what :func:`read_program` and :func:`harmless` raise, ToolError without PyTorch."""
+    if input_shapes:
+        raise UsageError(
+            "an exported program has one shape",
+            where=file_name,
+            hint="export it with example inputs of the shape wanted",
+        )
+    checked = harmless(data, file_name)
+    torch = _torch(file_name)
+    try:
+        return read_program(torch.export.load(io.BytesIO(checked)), file_name)
+    except MicrocError:
+        raise
+    except Exception as error:  # whatever PyTorch meets in a program that contradicts itself
+        raise ModelError(f"PyTorch cannot load the program: {error}", where=file_name) from error
+
+
+def read_program(program: Any, file_name: str = "torch") -> Graph:
+    """The network of an ``ExportedProgram``.
+
+    Inputs and outputs keep the program's order; their names are PyTorch's. Raises UnsupportedError, which lists all operators
+    that microc does not do, and ModelError for a program that changes its buffers or whose shapes are not known.
+    """
+    return _Translation(_torch(file_name), decomposed(program, file_name), file_name).graph()
+
+
+def decomposed(program: Any, file_name: str = "torch") -> Any:
+    """The program in core ATen, but for layers that we have whole: its nodes are what values of the network are called after."""
+    torch = _torch(file_name)
+    table = torch.export.default_decompositions()
+    for name in WHOLE:
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    return program.run_decompositions(table)
+
+
+def _torch(file_name: str) -> Any:
+    try:
+        import torch
+        import torch.ao.quantization.fx._decomposed  # the operators that quantised programs use
+    except ImportError as error:
+        raise ToolError(
+            "PyTorch programs are read with PyTorch, which is not installed",
+            where=file_name,
+            hint="pip install microc[torch]",
+        ) from error
+    return torch
+
+
+class _Translation:
+    """The graph's nodes in order. ``known`` holds what each stands for: a value's name, a tensor, a number, several of these."""
+
+    def __init__(self, torch: Any, program: Any, file: str) -> None:
+        self.torch, self.program, self.file = torch, program, file
+        self.write = GraphBuilder(file)
+        self.known: dict[Any, Any] = {}
+        self.lost: set[Any] = set()
+        self.bytes = 0
+
+    def graph(self) -> Graph:
+        signature = self.program.graph_signature
+        changed = [spec.target for spec in signature.output_specs if spec.kind.name != "USER_OUTPUT"]
+        if changed:
+            raise UnsupportedError(
+                f"the program changes {changed[0]!r}",
+                where=self.file,
+                hint="export it in eval mode, state as input and output",
+            )
+        refusals: list[UnsupportedError] = []
+        specs = iter(signature.input_specs)
+        outputs: Sequence[Any] = ()
+        for index, node in enumerate(self.program.graph.nodes):
+            self.write.at(index, node.name)
+            try:
+                if node.op == "placeholder":
+                    self.known[node] = self.placeholder(node, next(specs))
+                elif node.op == "call_function":
+                    self.known[node] = self.call(node)
+                elif node.op == "output":
+                    outputs = node.args[0]
+                else:
+                    self.refuse(f"a node of kind {node.op}", "run program.run_decompositions() before saving it")
+            except UnsupportedError as error:
+                self.lost.add(node)
+                refusals.append(error)
+        if refusals:
+            raise _listed(self.file, refusals)
+        named = {str(node.name): self.value(self.known[node]) for node in outputs if node is not None}
+        return self.write.graph(self.file, named)
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UnsupportedError(what, where=self.write.where, hint=hint)
+
+    def placeholder(self, node: Any, spec: Any) -> Any:
+        """An input's name, or the tensor that the program holds for it."""
+        if spec.kind.name == "USER_INPUT":
+            value = node.meta.get("val")
+            if not hasattr(value, "shape"):
+                self.refuse(
+                    f"an input that is {type(value).__name__}, no tensor",
+                    "pass it as a tensor or keep it in the module",
+                )
+            shape = tuple(extent if isinstance(extent, int) else -1 for extent in value.shape)
+            if -1 in shape:
+                raise ModelError(
+                    "an input's shape is not known", where=self.write.where, hint="export without dynamic shapes"
+                )
+            return self.write.input(node.name, shape, self.dtype(value))
+        held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+        if held is None:
+            self.refuse(f"{spec.target!r} is not in the program", "save it with torch.export.save, which keeps weights")
+        return held.detach()
+
+    def dtype(self, tensor: Any) -> str:
+        name = str(tensor.dtype).removeprefix("torch.")
+        if not is_valid(name):
+            self.refuse(f"tensors of {name}", "convert the module to float32 or to integers of at most 64 bits")
+        return name
+
+    def array(self, tensor: Any) -> Array:
+        self.dtype(tensor)
+        found: Array = tensor.detach().cpu().contiguous().numpy()
+        return found
+
+    def value(self, known: Any) -> str:
+        """The graph's name of what a node stands for."""
+        if isinstance(known, str):
+            return known
+        if isinstance(known, self.torch.Tensor):
+            return self.write.new_constant("constant", self.array(known))
+        return self.refuse(f"{type(known).__name__} where a tensor is wanted", "let forward() return tensors")
+
+    def call(self, node: Any) -> Any:
+        """What a node gives: computed now, or written."""
+        if any(operand in self.lost for operand in node.all_input_nodes):
+            self.lost.add(node)
+            return None
+        arguments = _mapped(node.args, self.known), _mapped(dict(node.kwargs), self.known)
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem":
+            return arguments[0][0][arguments[0][1]]
+        name = str(getattr(target, "_schema", target)).split("(")[0].split("::")[-1].split(".")[0]
+        application = Application(self.torch, self.write, node, arguments[0], arguments[1], self.array, name)
+        if name not in ("dequantize_per_tensor", "dequantize_per_channel") and not _has_value(arguments):
+            return self.computed(node, name, *arguments)
+        if name.startswith("_assert"):  # about shapes and dtypes, which are known
+            return None
+        spelling = SPELLINGS.get(name)
+        if spelling is None:
+            self.refuse(f"the operator {target} is unknown to microc", "`microc operators` lists those that are known")
+        return spelling(application)
+
+    def computed(self, node: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """A node whose operands are all known, by PyTorch: with its core operators, whose results are always the same."""
+        made, tags = node.meta.get("val"), getattr(node.target, "tags", ())
+        known = self.torch.Tag.core in tags or name in SPELLINGS or name in _CREATED
+        if not known or name in _UNSET or self.torch.Tag.nondeterministic_seeded in tags:
+            self.refuse(f"a constant computed by {node.target}", "make it a buffer of the module")
+        for tensor in made if isinstance(made, (list, tuple)) else (made,):
+            if hasattr(tensor, "numel"):
+                self.bytes += tensor.numel() * tensor.element_size()
+                if tensor.numel() > _MOST_CONSTANT or self.bytes > MAX_STORED:
+                    self.refuse(f"a constant of {tensor.numel()} elements", "make it a buffer of the module")
+        with self.torch.no_grad():
+            return node.target(*args, **kwargs)
+
+
+def _mapped(x: Any, known: Mapping[Any, Any]) -> Any:
+    """Arguments with nodes replaced by what they stand for."""
+    if isinstance(x, (list, tuple)):
+        return [_mapped(item, known) for item in x]
+    if isinstance(x, dict):
+        return {key: _mapped(item, known) for key, item in x.items()}
+    return known[x] if type(x).__name__ == "Node" else x
+
+
+def _has_value(x: Any) -> bool:
+    """Whether a value of the graph is among the arguments: those are names."""
+    if isinstance(x, (list, tuple)):
+        return any(map(_has_value, x))
+    if isinstance(x, dict):
+        return any(map(_has_value, x.values()))
+    return isinstance(x, str)
+
+
+def _listed(file: str, refusals: Sequence[UnsupportedError]) -> UnsupportedError:
+    """One error that says what all say, each operator once."""
+    if len(refusals) == 1:
+        return refusals[0]
+    lines = list(dict.fromkeys(f"{error.where}: {error.what}" for error in refusals))
+    return UnsupportedError(f"{len(refusals)} operators are not supported:\n  " + "\n  ".join(lines[:40]), where=file)

@@ -1,0 +1,200 @@
+"""Fitted scikit-learn and LightGBM estimators as graphs: trees directly, other estimators through skl2onnx.
+
+A classifier gives ``label``, the place of the largest score among ``classes_`` (the class itself where classes are integers),
+and ``probabilities``; a regressor gives ``prediction``. Only objects are read, never pickles: to unpickle a file is to run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import inf, nextafter
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
+from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.trees import lightgbm
+from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
+from microc.frontend.trees.forests import ensemble_of
+from microc.graph.ir import Graph, Quant
+from microc.ops.trees.arrays import Tree
+
+INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
+OPSETS = {"": 17, "ai.onnx.ml": 3}
+"""What skl2onnx is asked for: versions that its converters all know."""
+LEAF_DTYPES = ("float32", "int8", "uint8", "int16")
+
+
+def read(
+    estimator: Any,
+    input_shape: Sequence[int] | None = None,
+    *,
+    input_dtype: str = "float32",
+    input_scale: float | Sequence[float] = 1.0,
+    leaf_dtype: str = "float32",
+) -> Graph:
+    """The graph of a fitted estimator for rows of features, ``input_shape`` (rows, features); one row unless given.
+
+    With an integer ``input_dtype`` the network takes integers q that stand for features q * ``input_scale`` (a number, or one
+    for every feature) and compares integers only; thresholds are rounded so that no decision changes. With an integer
+    ``leaf_dtype`` the leaves are integers too: the network then gives ``label`` and ``scores`` (int32; their type's scale makes
+    them the sums before softmax or sigmoid), and computes no float. Both are for estimators of trees.
+
+    Raises UnsupportedError for estimators, or parts of one, that microc does not do; ModelError for one that is not fitted.
+    """
+    found = _ensemble(estimator)
+    if found is None:
+        if (input_dtype, leaf_dtype) != ("float32", "float32"):
+            raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
+        return _through_onnx(estimator, input_shape)
+    ensemble, features = found
+    shape = _rows(input_shape, features, type(estimator).__name__)
+    for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
+        if dtype not in known:
+            raise UsageError(f"{name} dtype {dtype!r}", hint=", ".join(known))
+    return graph_of(
+        ensemble,
+        shape,
+        type(estimator).__name__,
+        getattr(estimator, "classes_", None),
+        input_dtype,
+        input_scale,
+        leaf_dtype,
+    )
+
+
+def read_text(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of LightGBM's text model; ``input_shapes`` may say how many rows come at once."""
+    ensemble, features = lightgbm.parse(data, file_name)
+    return graph_of(ensemble, _rows(one_shape(input_shapes, file_name), features, file_name), file_name)
+
+
+def one_shape(shapes: Mapping[str, tuple[int, ...]], where: str) -> tuple[int, ...] | None:
+    """The shape of the one input, which is called ``input``."""
+    unknown = [name for name in shapes if name not in ("input", "*")]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]!r}", where=where, hint="its input is 'input'")
+    return shapes.get("input", shapes.get("*"))
+
+
+def _rows(shape: Sequence[int] | None, features: int, where: str) -> tuple[int, ...]:
+    """(rows, features); one row unless given."""
+    found = tuple(shape or (1, features))
+    if len(found) != 2 or found[1] != features or found[0] < 1:
+        raise UsageError(f"an input of shape {found} for {features} features", where=where, hint=f"(1, {features})")
+    return found
+
+
+def _ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
+    """The ensemble and the number of features of an estimator of trees; None for any other."""
+    where = type(estimator).__name__
+    try:
+        booster = getattr(estimator, "booster_", estimator)
+        if hasattr(booster, "model_to_string"):
+            return lightgbm.parse(booster.model_to_string().encode(), where)
+        ensemble = ensemble_of(estimator)
+        return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
+    except AttributeError as error:
+        raise ModelError(f"the estimator is not fitted: {error}", where=where, hint="call fit first") from error
+
+
+def graph_of(
+    ensemble: Ensemble,
+    shape: tuple[int, ...],
+    file: str,
+    classes: Array | None = None,
+    input_dtype: str = "float32",
+    input_scale: float | Sequence[float] = 1.0,
+    leaf_dtype: str = "float32",
+) -> Graph:
+    """The graph of an ensemble; ``classes``: the labels, where they are known."""
+    write = GraphBuilder(file)
+    quant = None
+    if dtypes.is_integer(input_dtype):
+        ensemble, quant = _scaled(ensemble, input_scale, shape[1])
+    x = write.input("input", shape, input_dtype, quant)
+    write.at(-1, "trees")
+    scores = emit_ensemble(write, x, ensemble, file, leaf_dtype)
+    classifies = classes is not None or ensemble.post in ("sigmoid", "softmax")
+    integers = dtypes.is_integer(leaf_dtype)
+    if integers:
+        scale = leaf_scale(ensemble, leaf_dtype)
+        write.set_quant(scores, Quant((scale,), (0,)))
+    label_of = scores
+    if not integers:
+        write.at(-1, "scores")
+        scores = label_of = emit_post(write, scores, ensemble.post, file)
+    if not classifies:
+        flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
+        return write.graph(file, {"scores" if integers else "prediction": flat})
+    write.at(-1, "label")
+    label = _label(write, label_of, classes)
+    return write.graph(file, {"label": label, "scores" if integers else "probabilities": scores})
+
+
+def _scaled(ensemble: Ensemble, scale: float | Sequence[float], features: int) -> tuple[Ensemble, Quant | None]:
+    """The same decisions over integers that stand for ``scale`` times as much."""
+    factors = np.broadcast_to(np.asarray(scale, np.float64), (features,))
+    if not (factors > 0).all() or not np.isfinite(factors).all():
+        raise UsageError("an input scale that is not positive")
+    trees = tuple(_divided(tree, factors) for tree in ensemble.trees)
+    same = len(set(factors.tolist())) == 1
+    quant = None if not same or factors[0] == 1 else Quant((float(factors[0]),), (0,))
+    return Ensemble(trees, ensemble.targets, ensemble.base, ensemble.combine, ensemble.post), quant
+
+
+def _divided(tree: Tree, factors: Array) -> Tree:
+    inner = tree.left >= 0
+    factor = np.where(inner, factors[np.where(inner, tree.feature, 0)], 1.0)
+    pairs = zip(np.where(inner, tree.threshold, 0.0).tolist(), factor.tolist(), strict=True)
+    return tree.with_threshold(np.array([_quotient(threshold, scale) for threshold, scale in pairs]))
+
+
+def _quotient(threshold: float, scale: float) -> float:
+    """``threshold / scale``, which parts the integers as the quotient does that is not rounded."""
+    found = threshold / scale
+    beyond = found.is_integer() and Fraction(found) * Fraction(scale) > Fraction(threshold)
+    return nextafter(found, -inf) if beyond else found
+
+
+def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
+    """The class with the largest score; integers of one score are compared with zero."""
+    if write.shape(scores)[1] == 1:
+        rows = write.reshape(scores, write.shape(scores)[:1])
+        label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": ""})
+    else:
+        label = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
+    if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
+        return label
+    return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), label), {"axis": 0})
+
+
+def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
+    """What skl2onnx makes of the estimator, without ZipMap."""
+    try:
+        from skl2onnx import convert_sklearn
+        from skl2onnx.common.data_types import FloatTensorType
+    except ImportError as error:
+        raise ToolError(
+            f"{type(estimator).__name__} is read through skl2onnx, which is not installed",
+            hint="pip install microc[sklearn]",
+        ) from error
+    from microc.frontend.onnx import reader as onnx_reader
+
+    where = type(estimator).__name__
+    features = getattr(estimator, "n_features_in_", None)
+    shape = tuple(input_shape or (1, features))
+    if features is None and input_shape is None:
+        raise ModelError("the estimator is not fitted, or does not say how many features it takes", where=where)
+    options: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
+    try:
+        model = convert_sklearn(
+            estimator, where, [("input", FloatTensorType(shape))], options=options, target_opset=OPSETS
+        )
+    except Exception as error:
+        raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
+    return onnx_reader.read(model.SerializeToString(), where, {})

@@ -1,0 +1,332 @@
+"""Convolution in two dimensions: general, grouped, depthwise.
+
+An ungrouped convolution is a matrix product: pixels p by output channels o, summed over k, the kernel's taps and input channels
+in memory order. ``patch`` gathers the k inputs of a pixel; pointwise convolutions need none. Canonical data is NHWC, weights
+OHWI; with layout NCHW (weights OIHW) inference and the reference hold too, the tensor expression does not.
+
+Sources: TFLite ``conv.h``, ``depthwise_conv.h``; ONNX Conv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import InternalError, ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import is_quantised
+from microc.ops.convolution import winograd
+from microc.ops.convolution.conv2d_cases import cases
+from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
+from microc.ops.convolution.input import WORD, padded_input, patch
+from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
+from microc.ops.matrix.pairs import pair_packing, paired_product
+from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
+from microc.ops.surface import split_activation
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+LONG_RUN = 8
+"""Neighbours that are gathered fast enough for a patch, even of a single channel."""
+
+
+def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The output: batch x height x width x channels in the data's layout; ``out_dtype``, else the data's dtype."""
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    if len(types) > 2 and types[2].size != g.out_channels:
+        raise ModelError(f"a bias of {types[2].size} elements for {g.out_channels} channels")
+    dtype = attrs.get("out_dtype") or types[0].dtype
+    if attrs.get("layout", "NHWC") == "NCHW":
+        return (TensorType((g.batch, g.out_channels, g.out_height, g.out_width), dtype, layout="NCHW"),)
+    return (TensorType((g.batch, g.out_height, g.out_width, g.out_channels), dtype),)
+
+
+def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """One matrix product per tap, in float64: exact for integers, since their sums stay far below 2**53."""
+    attrs = {**DEFAULTS, **attrs}
+    data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
+    nchw = attrs["layout"] == "NCHW"
+    if nchw:
+        data, weight = data.transpose(0, 2, 3, 1), weight.transpose(0, 2, 3, 1)
+    g = geometry({**attrs, "layout": "NHWC"}, data.shape, weight.shape)
+    top, left, bottom, right = g.padding
+    padded = np.pad(data, ((0, 0), (top, bottom), (left, right), (0, 0)), constant_values=attrs["pad_value"])
+    grouped = weight.reshape(g.groups, g.out_channels // g.groups, *g.kernel, weight.shape[-1])
+    shape = (g.batch, g.out_height, g.out_width, g.groups)
+    total = np.zeros((*shape, g.out_channels // g.groups))
+    for y, x in np.ndindex(*g.kernel):
+        rows = slice(y * g.dilation[0], y * g.dilation[0] + (g.out_height - 1) * g.strides[0] + 1, g.strides[0])
+        columns = slice(x * g.dilation[1], x * g.dilation[1] + (g.out_width - 1) * g.strides[1] + 1, g.strides[1])
+        taps = padded[:, rows, columns].reshape(*shape, g.channels // g.groups)
+        total += np.einsum("nyxgi,goi->nyxgo", taps, grouped[:, :, y, x], optimize=True)
+    result = total.reshape(*shape[:3], g.out_channels)
+    dtype = dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)
+    if len(arrays) > 2 and arrays[2] is not None:
+        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
+    return ((result.transpose(0, 3, 1, 2) if nchw else result).astype(dtype),)
+
+
+# ---------------------------------------------------------------- tensor expressions
+
+
+def compute(call: OpCall) -> te.Tensor:
+    """``acc``, and what it reads; see the file's head for its form."""
+    if call.attrs.get("layout", "NHWC") != "NHWC":
+        raise InternalError("conv2d is lowered in layout NHWC only")
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    attrs = {**DEFAULTS, **call.attrs}
+    g = geometry(attrs, data.type.shape, weight.type.shape)
+    dtype = attrs["out_dtype"] or data.type.dtype
+    if attrs["algorithm"] == "winograd":
+        return winograd.compute(g, attrs, data, weight, bias)
+    if attrs["algorithm"] == "pairs":
+        return _paired(g, attrs, data, weight, bias)
+    if attrs["algorithm"] == "nibbles":
+        depth = even(g.depth)
+        direct = g.direct and depth == g.depth
+        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
+        return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
+    if g.groups == 1 and attrs["algorithm"] != "single":
+        depth = padded_depth(g.depth, data, weight, dtype, call.target)
+        direct = g.direct and depth == g.depth
+        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
+        return matrix_product(
+            pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
+        )
+    if attrs["algorithm"] == "grouped":
+        return _group_product(g, attrs, data, weight, bias, padded_depth(g.depth, data, weight, dtype, call.target, 0))
+    unsigned = attrs["algorithm"] == "unsigned"
+    padded = padded_input(g, data, attrs["pad_value"], unsigned)
+    if g.channels == g.groups:
+        return _depthwise(g, padded, weight, bias, dtype, unsigned)
+    return _grouped(g, padded, weight, bias, dtype)
+
+
+def _group_product(
+    g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None, depth: int
+) -> te.Tensor:
+    """``acc`` (P, G, O / G): the matrix product of every group of channels."""
+    dtype, outs, each = attrs["out_dtype"] or data.type.dtype, g.out_channels // g.groups, g.channels // g.groups
+    direct = g.kernel == (1, 1) and g.direct and depth == each
+    a = data.tensor((g.pixels, g.groups, each)) if direct else patch(g, data, attrs["pad_value"], depth)
+    b = weight_rows(weight, g.out_channels, g.depth, depth)
+    k = te.reduce_axis(depth, "k")
+
+    def element(p: Var, group: Var, o: Var) -> Expr:
+        row = group * outs + o
+        product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
+        return te.sum_reduce(product, k, init=start(bias, row, dtype))
+
+    notes = (*product_notes(data, weight, bias), ("grouped", 1))
+    return te.compute((g.pixels, g.groups, outs), element, "acc", ("p", "g", "o"), notes)
+
+
+def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
+    """The matrix product, two pixels at once."""
+    packing = pair_packing(g.pixels, data, weight, bias)
+    if packing is None:
+        raise InternalError("this convolution cannot be computed by pairs of pixels")
+    depth = packing.unsigned.shape[1]
+    direct = g.direct and depth == g.depth
+    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even=True)
+    return paired_product(pixels, g.pixels, weight, bias, packing)
+
+
+def algorithms(call: OpCall) -> tuple[str, ...]:
+    """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
+    and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits; ``grouped``: a
+    matrix product for each of several groups; ``single``: a single channel of data as a depthwise convolution has it."""
+    data, weight = call.operands[:2]
+    assert data is not None and weight is not None
+    found = _algorithms(call)
+    single = data.type.shape[-1] == 1 and weight.data is not None and not call.attrs.get("open")
+    if single and weight.type.shape[1:3] != (1, 1) and weight.type.shape[2] < LONG_RUN:
+        found = (*found, "single")
+    small = call.attrs.get("groups", 1) == 1 and suits_nibbles(data, weight, str(call.attrs.get("out_dtype")))
+    return (*found, "nibbles") if small else found
+
+
+def _algorithms(call: OpCall) -> tuple[str, ...]:
+    data, weight, *bias = (operand for operand in call.operands if operand is not None)
+    attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
+    lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0
+    if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
+        return ("direct", "winograd")
+    g = geometry(attrs, data.type.shape, weight.type.shape)
+    first = bias[0] if bias else None
+    if call.target.multiplies_alone and g.groups == 1 and attrs["out_dtype"] == "int32":
+        return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
+    if 1 < g.groups < g.channels and not g.open:
+        return ("direct", "grouped")
+    if call.target.has("thumb1") and g.groups == g.channels and suits_unsigned(data, weight, first):
+        return ("direct", "unsigned")
+    return ("direct",)
+
+
+def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool:
+    """Whether int8 data may be stored as uint8: constant weights and bias, and sums that stay within int32."""
+    if data.type.dtype != "int8" or weight.data is None or (bias is not None and bias.data is None):
+        return False
+    first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
+    rows = np.abs(weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)).sum(1)
+    return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
+
+
+def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target, least: int = WORD) -> int:
+    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
+    there are more than ``least``."""
+    narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
+    lanes = narrow and total == "int32" and target.has("dsp")
+    return -(-depth // WORD) * WORD if lanes and depth > least else depth
+
+
+def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
+    """Weights as a matrix (rows, depth); constant ones are packed, with zeros up to ``padded``."""
+    if weight.data is None:
+        return weight.tensor((rows, depth))
+    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, 0), (0, padded - depth))))
+
+
+def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
+    """What a sum starts from: the channel's bias, or zero."""
+    if bias is None:
+        return ir.const(0, dtype)
+    return ir.cast(dtype, bias.tensor((bias.type.size,))[channel])
+
+
+Notes = tuple[tuple[str, int | str], ...]
+
+
+def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
+    """What a schedule may know of integers times constants: the largest \\|sum\\| with its bias, and the smallest weight."""
+    if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
+        return ()
+    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
+    first = (
+        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    low, high = dtypes.int_range(data.type.dtype)
+    ends = (
+        first + np.minimum(rows * low, rows * high).sum(axis=1),
+        first + np.maximum(rows * low, rows * high).sum(axis=1),
+    )
+    return (
+        ("sum_bound", int(max(np.abs(end).max(initial=0) for end in ends))),
+        ("smallest_weight", int(rows.min(initial=0))),
+    )
+
+
+def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str, notes: Notes = ()) -> te.Tensor:
+    """``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
+    k = te.reduce_axis(a.shape[1], "k")
+
+    def element(p: Var, o: Var) -> Expr:
+        product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
+        return te.sum_reduce(product, k, init=start(bias, o, dtype))
+
+    return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"), notes)
+
+
+def _depthwise(
+    g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, unsigned: bool
+) -> te.Tensor:
+    """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C). What ``unsigned`` data is more
+    than the data goes into the bias."""
+    first = _less_offset(weight, bias) if unsigned else None
+    times = g.out_channels // g.channels
+    packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
+    taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
+    ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
+        factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
+        init = start(bias, c, dtype) if first is None else first[c]
+        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=init)
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+
+
+def _less_offset(weight: Operand, bias: Operand | None) -> te.Tensor:
+    """The bias (O) less 128 times the weights, which data that is 128 too large adds."""
+    assert weight.data is not None
+    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
+    given = (
+        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    return weight.packed((given - 128 * rows.sum(1)).astype(np.int32))
+
+
+def _grouped(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:
+    """Each group of output channels reads its group of input channels."""
+    depth, outs = g.channels // g.groups, g.out_channels // g.groups
+    taps = weight.tensor() if weight.data is None else weight.packed(weight.data)
+    ky, kx = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(g.kernel[1], "kx")
+    k = te.reduce_axis(depth, "k")
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // outs * depth + k.var)]
+        product = ir.cast(dtype, value) * ir.cast(dtype, taps[c, ky.var, kx.var, k.var])
+        return te.sum_reduce(product, ky, kx, k, init=start(bias, c, dtype))
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+
+
+def _taps(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:
+    """Row and column (padding included) that a tap reads for output y, x."""
+
+    def position(index: Expr, stride: int, tap: Expr, step: int) -> Expr:
+        return (index * stride if stride > 1 else index) + (tap * step if step > 1 else tap)
+
+    return position(y, g.strides[0], ky, g.dilation[0]), position(x, g.strides[1], kx, g.dilation[1])
+
+
+# ---------------------------------------------------------------- legalisation, cost
+
+
+def legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize. Float: the activation apart."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    data, weight = (graph.types[name] for name in node.inputs[:2])
+    g = geometry(node.attrs, data.shape, weight.shape)
+    trailing = 2 if node.attrs.get("layout", "NHWC") == "NCHW" else 0
+    return legalize_product(node, graph, Product(g.depth, trailing, single=data.dtype == "uint8", padded=True))
+
+
+def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Products, those with padding included."""
+    return out_types[0].size * geometry(attrs, types[0].shape, types[1].shape).depth
+
+
+def rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
+    """The rows between the first and the last tap."""
+    attrs = {**DEFAULTS, **attrs}
+    if attrs["layout"] != "NHWC":
+        return None
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    return RowWindow((g.kernel[0] - 1) * g.dilation[0] + 1, g.strides[0], g.padding, attrs["pad_value"])
+
+
+OPERATORS = (
+    OpDef(
+        "conv2d",
+        infer=infer,
+        reference=reference,
+        compute=compute,
+        cases=cases,
+        attrs=ATTRS,
+        legalize=legalize,
+        macs=macs,
+        rows=rows,
+        algorithms=algorithms,
+        operand_names=("data", "weight", "bias"),
+    ),
+)

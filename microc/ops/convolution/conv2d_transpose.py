@@ -1,0 +1,280 @@
+"""``conv2d_transpose``: every input pixel adds its multiple of the kernel to the output; the adjoint of ``conv2d``.
+
+Along one axis y[t] = sum over x of w[t + before - stride x] data[x]. With t = stride q + p this is, for every phase p, a
+convolution over q with the taps p, p + stride, ... in reverse. So constant weights make it one ``conv2d`` whose channels are the
+phases of a stride-sized block of pixels, followed by putting these in their places; sums and scaling are those of ``conv2d``.
+
+Data is NHWC, weights are OHWI with the input channels of one group. ``padding`` (top, left, bottom, right) is what is cut off the
+full result of (extent - 1) * stride + reach rows; a negative bottom or right adds rows that hold the bias alone.
+
+Sources: TFLite ``reference/transpose_conv.h``; ONNX ConvTranspose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.ops.arith import Rewrite, constant, is_quantised
+from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
+from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
+from microc.ops.convolution.geometry import WINDOWS
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.surface import split_activation
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+ATTRS: Attributes = {
+    **WINDOWS,
+    **ACTIVATED,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "dynamic": DYNAMIC,
+}
+DEFAULTS = defaults_of(ATTRS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One spatial axis: the dilated kernel's ``reach``, what is cut off ``before``, the result's extent ``out``."""
+
+    extent: int
+    stride: int
+    reach: int
+    before: int
+    out: int
+
+    @property
+    def shift(self) -> int:
+        """Zero taps in front of the kernel that make ``before`` whole strides, where they cost no further tap per phase."""
+        wanted = -self.before % self.stride
+        return wanted if -(-(self.reach + wanted) // self.stride) == -(-self.reach // self.stride) else 0
+
+    @property
+    def taps(self) -> int:
+        """Taps of every phase."""
+        return -(-(self.reach + self.shift) // self.stride)
+
+    @property
+    def cut(self) -> int:
+        """Rows of the first blocks that come before the result's first."""
+        return (self.before + self.shift) % self.stride
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """The convolution's padding, which may be too large by what cannot be negative; the rest is cut off."""
+        first = (self.before + self.shift) // self.stride
+        blocks = -(-(self.out + self.cut) // self.stride)
+        return self.taps - 1 - first, blocks + first - self.extent
+
+
+def _axes(attrs: Mapping[str, Any], data: Sequence[int], weight: Sequence[int]) -> tuple[_Axis, _Axis]:
+    """Height and width; ModelError where shapes and attributes contradict each other."""
+    groups = attrs["groups"]
+    if len(data) != 4 or len(weight) != 4 or 0 in (*data, *weight):
+        raise ModelError(f"conv2d_transpose of shapes {tuple(data)} and {tuple(weight)}", hint="both have four axes")
+    if groups < 1 or data[3] != weight[3] * groups or weight[0] % groups:
+        raise ModelError(f"conv2d_transpose of {data[3]} channels by weights {tuple(weight)} in {groups} groups")
+    found = []
+    for k in (0, 1):
+        reach = (weight[1 + k] - 1) * attrs["dilation"][k] + 1
+        before, after = attrs["padding"][k], attrs["padding"][2 + k]
+        out = (data[1 + k] - 1) * attrs["strides"][k] + reach - before - after
+        if before < 0 or out < 1:
+            raise ModelError(f"conv2d_transpose of shape {tuple(data)} with padding {attrs['padding']}")
+        found.append(_Axis(data[1 + k], attrs["strides"][k], reach, before, out))
+    return found[0], found[1]
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    attrs = {**DEFAULTS, **attrs}
+    height, width = _axes(attrs, types[0].shape, types[1].shape)
+    channels = types[1].shape[0]
+    if len(types) > 2 and types[2].size != channels:
+        raise ModelError(f"a bias of {types[2].size} elements for {channels} channels")
+    dtype = attrs["out_dtype"] or types[0].dtype
+    return (TensorType((types[0].shape[0], height.out, width.out, channels), dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """Every tap scattered into the full result, in float64."""
+    attrs = {**DEFAULTS, **attrs}
+    data, weight = (np.asarray(x, np.float64) for x in arrays[:2])
+    axes = _axes(attrs, data.shape, weight.shape)
+    groups, (batch, rows, columns, _) = attrs["groups"], data.shape
+    span = [max((a.extent - 1) * a.stride + a.reach, a.before + a.out) for a in axes]
+    full = np.zeros((batch, *span, groups, weight.shape[0] // groups))
+    pixels = data.reshape(batch, rows, columns, groups, -1)
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    for y, x in np.ndindex(*weight.shape[1:3]):
+        places = [
+            slice(tap * step, tap * step + (a.extent - 1) * a.stride + 1, a.stride)
+            for tap, step, a in zip((y, x), attrs["dilation"], axes, strict=True)
+        ]
+        full[:, places[0], places[1]] += np.einsum("nyxgi,goi->nyxgo", pixels, grouped[:, :, y, x])
+    kept = [slice(a.before, a.before + a.out) for a in axes]
+    result = full[:, kept[0], kept[1]].reshape(batch, axes[0].out, axes[1].out, -1)
+    if len(arrays) > 2:
+        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
+    return (result.astype(attrs["out_dtype"] or arrays[0].dtype),)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    """Every output pixel gathers the taps that meet it; what weights that are computed at run time need."""
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    attrs = {**DEFAULTS, **call.attrs}
+    height, width = _axes(attrs, data.type.shape, weight.type.shape)
+    outputs, rows, columns, depth = weight.type.shape
+    each, dtype = outputs // attrs["groups"], data.type.dtype
+    image, taps = data.tensor(), weight.tensor()
+    ky, kx, k = te.reduce_axis(rows, "ky"), te.reduce_axis(columns, "kx"), te.reduce_axis(depth, "k")
+
+    def element(n: Expr, y: Expr, x: Expr, c: Expr) -> Expr:
+        top = y + height.before - ky.var * attrs["dilation"][0]
+        left = x + width.before - kx.var * attrs["dilation"][1]
+        meets = ir.all_of(
+            condition
+            for place, axis in ((top, height), (left, width))
+            for condition in ((place % axis.stride).eq(0), place >= 0, place <= (axis.extent - 1) * axis.stride)
+        )
+        assert meets is not None
+        value = image[n, top // height.stride, left // width.stride, c // each * depth + k.var]
+        product = ir.select(meets, value * taps[c, ky.var, kx.var, k.var], 0.0)
+        first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
+        return te.sum_reduce(product, ky, kx, k, init=first)
+
+    return te.compute(call.out_types[0].shape, element, "acc", ("n", "y", "x", "c"))
+
+
+# ---------------------------------------------------------------- legalisation
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    weight = constant(graph, node.inputs[1])
+    if weight is not None:
+        return _by_phases(node, graph, weight)
+    if is_quantised(node, graph):
+        raise UnsupportedError("quantised weights that are no constants", where=str(node.loc))
+    return split_activation(node, graph)
+
+
+def _by_phases(node: Node, graph: Graph, weight: Array) -> Legalized:
+    """The convolution that makes whole blocks, their pixels put in place, and what sticks out cut off."""
+    attrs: dict[str, Any] = {**DEFAULTS, **node.attrs}
+    rewrite, output = Rewrite(node, graph), node.outputs[0]
+    data, kind, result = (graph.types[name] for name in (*node.inputs[:2], output))
+    axes, groups = _axes(attrs, data.shape, weight.shape), attrs["groups"]
+    block = axes[0].stride * axes[1].stride
+    name = rewrite.constant("phases", _phase_weights(weight, kind.quant, attrs, axes))
+    rewrite.types[name] = replace(rewrite.types[name], quant=_spread(kind.quant, groups, block))
+    operands = [node.inputs[0], name]
+    if len(node.inputs) > 2 and node.inputs[2]:
+        operands.append(_spread_bias(rewrite, node, groups, block))
+    before, after = zip(*(axis.padding for axis in axes), strict=True)
+    padding = tuple(max(each, 0) for each in (*before, *after))
+    shape = [axis.extent + max(axis.padding[0], 0) + max(axis.padding[1], 0) - axis.taps + 1 for axis in axes]
+    made = rewrite.value("blocks", (data.shape[0], *shape, weight.shape[0] * block), result.dtype, result.quant)
+    common = {"groups": groups, **{name: attrs[name] for name in ("activation", "rounding", "out_dtype")}}
+    rewrite.emit("conv2d", operands, made, {**CONVOLUTION, **common, "padding": padding})
+    placed = _placed(rewrite, made, groups, axes, (data.shape[0], *shape, weight.shape[0]))
+    begin = [axis.cut + max(-axis.padding[0], 0) * axis.stride for axis in axes]
+    if (*begin, *rewrite.type(placed).shape) == (0, 0, *result.shape):
+        rewrite.emit("reshape", (placed,), output, {"shape": result.shape})
+    else:
+        end = (result.shape[0], begin[0] + axes[0].out, begin[1] + axes[1].out, result.shape[3])
+        cut: Mapping[str, Attr] = {"begin": (0, *begin, 0), "end": end, "strides": (1, 1, 1, 1)}
+        rewrite.emit("slice", (placed,), output, cut)
+    return rewrite.legalized()
+
+
+def _phase_weights(weight: Array, quant: Quant | None, attrs: Mapping[str, Any], axes: Sequence[_Axis]) -> Array:
+    """Weights (O, H, W, I) as (O * phases, taps, taps, I): by group, row and column of the block, output; the taps reversed."""
+    outputs, rows, columns, depth = weight.shape
+    high, wide = (axis.taps * axis.stride for axis in axes)
+    zero = np.reshape(quant.zero_point if quant else (0,), (-1, 1, 1, 1)).astype(weight.dtype)
+    spread = np.broadcast_to(zero, (outputs, high, wide, depth)).copy()
+    (down, right), (first, second) = attrs["dilation"], (axis.shift for axis in axes)
+    spread[:, first : first + rows * down : down, second : second + columns * right : right] = weight
+    groups, (y, x) = attrs["groups"], axes
+    split = spread.reshape(groups, outputs // groups, y.taps, y.stride, x.taps, x.stride, depth)
+    ordered = split.transpose(0, 3, 5, 1, 2, 4, 6)[:, :, :, :, ::-1, ::-1]
+    return np.ascontiguousarray(ordered).reshape(-1, y.taps, x.taps, depth)
+
+
+def _spread(quant: Quant | None, groups: int, block: int) -> Quant | None:
+    """Scales of the output channels, for every phase of each group."""
+    if quant is None or quant.axis is None:
+        return quant
+    order = np.arange(len(quant.scale)).reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
+    return Quant(tuple(quant.scale[i] for i in order), tuple(quant.zero_point[i] for i in order), 0)
+
+
+def _spread_bias(rewrite: Rewrite, node: Node, groups: int, block: int) -> str:
+    """The bias of every output channel, for every phase of each group."""
+    bias, kind = constant(rewrite.graph, node.inputs[2]), rewrite.type(node.inputs[2])
+    if bias is None:
+        raise UnsupportedError("a bias that is no constant", where=str(node.loc))
+    spread = bias.reshape(groups, 1, -1).repeat(block, axis=1).reshape(-1)
+    name = rewrite.constant("bias", spread)
+    rewrite.types[name] = replace(rewrite.types[name], quant=_spread(kind.quant, groups, block))
+    return name
+
+
+def _placed(rewrite: Rewrite, value: str, groups: int, axes: Sequence[_Axis], shape: Sequence[int]) -> str:
+    """Channels (group, row, column, output) of blocks as pixels with channels (group, output); ``shape`` in blocks."""
+    batch, rows, columns, outputs = shape
+    (down, right), kind = (axis.stride for axis in axes), rewrite.type(value)
+    if down * right == 1:
+        return value
+    apart = (batch, rows, columns, groups, down, right, outputs // groups)
+    split = rewrite.value("split", apart, kind.dtype, kind.quant)
+    rewrite.emit("reshape", (value,), split, {"shape": apart})
+    axes_order = (0, 1, 4, 2, 5, 3, 6)
+    moved = rewrite.value("moved", tuple(apart[axis] for axis in axes_order), kind.dtype, kind.quant)
+    rewrite.emit("transpose", (split,), moved, {"axes": axes_order})
+    whole = (batch, rows * down, columns * right, outputs)
+    placed = rewrite.value("placed", whole, kind.dtype, kind.quant)
+    return rewrite.emit("reshape", (moved,), placed, {"shape": whole})
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    """Every input element times its taps of every output channel of its group."""
+    outputs, rows, columns, _ = types[1].shape
+    return types[0].size * rows * columns * outputs // int(attrs["groups"])
+
+
+def _cases() -> Iterable[Case]:
+    settings: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Attr]], ...] = (
+        ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2)}),
+        ((1, 3, 4, 2), (3, 3, 3, 2), {"strides": (2, 2), "padding": (0, 0, 1, 1)}),
+        ((2, 2, 3, 1), (2, 4, 2, 1), {"strides": (2, 3), "padding": (1, 0, 1, -1)}),
+        ((1, 4, 1, 4), (2, 5, 1, 2), {"padding": (2, 0, 2, 0), "groups": 2}),
+        ((1, 2, 2, 1), (1, 2, 2, 1), {"strides": (3, 3), "padding": (0, 0, -1, -1), "dilation": (2, 1)}),
+        ((1, 1, 1, 3), (2, 1, 1, 3), {}),
+    )
+    for data, weight, attrs in settings:
+        types = tuple(TensorType(shape, "float32") for shape in (data, weight, (weight[0],)))
+        yield Case({**DEFAULTS, **attrs}, types, tolerance=2e-5, name=f"{weight}")
+        yield Case({**DEFAULTS, **attrs}, types[:2], (1,), tolerance=2e-5, name=f"{weight} without bias")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "conv2d_transpose",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        attrs=ATTRS,
+        legalize=_legalize,
+        macs=_macs,
+        operand_names=("data", "weight", "bias"),
+    ),
+)

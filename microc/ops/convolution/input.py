@@ -1,0 +1,104 @@
+"""How a convolution reads its input: gathered pixel by pixel (``patch``), or with its border (``padded``)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from microc import te
+from microc.ops.convolution.geometry import Geometry
+from microc.ops.registry import Operand
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+WORD = 4
+"""Bytes of a machine word: copies of whole words are cheap."""
+
+
+def _inside(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
+    """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
+    return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
+
+
+def _split(index: Expr, *extents: int) -> list[Expr]:
+    """A flat index taken apart along ``extents`` (row-major); axes of one element cost nothing."""
+    found: list[Expr] = []
+    rest: Expr = index
+    outer = int(np.prod(extents))
+    for extent in extents:
+        outer //= extent
+        found.append(ir.const(0, "int32") if extent == 1 else (rest // outer if outer > 1 else rest))
+        rest = rest % outer if extent > 1 and outer > 1 else rest
+    return found
+
+
+def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: bool = False) -> te.Tensor:
+    """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``; (P, G, K) in several groups. Data is viewed
+    as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again.
+
+    A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
+    apart, are runs of C of their own instead, which lie inside or outside as a whole.
+    """
+    row_size = g.width * g.channels
+    rows = data.tensor((g.batch, g.height, row_size))
+    (stride_y, stride_x), (step_y, step_x), (top, left, _, _) = g.strides, g.dilation, g.padding
+    above, before, below, behind = g.sides
+    each = g.channels // g.groups
+    highest_tap = (depth - 1) // (g.kernel[1] * each)
+    highest_row = (g.out_height - 1) * stride_y + highest_tap * step_y - top
+    highest_column = (g.out_width - 1) * stride_x + (g.kernel[1] - 1) * step_x - left
+    if g.open:  # some extents let the last window reach all of the padding
+        highest_row, highest_column = g.height - 1 + below, g.width - 1 + behind
+    again = even and g.pixels % 2
+    by_tap = step_x > 1 or g.channels % WORD == 0 or g.groups > 1
+
+    def element(p: Var, *rest: Var) -> Expr:
+        *group, k = rest
+        pixel = ir.Bin("min", p, ir.const(g.pixels - 1, "int32")) if again else p
+        n, y, x = _split(pixel, g.batch, g.out_height, g.out_width)
+        if by_tap:
+            tap, across, channel = _split(k, *g.kernel, each)
+            channel = group[0] * each + channel if group else channel
+            column = x * stride_x + across * step_x
+            column = column - left if before else column
+            place = column * g.channels + channel
+            checks = _inside(column, g.width, -before, highest_column)
+        else:
+            tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
+            place = x * (stride_x * g.channels) + run
+            place = place - left * g.channels if before else place
+            checks = _inside(place, row_size, -before, (highest_column + 1) * g.channels - 1)
+        row = y * stride_y + tap * step_y
+        row = row - top if above else row
+        checks += _inside(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        inside = ir.all_of(checks)
+        value = rows[n, row, place]
+        return value if inside is None else ir.select(inside, value, pad_value)
+
+    if g.groups > 1:
+        return te.compute((g.pixels, g.groups, depth), element, "patch", ("p", "g", "k"))
+    return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
+
+
+def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False) -> te.Tensor:
+    """``padded`` (N, H + padding, W + padding, C), or the data itself where nothing is padded. With ``unsigned`` int8 data
+    and its border are stored as uint8, 128 more."""
+    source = data.tensor((g.batch, g.height, g.width, g.channels))
+    top, left, bottom, right = g.padding
+    above, before, below, behind = g.sides
+    if not any(g.sides) and not unsigned:
+        return source
+    height, width = g.height + top + bottom, g.width + left + right
+
+    def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
+        row: Expr = y - top if above else y
+        column: Expr = x - left if before else x
+        checks = _inside(row, g.height, -above, g.height - 1 + below)
+        checks += _inside(column, g.width, -before, g.width - 1 + behind)
+        inside = ir.all_of(checks)
+        value: Expr = source[n, row, column, c]
+        border = ir.const(pad_value, value.dtype)
+        if unsigned:
+            value, border = ir.cast("uint8", ir.cast("int32", value) + 128), ir.const(pad_value + 128, "uint8")
+        return value if inside is None else ir.select(inside, value, border)
+
+    return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))

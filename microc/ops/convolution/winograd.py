@@ -1,0 +1,137 @@
+"""Winograd's minimal filtering F(2 x 2, 3 x 3) for convolutions of integers: 16 products instead of 36 for four outputs, exactly.
+
+A tile of 2 x 2 outputs reads 4 x 4 inputs d. With the matrices of Lavin and Gray (Fast Algorithms for Convolutional Neural
+Networks, 2015, section 4.1)
+
+    B' = | 1  0 -1  0 |    G = 1/2 | 2  0  0 |    A' = | 1  1  1  0 |
+         | 0  1  1  0 |            | 1  1  1 |         | 0  1 -1 -1 |
+         | 0 -1  1  0 |            | 1 -1  1 |
+         | 0  1  0 -1 |            | 0  0  2 |
+
+the outputs are Y = A' [sum over channels of (G g G') o (B' d B)] A, where o multiplies element by element.
+
+Exactness. The identity holds over the rationals, and 2 G is a matrix of integers. With U = (2 G) g (2 G)', computed at compile
+time, and V = B' d B every number is an integer, and A' [sum of U o V] A = 4 Y by linearity. Hence the left side is a multiple of
+four, the arithmetic shift by two is its exact quotient, and Y is the direct sum bit for bit, as long as no number overflows:
+``suits_winograd`` proves that from the weights. Elements of V are sums of four inputs with signs, so that |V| <= 512 for bytes;
+|U| <= 9 max|g|. Border elements are read as the pad value like any other input.
+
+Stages: ``padded`` (only where something is padded), ``tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
+``untile`` (Y and bias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import InternalError
+from microc.graph.ir import TensorType
+from microc.ops.convolution.geometry import DEFAULTS, Geometry, geometry
+from microc.ops.convolution.input import padded_input
+from microc.ops.registry import Operand
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+POINTS = 4
+"""Inputs of a tile along an axis; it makes two outputs."""
+PAIR = 2
+"""Tiles in a row are counted in pairs, so that schedules can take two at once."""
+_TWICE_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int64)
+_A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
+
+
+def tiles(g: Geometry) -> tuple[int, int]:
+    """Rows of tiles, and tiles in a row; the last of them may stick out."""
+    return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
+
+
+def transformed_weights(weight: Array) -> Array:
+    """U (16, O, C) as int64: four times G g G' of OHWI weights with a 3 x 3 kernel."""
+    u: Array = np.einsum("iy,jx,oyxc->ijoc", _TWICE_G, _TWICE_G, weight.astype(np.int64))
+    return u.reshape(POINTS * POINTS, weight.shape[0], weight.shape[3])
+
+
+def suits_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
+    """Whether a core conv2d may be computed so: it has this form, and no number in it can overflow, whatever the data.
+
+    ``types`` and ``consts`` are those of the operands; a weight and a bias must be known. U must fit int16; V does for 8-bit
+    data. Every sum of U V, of M and of Y and the bias is part of 4 |Y| + |bias|, bounded without signs, in int32.
+    """
+    attrs = {**DEFAULTS, **attrs}
+    g = geometry(attrs, types[0].shape, types[1].shape)
+    plain = (g.kernel, g.strides, g.dilation, g.groups) == ((3, 3), (1, 1), (1, 1), 1)
+    if not plain or min(g.out_height, g.out_width) < 2 or attrs["layout"] != "NHWC" or attrs["out_dtype"] != "int32":
+        return False
+    if types[0].dtype not in ("int8", "uint8") or any(array is None for array in consts[1:]):
+        return False
+    weight, *bias = (array for array in consts[1:] if array is not None)
+    u = np.abs(transformed_weights(weight))
+    low, high = dtypes.int_range(types[0].dtype)
+    sums = u.sum(axis=2).reshape(POINTS, POINTS, -1) * (4 * max(-low, high))
+    largest = np.einsum("ia,jb,ijo->abo", np.abs(_A), np.abs(_A), sums).max(initial=0)
+    start = max((int(np.abs(array.astype(np.int64)).max(initial=0)) for array in bias), default=0)
+    fits = u.max(initial=0) <= dtypes.int_range("int16")[1]
+    return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
+
+
+def compute(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) int32."""
+    operands = (data, weight, *([bias] if bias is not None else []))
+    if not suits_winograd(attrs, [x.type for x in operands], [x.data for x in operands]):
+        raise InternalError("this convolution is not one for Winograd's algorithm")
+    assert weight.data is not None
+    rows, columns = tiles(g)
+    top, left = g.padding[:2]
+    reach = (top, left, 2 * rows + 2 - g.height - top, 2 * columns + 2 - g.width - left)
+    padded = padded_input(replace(g, padding=reach), data, attrs["pad_value"])
+    u = weight.packed(transformed_weights(weight.data).astype(np.int16))
+    return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)))
+
+
+def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) int32 from the input with its border and U (16, O, C) int16."""
+    rows, columns = tiles(g)
+    image = (g.batch, rows, columns)
+
+    def tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
+        def column(q: int) -> Expr:
+            d = [ir.cast("int32", padded[n, y * 2 + p, x * 2 + q, c]) for p in range(POINTS)]
+            return _input_step(s // POINTS, d)
+
+        return ir.cast("int16", _input_step(s % POINTS, [column(q) for q in range(POINTS)]))
+
+    v = te.compute((POINTS * POINTS, *image, g.channels), tile, "tile", ("s", "n", "y", "x", "c"))
+    k = te.reduce_axis(g.channels, "k")
+
+    def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+        return te.sum_reduce(ir.cast("int32", v[s, n, y, x, k.var]) * ir.cast("int32", weight[s, o, k.var]), k)
+
+    m = te.compute((POINTS * POINTS, *image, g.out_channels), multiply, "acc", ("s", "n", "y", "x", "o"))
+
+    def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
+        return _output_step(a, [m[j + i * POINTS, n, y, x, o] for i in range(POINTS)])
+
+    z = te.compute((POINTS, 2, *image, g.out_channels), row, "rows", ("j", "a", "n", "y", "x", "o"))
+
+    def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
+        total = _output_step(x % 2, [z[j, y % 2, n, y // 2, x // 2, o] for j in range(POINTS)]) >> 2
+        return total if bias is None else total + ir.cast("int32", bias[o])
+
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, "untile", ("n", "y", "x", "o"))
+
+
+def _input_step(i: Expr, d: list[Expr]) -> Expr:
+    """Element ``i`` of B' d."""
+    last = ir.select(i.eq(2), d[2] - d[1], d[1] - d[3])
+    return ir.select(i.eq(0), d[0] - d[2], ir.select(i.eq(1), d[1] + d[2], last))
+
+
+def _output_step(a: Expr, m: list[Expr]) -> Expr:
+    """Element ``a`` of A' m."""
+    return ir.select(a.eq(0), m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3])

@@ -1,0 +1,1 @@
+"""Operators on one element, or on two that broadcast, and their functions."""

@@ -1,0 +1,177 @@
+"""Comparisons, logic and choice: ``equal`` ... ``less_equal``, ``logical_and``, ``logical_or``, ``logical_not``, ``where``.
+
+Comparisons of quantised numbers compare reals as TFLite does: both sides are shifted left by 8, scaled to int32, and rounded
+(source: TFLite Micro ``comparisons.cc``, TFLite ``reference/comparisons.h``); with rounding ``even`` they are dequantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Rewrite, scalar_quant
+from microc.ops.attributes import SURFACE
+from microc.ops.numbers import NUMBERS, compute_dtype
+from microc.ops.quantised.rescale import shifted_scaled
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.surface import dequantized
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+_SHIFT = 8
+Compare = Callable[[Any, Any], Any]
+
+COMPARISONS: tuple[tuple[str, str, Compare], ...] = (
+    ("equal", "eq", np.equal),
+    ("not_equal", "ne", np.not_equal),
+    ("less", "lt", np.less),
+    ("less_equal", "le", np.less_equal),
+    ("greater", "gt", np.greater),
+    ("greater_equal", "ge", np.greater_equal),
+)
+"""Operator, TIR's name of it, numpy's function."""
+
+
+def _broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(kind.shape for kind in types))
+    except ValueError:
+        shapes = ", ".join(str(kind.shape) for kind in types)
+        raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
+
+
+def _comparison(name: str, sign: str, array: Compare) -> OpDef:
+    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        a, b = types
+        if a.dtype != b.dtype or (a.dtype == "bool" and sign not in ("eq", "ne")):
+            raise ModelError(f"{name} of {a.dtype} and {b.dtype}")
+        return (TensorType(_broadcast(name, types), "bool"),)
+
+    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+        dtype = compute_dtype(args[0].dtype)
+        return ir.binary(sign, *(ir.cast(dtype, x) for x in args))
+
+    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+        return (np.asarray(array(*arrays)),)
+
+    return OpDef(
+        name,
+        infer=infer,
+        reference=reference,
+        scalar=scalar,
+        cases=lambda: _comparison_cases(sign),
+        attrs=SURFACE,
+        legalize=_legalize,
+        operand_names=("a", "b"),
+    )
+
+
+def _comparison_cases(sign: str) -> Iterable[Case]:
+    attrs: dict[str, Attr] = {"rounding": "double"}
+    a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
+    b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
+    yield Case(attrs, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
+    for shapes in (((2, 3), (3,)), ((), (4,)), ((2, 1, 3), (4, 1)), ((1,), (1,))):
+        yield Case(attrs, tuple(TensorType(shape, "float32") for shape in shapes))
+    yield Case(
+        attrs, (TensorType((7,), "float64"),) * 2, arrays=(a.astype(np.float64), b.astype(np.float64)), name="float64"
+    )
+    for dtype in filter(dtypes.is_integer, NUMBERS):
+        low, high = dtypes.int_range(dtype)
+        edges = np.array([low, low + 1, 5, high - 1, high], dtypes.to_numpy(dtype))
+        yield Case(
+            attrs, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype
+        )
+    if sign in ("eq", "ne"):
+        yield Case(attrs, (TensorType((2, 5), "bool"), TensorType((5,), "bool")), name="bool")
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    kinds = [graph.types[name] for name in node.inputs]
+    if any(kind.quant is None or not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 2 for kind in kinds):
+        return None
+    rewrite = Rewrite(node, graph)
+    through_floats = node.attr("rounding") == "even" or kinds[0].dtype == "int16"
+    operands = [dequantized(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]
+    rewrite.emit(node.op, operands, node.outputs, node.attrs)
+    return rewrite.legalized()
+
+
+def _scaled(rewrite: Rewrite, name: str) -> str:
+    """An 8-bit value less its zero point, times 2**8, times its scale, rounded: int32."""
+    scale = scalar_quant(rewrite.node, rewrite.graph, name)[0]
+    return shifted_scaled(rewrite, name, _SHIFT, float(np.float32(scale)))
+
+
+# ---------------------------------------------------------------- logic
+
+
+def _logical(name: str, sign: str, array: Compare) -> OpDef:
+    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        if any(kind.dtype != "bool" for kind in types):
+            raise ModelError(f"{name} of {', '.join(kind.dtype for kind in types)}", hint="it takes bool")
+        return (TensorType(_broadcast(name, types), "bool"),)
+
+    def cases() -> Iterable[Case]:
+        for shapes in (((2, 3), (2, 3)), ((2, 3), (3,)), ((), (2,)), ((2, 1), (1, 3))):
+            yield Case({}, tuple(TensorType(shape, "bool") for shape in shapes))
+
+    return OpDef(
+        name,
+        infer=infer,
+        reference=lambda _, arrays: (np.asarray(array(*arrays)),),
+        scalar=lambda _, args: ir.binary(sign, args[0], args[1]),
+        cases=cases,
+        operand_names=("a", "b"),
+    )
+
+
+def _infer_not(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if types[0].dtype != "bool":
+        raise ModelError(f"logical_not of {types[0].dtype}", hint="it takes bool")
+    return (TensorType(types[0].shape, "bool"),)
+
+
+# ---------------------------------------------------------------- choice
+
+
+def _infer_where(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    condition, a, b = types
+    if condition.dtype != "bool" or a.dtype != b.dtype:
+        raise ModelError(f"where of {condition.dtype}, {a.dtype} and {b.dtype}", hint="bool, and two of one dtype")
+    return (TensorType(_broadcast("where", types), a.dtype),)
+
+
+def _cases_where() -> Iterable[Case]:
+    for dtype in ("float32", "int8", "int64", "bool"):
+        for shapes in (((2, 3), (2, 3), (2, 3)), ((3,), (2, 3), ()), ((2, 1), (3,), (2, 3)), ((1,), (4,), (4,))):
+            types = (TensorType(shapes[0], "bool"), *(TensorType(shape, dtype) for shape in shapes[1:]))
+            yield Case({}, types, name=dtype)
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    *(_comparison(*row) for row in COMPARISONS),
+    _logical("logical_and", "and", np.logical_and),
+    _logical("logical_or", "or", np.logical_or),
+    OpDef(
+        "logical_not",
+        infer=_infer_not,
+        reference=lambda _, arrays: (np.logical_not(arrays[0]),),
+        scalar=lambda _, args: ir.Un("not", args[0]),
+        cases=lambda: (Case({}, (TensorType((2, 3), "bool"),)), Case({}, (TensorType((), "bool"),))),
+    ),
+    OpDef(
+        "where",
+        infer=_infer_where,
+        reference=lambda _, arrays: (np.where(*arrays),),
+        scalar=lambda _, args: ir.select(args[0], args[1], args[2]),
+        cases=_cases_where,
+        operand_names=("condition", "a", "b"),
+    ),
+)

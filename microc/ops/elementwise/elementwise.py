@@ -1,0 +1,299 @@
+"""Operators on one element, or on two that broadcast: activations, arithmetic, ``cast``. Their functions are in ``functions.py``.
+
+Integers wrap around, as in numpy; a quotient by zero is zero. Quantised applications become ``lookup``
+(8 bits), ``qadd`` and ``qmul``, a ``clip`` of the stored integers, or go through floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ACTIVATION, ROUNDING, ROUNDING_LITERT, defaults_of, element_type
+from microc.ops.elementwise.functions import UNARY, Unary, apply
+from microc.ops.elementwise.pair_functions import BINARY, Binary
+from microc.ops.elementwise.tables import emit_lookup, stored_bounds
+from microc.ops.numbers import compute_dtype
+from microc.ops.quantised.inverse_root import legalize_rsqrt16
+from microc.ops.quantised.quantization import legalize_add, legalize_mul, legalize_sub
+from microc.ops.quantised.quotient import legalize_div
+from microc.ops.quantised.rescale import int16_abs, int16_rescaled, squared_difference
+from microc.ops.quantised.sigmoid16 import QSIGMOID16, legalize_sigmoid16
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.surface import split_activation, through_float
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+# ---------------------------------------------------------------- one operand
+
+
+def _unary(function: Unary) -> OpDef:
+    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        kind = types[0]
+        if kind.dtype not in function.dtypes and kind.quant is None:
+            raise ModelError(f"{function.name} of {kind.dtype}", hint="it takes " + ", ".join(function.dtypes))
+        if function.name == "clip" and not attrs["minimum"] <= attrs["maximum"]:
+            raise ModelError(f"clip to {attrs['minimum']}..{attrs['maximum']}")
+        return (TensorType(kind.shape, kind.dtype),)
+
+    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+        x = args[0]
+        return ir.cast(x.dtype, function.scalar(attrs, ir.cast(compute_dtype(x.dtype), x)))
+
+    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+        return (apply(function, attrs, arrays[0]),)
+
+    return OpDef(
+        function.name,
+        infer=infer,
+        reference=reference,
+        scalar=scalar,
+        cases=lambda: _unary_cases(function),
+        attrs={**function.attrs, "rounding": ROUNDING},
+        legalize=_legalize_unary,
+        edges=function.edges,
+    )
+
+
+def _unary_cases(function: Unary) -> Iterable[Case]:
+    low, high = function.domain
+    attrs = defaults_of({**function.attrs, "rounding": ROUNDING})
+    for shape in ((1,), (3, 5), (1, 2, 2, 7)) if "float32" in function.dtypes else ():
+        x = np.linspace(low, high, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+        yield Case(attrs, (TensorType(shape, "float32"),), arrays=(x,), tolerance=function.tolerance)
+    special = np.array([0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, np.nan, np.inf, 3.0, 6.0], np.float32)
+    if low < 0 and "float32" in function.dtypes:
+        x = np.append(special, np.float32(-np.inf))
+        yield Case(attrs, (TensorType(x.shape, "float32"),), arrays=(x,), tolerance=function.tolerance, name="special")
+    for dtype in function.dtypes:
+        if dtypes.is_float(dtype):
+            continue
+        least, most = dtypes.int_range(dtype)
+        edges = [least, least + 1, least + 2, 0, 1, 7, most - 1, most]
+        x = np.array(edges, dtypes.to_numpy(dtype))
+        yield Case(attrs, (TensorType(x.shape, dtype),), arrays=(x,), name=dtype)
+
+
+def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph) or node.attr("rounding") == "":
+        return None
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
+    assert source.quant is not None and result.quant is not None
+    alike = source.quant == result.quant and source.dtype == result.dtype
+    if alike and node.op in ("relu", "clip"):
+        return _clip_stored(node, graph, result.quant)
+    if dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(result.dtype) <= 2:
+        rewrite = Rewrite(node, graph)
+        emit_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
+        return rewrite.legalized()
+    if node.attr("rounding") != "even" and node.op in ("relu", "clip", "leaky_relu"):
+        return int16_rescaled(node, graph)
+    if node.attr("rounding") != "even" and node.op == "abs":
+        return int16_abs(node, graph)
+    if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
+        return legalize_sigmoid16(node, graph) or through_float(node, graph)
+    if node.attr("rounding") != "even" and node.op == "rsqrt" and source.dtype == result.dtype == "int16":
+        return legalize_rsqrt16(node, graph) or through_float(node, graph)
+    return through_float(node, graph)
+
+
+def _clip_stored(node: Node, graph: Graph, quant: Quant) -> Legalized:
+    """relu and clip without a change of scale clamp the stored integers; the empty ``rounding`` says that bounds are stored."""
+    dtype = graph.types[node.outputs[0]].dtype
+    low, high = stored_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
+    rewrite = Rewrite(node, graph)
+    rewrite.emit("clip", node.inputs, node.outputs, {"minimum": low, "maximum": high, "rounding": ""})
+    return rewrite.legalized()
+
+
+# ---------------------------------------------------------------- two operands
+
+
+def broadcast(name: str, types: Sequence[TensorType]) -> tuple[int, ...]:
+    """The shape that numpy broadcasting gives; ModelError if there is none."""
+    try:
+        return np.broadcast_shapes(*(kind.shape for kind in types))
+    except ValueError:
+        shapes = " and ".join(str(kind.shape) for kind in types)
+        raise ModelError(f"{name} of shapes {shapes}, which do not broadcast") from None
+
+
+def _binary(function: Binary) -> OpDef:
+    def infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        a, b = types
+        if a.dtype != b.dtype or (a.dtype not in function.dtypes and a.quant is None):
+            raise ModelError(f"{function.name} of {a.dtype} and {b.dtype}")
+        return (TensorType(broadcast(function.name, types), a.dtype),)
+
+    def scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+        dtype = args[0].dtype
+        a, b = (ir.cast(compute_dtype(dtype), x) for x in args)
+        return ir.cast(dtype, function.scalar(a, b))
+
+    def reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+        dtype = arrays[0].dtype
+        wide = np.float64 if dtype.kind == "f" else dtype if dtype == np.uint64 else np.int64
+        a, b = (np.asarray(x).astype(wide) for x in arrays)
+        with np.errstate(all="ignore"):
+            return (np.asarray(function.array(a, b)).astype(dtype),)
+
+    return OpDef(
+        function.name,
+        infer=infer,
+        reference=reference,
+        scalar=scalar,
+        cases=lambda: _binary_cases(function),
+        attrs={"activation": ACTIVATION, "rounding": ROUNDING_LITERT if function.name == "div" else ROUNDING},
+        legalize=_legalize_binary,
+        operand_names=("a", "b"),
+        edges=function.edges,
+    )
+
+
+_SHAPES = (
+    ((1,), (1,)),
+    ((3, 5), (3, 5)),
+    ((2, 3, 5), (5,)),
+    ((2, 3, 1), (1, 1, 4)),
+    ((), (2, 3)),
+    ((1, 4, 4, 3), (1, 1, 1, 3)),
+)
+
+
+def _binary_cases(function: Binary) -> Iterable[Case]:
+    attrs = {"activation": "", "rounding": "double"}
+    for shapes in _SHAPES if "float32" in function.dtypes else ():
+        a, b = (np.linspace(0.5, 3.0, int(np.prod(s))).reshape(s).astype(np.float32) for s in shapes)
+        types = tuple(TensorType(s, "float32") for s in shapes)
+        yield Case(attrs, types, arrays=(a, b[..., ::-1] if b.ndim else b), tolerance=function.tolerance)
+    a = np.array([np.nan, 1.0, np.nan, -np.inf, np.inf, -0.0, 2.0], np.float32)
+    b = np.array([1.0, np.nan, np.nan, 2.0, 1.0, 5.0, -2.0], np.float32)
+    types = (TensorType(a.shape, "float32"), TensorType(b.shape, "float32"))
+    if "float32" in function.dtypes:
+        yield Case(attrs, types, arrays=(a, b), tolerance=function.tolerance, name="special")
+    for exponent in (2.0, 0.5) if function.name == "pow" else ():
+        types = (TensorType((3, 3), "float32"), TensorType((1,), "float32"))
+        bases = np.linspace(0.0, 9.0, 9, dtype=np.float32).reshape(3, 3)
+        yield Case(
+            attrs, types, (1,), (bases, np.array([exponent], np.float32)), function.tolerance, f"to the {exponent}"
+        )
+    for shapes in _SHAPES[2:5] if "int32" in function.dtypes else ():
+        types = tuple(TensorType(s, "int32") for s in shapes)
+        x, y = (np.arange(np.prod(s, dtype=int)).reshape(s).astype(np.int32) % 7 for s in shapes)
+        yield Case(attrs, types, arrays=(x - 3, y + 1), name=f"int32 {shapes}")
+    for dtype in function.dtypes:
+        if dtypes.is_float(dtype):
+            continue
+        least, most = dtypes.int_range(dtype)
+        signed = least < 0
+        a = np.array([-7 if signed else 7, 7, 100, 0, 3, least, least, most, most], dtypes.to_numpy(dtype))
+        b = np.array([2, -2 if signed else 5, 3, 9, 1, -signed, most, most, 0], dtypes.to_numpy(dtype))
+        yield Case(attrs, (TensorType(a.shape, dtype), TensorType(b.shape, dtype)), arrays=(a, b), name=dtype)
+
+
+_EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
+    "add": legalize_add,
+    "sub": legalize_sub,
+    "mul": legalize_mul,
+    "div": legalize_div,
+    "squared_difference": squared_difference,
+}
+
+
+def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    quants = {graph.types[name].quant for name in (*node.inputs, *node.outputs)}
+    if node.op in ("maximum", "minimum") and len(quants) == 1:
+        return None
+    if node.attr("rounding") == "even":
+        return through_float(node, graph)
+    if node.op in _EXACT:
+        return _EXACT[node.op](node, graph)
+    if node.op in ("maximum", "minimum"):
+        raise UnsupportedError(
+            f"{node.op} of operands that are quantised differently",
+            where=str(node.loc),
+            hint="quantise both operands and the result alike",
+        )
+    return through_float(node, graph)
+
+
+# ---------------------------------------------------------------- conversions
+
+
+def _infer_cast(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    if not dtypes.is_valid(attrs["dtype"]):
+        raise ModelError(f"cast to {attrs['dtype']!r}, which is no dtype")
+    return (TensorType(types[0].shape, attrs["dtype"]),)
+
+
+def _cast_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    """C's conversion; to bool, whether the number differs from zero."""
+    x, dtype = args[0], attrs["dtype"]
+    if x.dtype == dtype:
+        return x
+    if x.dtype in dtypes.HALF:
+        x = ir.cast("float32", x)
+    if dtype == "bool" and x.dtype != "bool":
+        return ir.cast(compute_dtype(x.dtype), x).ne(0)
+    if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
+        return _to_integer(dtype, x)
+    return ir.cast(dtype, x if dtype not in dtypes.HALF else ir.cast("float32", x))
+
+
+def _to_integer(dtype: str, x: Expr) -> Expr:
+    """The number without its fraction, in 32 bits at least: beyond their range the range's end, of NaN zero. What is narrower
+    takes the lowest bits of that, as numpy and TFLite have it on common machines."""
+    if dtypes.info(dtype).bits < 32:
+        return ir.cast(dtype, _to_integer("int32", x))
+    low, high = dtypes.int_range(dtype)
+    beyond = ir.select(x <= float(low), ir.const(low, dtype), ir.const(0, dtype))
+    return ir.select(x >= float(high + 1), ir.const(high, dtype), ir.select(x > float(low), ir.cast(dtype, x), beyond))
+
+
+def _cast_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, dtype = arrays[0], attrs["dtype"]
+    with np.errstate(all="ignore"):
+        if not (dtypes.is_float(x.dtype.name) and dtypes.is_integer(dtype)):
+            return (x.astype(dtypes.to_numpy(dtype)),)
+        first = dtype if dtypes.info(dtype).bits >= 32 else "int32"
+        (low, high), wide = dtypes.int_range(first), x.astype(np.float64)
+        inside = np.where((wide > low) & (wide < high + 1), wide, 0).astype(dtypes.to_numpy(first))
+        kept = np.where(wide >= high + 1, high, np.where(wide <= low, low, inside)).astype(first)
+        return (kept.astype(dtypes.to_numpy(dtype)),)
+
+
+def _cast_cases() -> Iterable[Case]:
+    floats = np.array([0.0, 1.9, -1.9, 100.5, -100.5, -128.5, 3e9, -3e9, 1e30, np.nan, np.inf, -np.inf], np.float32)
+    for dtype in ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", "bool", "float32"):
+        yield Case({"dtype": dtype}, (TensorType((12,), "float32"),), arrays=(floats,), name=f"float32_to_{dtype}")
+    integers = np.array([-(1 << 31), -129, -1, 0, 1, 255, (1 << 31) - 1], np.int32)
+    for dtype in ("int8", "uint8", "int16", "uint32", "int64", "bool", "float32"):
+        yield Case({"dtype": dtype}, (TensorType((7,), "int32"),), arrays=(integers,), name=f"int32_to_{dtype}")
+    yield Case({"dtype": "float32"}, (TensorType((2, 2), "bool"),), name="bool_to_float32")
+    yield Case({"dtype": "int8"}, (TensorType((2, 2), "uint8"),), name="uint8_to_int8")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    *(_unary(function) for function in UNARY),
+    *(_binary(function) for function in BINARY),
+    OpDef(
+        "cast",
+        attrs={"dtype": element_type()},
+        infer=_infer_cast,
+        reference=_cast_reference,
+        scalar=_cast_scalar,
+        cases=_cast_cases,
+        edges="Floats beyond an integer of 32 bits or more become its end, NaN becomes 0; narrower integers take the lowest bits",
+    ),
+    QSIGMOID16,
+)

@@ -1,0 +1,138 @@
+"""``prelu``: x where it is not negative, ``slope`` times x where it is; the slope is a tensor that broadcasts.
+
+Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro ``prelu_common.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import SCALED, SURFACE, element_type, integer
+from microc.ops.quantised.scaling import Output, Scale, double_rounded
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.surface import through_float
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, slope = types
+    try:
+        shape = np.broadcast_shapes(data.shape, slope.shape)
+    except ValueError:
+        shape = ()
+    if shape != data.shape or (data.dtype != slope.dtype and "float32" in (data.dtype, slope.dtype)):
+        raise ModelError(f"prelu of {data.dtype} {data.shape} with slopes {slope.dtype} {slope.shape}")
+    return (TensorType(data.shape, attrs.get("out_dtype") or data.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, slope = (np.asarray(array, np.float64) for array in arrays)
+    return (np.where(x < 0, x * slope, x).astype(arrays[0].dtype),)
+
+
+def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    x, slope = args
+    return ir.select(x < 0.0, x * slope, x)
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return None
+    if node.attr("rounding") == "even":
+        return through_float(node, graph)
+    names = (*node.inputs, *node.outputs)
+    (x, zero_x), (slope, zero_slope), (out, zero_out) = (scalar_quant(node, graph, name) for name in names)
+    positive = quantize_multiplier(float(np.float32(x)) / float(np.float32(out)))
+    negative = quantize_multiplier(float(np.float32(x)) * float(np.float32(slope)) / float(np.float32(out)))
+    attrs: dict[str, Attr] = {"zero_point_x": zero_x, "zero_point_slope": zero_slope, "zero_point": zero_out}
+    attrs |= {"multiplier_positive": positive[0], "shift_positive": positive[1], "multiplier": negative[0]}
+    attrs |= {"shift": negative[1], "out_dtype": graph.types[node.outputs[0]].dtype}
+    rewrite = Rewrite(node, graph)
+    rewrite.emit("qprelu", node.inputs, node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _cases() -> Iterable[Case]:
+    for shape, slopes in (((2, 3, 4), (4,)), ((1, 2, 2, 3), (1, 2, 2, 3)), ((5,), (1,)), ((2, 3), (2, 1))):
+        yield Case(
+            {"rounding": "double"}, (TensorType(shape, "float32"), TensorType(slopes, "float32")), tolerance=1e-6
+        )
+    x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, -1.0], np.float32)
+    types = (TensorType(x.shape, "float32"), TensorType((1,), "float32"))
+    yield Case({"rounding": "double"}, types, arrays=(x, np.array([-0.5], np.float32)), name="special")
+
+
+# ---------------------------------------------------------------- integers
+
+
+def _qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = np.asarray(arrays[0], np.int64) - attrs["zero_point_x"]
+    slope = np.asarray(arrays[1], np.int64) - attrs["zero_point_slope"]
+    above = multiply_double_rounding(x, attrs["multiplier_positive"], attrs["shift_positive"], NUMPY)
+    below = multiply_double_rounding(x * slope, attrs["multiplier"], attrs["shift"], NUMPY)
+    low, high = dtypes.int_range(attrs["out_dtype"])
+    result = np.where(x >= 0, above, below) + attrs["zero_point"]
+    return (np.clip(result, low, high).astype(attrs["out_dtype"]),)
+
+
+def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    out = Output(attrs["zero_point"], *dtypes.int_range(attrs["out_dtype"]), attrs["out_dtype"])
+    low, high = (end - attrs["zero_point_x"] for end in dtypes.int_range(args[0].dtype))
+    ends = [end - attrs["zero_point_slope"] for end in dtypes.int_range(args[1].dtype)]
+    x = ir.cast("int32", args[0]) - attrs["zero_point_x"]
+    slope = ir.cast("int32", args[1]) - attrs["zero_point_slope"]
+    corners = [a * b for a in (low, high) for b in ends]
+    above = double_rounded(x, low, high, Scale.of(attrs["multiplier_positive"], attrs["shift_positive"]), out)
+    below = double_rounded(x * slope, min(corners), max(corners), Scale.of(attrs["multiplier"], attrs["shift"]), out)
+    return ir.select(x < 0, below, above)
+
+
+def _qprelu_cases() -> Iterable[Case]:
+    for dtype, zeros in (("int8", (3, -5, -128)), ("uint8", (128, 100, 7)), ("int8", (0, 0, 0))):
+        attrs: dict[str, Attr] = {f"zero_point{k}": z for k, z in zip(("_x", "_slope", ""), zeros, strict=True)}
+        attrs |= {"multiplier_positive": 1400000000, "shift_positive": 0, "multiplier": 2000000000, "shift": -6}
+        types = (TensorType((3, 64), dtype), TensorType((64,), dtype))
+        yield Case({**attrs, "out_dtype": dtype}, types, name=dtype)
+        mixed = (TensorType((3, 64), "int16"), TensorType((64,), "int8"))
+        yield Case({**attrs, "shift": -9, "out_dtype": "int16"}, mixed, name="int16")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "prelu",
+        infer=_infer,
+        reference=_reference,
+        scalar=_scalar,
+        cases=_cases,
+        attrs=SURFACE,
+        legalize=_legalize,
+        operand_names=("x", "slope"),
+    ),
+    OpDef(
+        "qprelu",
+        attrs={
+            **SCALED,
+            "multiplier_positive": integer("of numbers that are not negative, Q0.31"),
+            "shift_positive": integer("its exponent"),
+            "zero_point_x": integer("of x"),
+            "zero_point_slope": integer("of the slope"),
+            "zero_point": integer("of the result"),
+            "out_dtype": element_type(),
+        },
+        infer=_infer,
+        reference=_qprelu_reference,
+        scalar=_qprelu_scalar,
+        cases=_qprelu_cases,
+        operand_names=("x", "slope"),
+    ),
+)

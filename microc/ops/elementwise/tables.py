@@ -1,0 +1,256 @@
+"""Tables of 256 entries for quantised functions of one 8-bit number.
+
+Rounding ``even`` is ONNX's way: dequantise, apply the function to floats, quantise half to even. Rounding ``double`` and
+``single`` give what TFLite Micro's kernels compute, which is fixed-point arithmetic for most functions (sources:
+``activations_common.cc``, ``logistic.h``, ``tanh.h``, ``hard_swish.h``, ``leaky_relu.h``) and floats for the others
+(``LUTPopulate`` in ``common.h``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, fixed, fixedpoint
+from microc.dtypes import Array
+from microc.errors import InternalError, UnsupportedError
+from microc.fixed import NUMPY, quantize_multiplier
+from microc.graph.ir import Quant
+from microc.ops.arith import Rewrite
+from microc.ops.elementwise.functions import UNARY_BY_NAME, apply
+
+
+@dataclass(frozen=True, slots=True)
+class TableCall:
+    """What a table is made for: an operator with its attributes, the quantisations, the dtype of both sides, the rounding."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    source: Quant
+    result: Quant
+    in_dtype: str
+    out_dtype: str
+    rounding: str
+
+    @property
+    def input(self) -> Array:
+        """Every input less its zero point, from the lowest up (int64)."""
+        low, high = dtypes.int_range(self.in_dtype)
+        return np.arange(low, high + 1, dtype=np.int64) - self.source.zero_point[0]
+
+    @property
+    def scales(self) -> tuple[np.float32, np.float32]:
+        """Scales of input and output."""
+        return np.float32(self.source.scale[0]), np.float32(self.result.scale[0])
+
+    @property
+    def ratio(self) -> float:
+        """The input's scale over the output's, in doubles as TFLite Micro is built."""
+        return float(self.scales[0]) / float(self.scales[1])
+
+    def finished(self, values: Array, low: float = -math.inf, high: float = math.inf) -> Array:
+        """Integers relative to the output's zero point, shifted there and clamped."""
+        least, most = dtypes.int_range(self.out_dtype)
+        shifted = NUMPY.clamp(values + self.result.zero_point[0], fixed.INT32_MIN, fixed.INT32_MAX)
+        clipped: Array = np.clip(shifted, max(low, least), min(high, most))
+        return clipped.astype(dtypes.to_numpy(self.out_dtype))
+
+    def multiplied(self, x: Array, real: float) -> Array:
+        """x times a positive real, rounded as the call asks."""
+        multiply = fixed.multiply_single_rounding if self.rounding == "single" else fixed.multiply_double_rounding
+        mantissa, shift = quantize_multiplier(real)
+        return np.asarray(multiply(NUMPY.wide(x), mantissa, shift, NUMPY))
+
+
+_ROOT_SHIFT = 20
+"""Bits that keep inverse roots integers (``elementwise.cc``)."""
+
+IDENTITY: tuple[str, Mapping[str, Any]] = ("clip", MappingProxyType({"minimum": -math.inf, "maximum": math.inf}))
+"""The operator whose table only changes the scale."""
+
+
+def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, rounding: str) -> tuple[int, int]:
+    """What ``relu`` or ``clip`` lets through, as integers of the quantised result: bounds rounded in float32 as TFLite does,
+    half to even where ``rounding`` is ``even``."""
+    low, high = dtypes.int_range(dtype)
+    rounded = fixed.round_half_even if rounding == "even" else fixed.round_half_away
+    bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
+    with np.errstate(invalid="ignore"):
+        steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
+        steps = [
+            float(NUMPY.clamp(step, fixed.INT32_MIN, fixed.INT32_MAX)) if math.isfinite(real) else step
+            for step, real in zip(steps, bounds, strict=True)
+        ]
+    least, most = (step + quant.zero_point[0] for step in steps)
+    return int(min(max(least, low), high)), int(min(max(most, low), high))
+
+
+def lookup_table(call: TableCall) -> Array:
+    """The 256 results, from the lowest input to the highest."""
+    if call.rounding == "even":
+        return _float_table(call, even=True)
+    return _KERNELS.get(call.op, _float_table)(call)
+
+
+def emit_lookup(
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = "even"
+) -> str:
+    """Append the ``lookup`` that applies ``op`` to a quantised 8-bit value; both sides carry their quantisation."""
+    source, result = rewrite.type(value), rewrite.type(output)
+    if source.quant is None or result.quant is None:
+        raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
+    call = TableCall(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
+    return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
+
+
+def _float_table(call: TableCall, even: bool = False) -> Array:
+    """The operator's function of floats, rounded."""
+    return _through_floats(call, lambda x: apply(UNARY_BY_NAME[call.op], call.attrs, x), even)
+
+
+def _elu(call: TableCall) -> Array:
+    """TFLite rounds exp(x) to a float before it takes one off, which numbers of 1e-6 show."""
+    alpha, exp = np.float32(call.attrs["alpha"]), UNARY_BY_NAME["exp"]
+    return _through_floats(call, lambda x: np.where(x < 0, alpha * (apply(exp, {}, x) - np.float32(1)), x))
+
+
+def _through_floats(call: TableCall, function: Callable[[Array], Array], even: bool = False) -> Array:
+    """TFLite multiplies by the inverse output scale, ONNX divides by it. NaN becomes real zero."""
+    scale_in, scale_out = call.scales
+    with np.errstate(all="ignore"):
+        real = function(scale_in * call.input.astype(np.float32))
+        inverse = np.float32(1) / scale_out
+        rounded = fixed.round_half_even(real / scale_out) if even else fixed.round_half_away(real * inverse)
+    steps = NUMPY.clamp(rounded.astype(np.float64), fixed.INT32_MIN, fixed.INT32_MAX)
+    return call.finished(np.nan_to_num(steps, nan=0.0).astype(np.int64))
+
+
+def _clipped(call: TableCall) -> Array:
+    """relu and clip: rescaled, then clamped to the quantised bounds."""
+    low, high = stored_bounds(call.op, call.attrs, call.result, call.out_dtype, call.rounding)
+    return call.finished(call.multiplied(call.input, call.ratio), low, high)
+
+
+def _leaky_relu(call: TableCall) -> Array:
+    """Two rescalings; a negative alpha mirrors the result of its size."""
+    x, alpha = call.input, call.attrs["alpha"]
+    below = call.multiplied(np.minimum(x, 0), slope_ratio(float(call.scales[0]), float(call.scales[1]), alpha))
+    above = call.multiplied(np.maximum(x, 0), call.ratio)
+    return call.finished(np.where(x >= 0, above, -below if alpha < 0 else below))
+
+
+def slope_ratio(scale_in: float, scale_out: float, alpha: float) -> float:
+    """What leaky_relu multiplies negative numbers by, without its sign."""
+    return float(np.float32(scale_in)) * abs(float(np.float32(alpha))) / float(np.float32(scale_out))
+
+
+def _sigmoid(call: TableCall) -> Array:
+    """Q4.27 through the fixed-point logistic; the kernel only writes scale 1/256 from the lowest value on."""
+    low, _ = dtypes.int_range(call.out_dtype)
+    if call.out_dtype != "int8" or call.result != Quant((1 / 256,), (low,)):
+        return _float_table(call)
+    return call.finished(_through_fixed(call, fixedpoint.logistic, 0, 256, 31 - 8))
+
+
+def _tanh(call: TableCall) -> Array:
+    """Q4.27 through the fixed-point tanh; the kernel only writes scale 1/128 around zero."""
+    if call.out_dtype != "int8" or call.result != Quant((1 / 128,), (0,)):
+        return _float_table(call)
+    return call.finished(_through_fixed(call, fixedpoint.tanh, -128, 127, 31 - 7))
+
+
+def _through_fixed(call: TableCall, function: Callable[[Any, int], Any], low: int, high: int, shift: int) -> Array:
+    """Inputs beyond the radius of Q4.27 give the ends; the others go through ``function`` and are shifted down."""
+    real = float(call.scales[0]) * (1 << 27)
+    _, left = fixed.mantissa_and_shift(real)
+    if not 0 <= left <= 62:
+        raise UnsupportedError(f"an input scale of {call.scales[0]:.3g}", hint=fixed.FAR_APART)
+    x, radius = call.input, math.floor(math.ldexp(15 << 27, -left))
+    inner = np.clip(x, 1 - radius, radius - 1)  # without a number in between nothing is multiplied
+    raw = call.multiplied(inner, real) if radius > 1 else np.zeros_like(x)
+    value = fixed.rounding_shift_right(function(raw, 4), shift, NUMPY)
+    return np.where(x <= -radius, low, np.where(x >= radius, high, value))
+
+
+def _hard_swish(call: TableCall) -> Array:
+    """x times relu6(x + 3) / 6 on 16-bit fixed point: x on the output's scale before its shift, the factor in Q0.15."""
+    with np.errstate(under="ignore"):
+        fine_scale = float(call.scales[0] / np.float32(128))  # as a float in TFLite: of denormal numbers, bits go
+    if fixed.mantissa_and_shift(fine_scale / float(call.scales[1]))[1] > 0:
+        return _float_table(call)
+    out_mantissa, out_shift = quantize_multiplier(fine_scale / float(call.scales[1]))
+    factor_mantissa, factor_shift = quantize_multiplier(fine_scale / (3 / 32768), 31)
+    fine = call.input * 128
+    scaled = _high_mul16(fine, fixed.reduce_multiplier(out_mantissa))
+    factor = fine
+    if factor_shift > 0:
+        factor = _saturated16(factor << (factor_shift - 1))
+    factor = _high_mul16(factor, fixed.reduce_multiplier(factor_mantissa))
+    if factor_shift > 0:
+        factor = _saturated16(factor << 1)
+    elif factor_shift < 0:
+        factor = _divided16(factor, -factor_shift)
+    factor = (factor + (1 << 15)) >> 1
+    product = factor * scaled
+    truncated = np.where(product < 0, -(-product >> 15), product >> 15)
+    return call.finished(_divided16(truncated, -out_shift))
+
+
+def _abs(call: TableCall) -> Array:
+    """The size of x, scaled where the output's scale is another one; the ratio of scales is a float32."""
+    size = np.abs(call.input)
+    return call.finished(size if call.scales[0] == call.scales[1] else call.multiplied(size, call.ratio))
+
+
+def _rsqrt(call: TableCall) -> Array:
+    """1 / sqrt(x), of zero the largest number; of negative numbers, which TFLite refuses, as of zero."""
+    real = inverse_root_ratio(float(call.scales[0]), float(call.scales[1]))
+    _, most = dtypes.int_range(call.out_dtype)
+    roots = []
+    for x in call.input.tolist():
+        mantissa, shift = fixedpoint.inverse_square_root(max(x, 1))
+        roots.append(int(fixed.multiply_double_rounding(np.int64(1), mantissa, shift + _ROOT_SHIFT, NUMPY)))
+    mantissa, shift = quantize_multiplier(real)
+    scaled = fixed.multiply_double_rounding(np.array(roots, np.int64), mantissa, shift - _ROOT_SHIFT, NUMPY)
+    return np.where(call.input > 0, call.finished(np.asarray(scaled)), most).astype(dtypes.to_numpy(call.out_dtype))
+
+
+def inverse_root_ratio(scale_in: float, scale_out: float) -> float:
+    """What rsqrt of stored numbers is multiplied by: the root and the product in float32, as TFLite does."""
+    with np.errstate(all="ignore"):
+        return float(np.float64(1.0) / np.float64(np.sqrt(np.float32(scale_in)) * np.float32(scale_out)))
+
+
+def _divided16(x: Any, exponent: int) -> Any:
+    """gemmlowp's RoundingDivideByPOT of 16 bits. From exponent 16 on its mask of the remainder is all ones, and what it makes of
+    zero and all positive numbers is 1, of negative ones -1."""
+    return fixed.rounding_shift_right(x, exponent, NUMPY) if exponent < 16 else np.where(x < 0, -1, 1)
+
+
+def _high_mul16(a: Any, b: Any) -> Any:
+    """``round(a * b / 2**15)``, ties upwards (SaturatingRoundingDoublingHighMul of 16 bits)."""
+    return (a * b + (1 << 14)) >> 15
+
+
+def _saturated16(x: Any) -> Any:
+    return np.clip(x, -(1 << 15), (1 << 15) - 1)
+
+
+_KERNELS: Mapping[str, Callable[[TableCall], Array]] = MappingProxyType(
+    {
+        "relu": _clipped,
+        "clip": _clipped,
+        "leaky_relu": _leaky_relu,
+        "elu": _elu,
+        "sigmoid": _sigmoid,
+        "tanh": _tanh,
+        "hard_swish": _hard_swish,
+        "abs": _abs,
+        "rsqrt": _rsqrt,
+    }
+)

@@ -1,0 +1,1 @@
+"""Reading between pixels; boxes."""

@@ -1,0 +1,217 @@
+"""``grid_sample``: data (N, C, spatial ...) read at real places (N, out ..., axes), by ``nearest``, ``linear`` or ``cubic``
+interpolation. ``border``: what lies outside: ``zeros``, the ``edge``, or a ``reflection``. ``coordinates`` of places:
+
+- ``corners``: from -1, the centre of the first element, to 1, that of the last; the last axis is named first.
+- ``edges``: the same from outer edge to outer edge.
+- ``elements``: in elements, counted from the first one's centre, which is where the border's reflections turn.
+
+Source: ONNX GridSample, DeformConv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import choice
+from microc.ops.images.taps import FARTHEST, Side, Taps, near
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+BORDERS = ("zeros", "edge", "reflection")
+COORDINATES = ("corners", "edges", "elements")
+_FLOATS = ("float32", "float64")
+_SHARPNESS = -0.75
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, grid = types
+    rank = len(data.shape) - 2
+    fits = rank >= 1 and len(grid.shape) > 1 and grid.shape[-1] == rank and grid.shape[0] == data.shape[0]
+    if not fits or 0 in data.shape:
+        raise ModelError(f"grid_sample of shape {data.shape} at places of shape {grid.shape}")
+    for name, known in (("mode", tuple(TAPS)), ("border", BORDERS), ("coordinates", COORDINATES)):
+        if attrs[name] not in known:
+            raise ModelError(f"grid_sample with {name} {attrs[name]!r}", hint=f"known: {', '.join(known)}")
+    if data.dtype not in _FLOATS or grid.dtype != data.dtype:
+        raise ModelError(f"grid_sample of {data.dtype} at {grid.dtype} places")
+    return (TensorType((*data.shape[:2], *grid.shape[1:-1]), data.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, grid = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
+    rank, taps = data.ndim - 2, TAPS[attrs["mode"]]
+    out = grid.shape[1:-1]
+    total = np.zeros((*data.shape[:2], *out))
+    for tap in np.ndindex(*(taps,) * rank):
+        weight = np.ones((data.shape[0], 1, *out))
+        where: list[Array] = [np.arange(data.shape[0]).reshape(-1, *[1] * len(out))]
+        met = np.ones((data.shape[0], *out), bool)
+        for k, extent in enumerate(data.shape[2:]):
+            place = _place_array(attrs["coordinates"], grid, k, extent)
+            first = np.rint(place) if taps == 1 else np.floor(place)
+            share, index = place - first, first.astype(np.int64) + tap[k] - (taps // 2 - 1 if taps > 1 else 0)
+            weight = weight * _share_array(attrs["mode"], share, tap[k])[:, None]
+            index, inside = _bordered_array(attrs, index, extent)
+            met &= inside
+            where.append(index)
+        values = np.moveaxis(data[(where[0], slice(None), *where[1:])], -1, 1)
+        total += np.where(met[:, None], values, 0) * weight
+    return (total.astype(arrays[0].dtype),)
+
+
+def _place_array(coordinates: str, grid: Array, axis: int, extent: int) -> Array:
+    """Places along an axis in elements."""
+    if coordinates == "elements":
+        place = grid[..., axis]
+    else:
+        g = grid[..., -1 - axis] + 1
+        place = g / 2 * (extent - 1) if coordinates == "corners" else (g * extent - 1) / 2
+    return np.where(place > -FARTHEST, np.minimum(place, FARTHEST), -FARTHEST)
+
+
+def _share_array(mode: str, share: Array, tap: int) -> Array:
+    if mode == "nearest":
+        return np.ones_like(share)
+    if mode == "linear":
+        return share if tap else 1 - share
+    x, a = np.abs(tap - 1 - share), _SHARPNESS
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.asarray(np.where(x <= 1, near, far))
+
+
+def _bordered_array(attrs: Mapping[str, Any], index: Array, extent: int) -> tuple[Array, Array]:
+    inside = (index >= 0) & (index < extent) | (attrs["border"] != "zeros")
+    if attrs["border"] == "reflection" and extent > 1:
+        ends = int(attrs["coordinates"] == "edges")
+        period = 2 * (extent - 1 + ends)
+        index = np.mod(index, period)
+        index = np.minimum(index, period - ends - index)
+    return np.clip(index, 0, extent - 1), inside
+
+
+def _share(mode: str, share: Expr, tap: Expr) -> Expr:
+    """The weight of a tap: all of it, the triangle, or Keys' cubic."""
+    if mode == "nearest":
+        return ir.const(1.0, share.dtype)
+    if mode == "linear":
+        return ir.select(tap.eq(0), 1.0 - share, share)
+    x, a = ir.call("fabs", ir.cast(share.dtype, tap - 1) - share), _SHARPNESS
+    near_part, far_part = (x * (a + 2) - (a + 3)) * x * x + 1.0, ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
+    return ir.select(x <= 1.0, near_part, far_part)
+
+
+def _bordered(attrs: Mapping[str, Any], index: Expr, extent: int) -> Expr:
+    """An index brought inside."""
+    if attrs["border"] == "reflection" and extent > 1:
+        ends = int(attrs["coordinates"] == "edges")
+        period = 2 * (extent - 1 + ends)
+        index = index % period
+        index = ir.minimum(index, period - ends - index)
+    return ir.clamp(index, 0, extent - 1)
+
+
+def _place(coordinates: str, given: Expr, extent: int) -> Expr:
+    """A place along an axis in elements."""
+    if coordinates == "elements":
+        return near(given)
+    from_first = given + 1.0
+    if coordinates == "corners":
+        return near(from_first * ((extent - 1) / 2))
+    return near((from_first * float(extent) - 1.0) * 0.5)
+
+
+def _side(attrs: Mapping[str, Any], extent: int, place: Var, first: Var) -> Side:
+    """An axis of a place; ``first`` is the element at or before it."""
+    mode, taps = attrs["mode"], TAPS[attrs["mode"]]
+
+    def tap(t: Var) -> tuple[Expr, Expr, tuple[Expr, ...]]:
+        at = ir.cast("int32", first) + t - (taps // 2 - 1 if taps > 1 else 0)
+        inside = (at >= 0, at < extent) if attrs["border"] == "zeros" else ()
+        return _bordered(attrs, at, extent), _share(mode, place - first, t), inside
+
+    return Side(extent, taps, tap)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    """Place after place: its taps are found once, then summed for every channel."""
+    data, grid = (operand for operand in call.operands if operand is not None)
+    attrs, dtype, (batch, channels, *extents) = call.attrs, data.type.dtype, data.type.shape
+    rank, count = len(extents), prod(grid.type.shape[1:-1])
+    taps = Taps.of(TAPS[attrs["mode"]] ** rank, dtype)
+    step = "rint" if attrs["mode"] == "nearest" else "floor"
+    places = [Var(f"place{k}", dtype) for k in range(rank)]
+    firsts = [Var(f"first{k}", dtype) for k in range(rank)]
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, g), (out,) = operands, results
+        n, p, c, t = Var("n"), Var("p"), Var("c"), Var("t")
+        total, zero = Buffer("total", (1,), dtype, "register"), ir.const(0, "int32")
+        fill = taps.fill([_side(attrs, *axis) for axis in zip(extents, places, firsts, strict=True)])
+        for k, extent in reversed(list(enumerate(extents))):
+            given = g[n, p, k if attrs["coordinates"] == "elements" else rank - 1 - k]
+            fill = ir.Let(firsts[k], ir.call(step, places[k]), fill)
+            fill = ir.Let(places[k], _place(attrs["coordinates"], given, extent), fill)
+        term = taps.product(t, lambda index: x[n, c, index])
+        sums = ir.seq(
+            ir.Store(total, (zero,), ir.const(0.0, dtype)),
+            ir.loops([(t, taps.count)], ir.Store(total, (zero,), total[0] + term)),
+            ir.Store(out, (n, c, p), total[0]),
+        )
+        each = ir.seq(fill, ir.loops([(c, channels)], ir.Alloc(total, sums)))
+        return taps.living_in(ir.loops([(n, batch), (p, count)], each))
+
+    read = (data.tensor((batch, channels, prod(extents))), grid.tensor((batch, count, rank)))
+    return te.extern("sample", read, (("out", (batch, channels, count), dtype),), build)[0]
+
+
+def _cases() -> Iterable[Case]:
+    grid = np.array([[[-1.6, 0.1], [0.0, -1.0]], [[0.3, 0.7], [1.0, 2.3]], [[-0.4, -0.9], [0.9, 0.45]]])
+    far = np.array([[np.inf, 0.5], [-np.inf, -1e30], [0.25, np.nan]])
+    for coordinates in COORDINATES:
+        places = grid * 2 + 1 if coordinates == "elements" else grid
+        for mode in TAPS:
+            for border in BORDERS:
+                attrs: dict[str, Attr] = {"mode": mode, "border": border, "coordinates": coordinates}
+                for dtype in _FLOATS if mode == "linear" else _FLOATS[:1]:
+                    types = (TensorType((1, 2, 4, 3), dtype), TensorType((1, 3, 2, 2), dtype))
+                    arrays = (None, places[None].astype(dtype))
+                    name = f"{mode} {border} {coordinates} {dtype}"
+                    yield Case(attrs, types, arrays=arrays, tolerance=1e-5, name=name)
+    attrs = {"mode": "linear", "border": "zeros", "coordinates": "elements"}
+    types = (TensorType((2, 1, 3, 3), "float32"), TensorType((2, 3, 2), "float32"))
+    data = np.full((2, 1, 3, 3), np.inf, np.float32)
+    yield Case(attrs, types, arrays=(data, np.stack([far, far]).astype(np.float32)), name="far from infinities")
+    types = (TensorType((1, 2, 2, 3, 2), "float32"), TensorType((1, 4, 3), "float32"))
+    yield Case({**attrs, "coordinates": "edges"}, types, tolerance=1e-5, name="three axes")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "grid_sample",
+        attrs={
+            "mode": choice("of interpolation", "nearest", "linear", "cubic"),
+            "border": choice("what lies outside", "zeros", "edge", "reflection"),
+            "coordinates": choice(
+                "of places: -1 and 1 are centres, or outer edges, of the ends; or they count elements",
+                "corners",
+                "edges",
+                "elements",
+            ),
+        },
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        operand_names=("data", "grid"),
+    ),
+)

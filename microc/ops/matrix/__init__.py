@@ -1,0 +1,1 @@
+"""Products of matrices, and how bytes are multiplied on cores without SIMD."""

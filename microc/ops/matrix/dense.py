@@ -1,0 +1,196 @@
+"""Dense layers: ``acc`` (P, O) in the same form as a pointwise convolution.
+
+Sources: TFLite ``fully_connected.h``; ONNX Gemm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import InternalError, ModelError
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops.arith import is_quantised
+from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, choice, defaults_of, element_type
+from microc.ops.convolution.conv2d import Notes, matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
+from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.matrix.quads import quad_packing, quad_product
+from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
+from microc.ops.surface import split_activation
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+ATTRS: Attributes = {
+    "activation": ACTIVATION,
+    "rounding": ROUNDING_LITERT,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "algorithm": choice("how it is computed; empty: open", "", "direct", "even", "nibbles", "quads", default=""),
+    "dynamic": DYNAMIC,
+}
+DENSE = defaults_of(ATTRS)
+
+
+# ---------------------------------------------------------------- dense
+
+
+def _dense_infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, weight = types[0].shape, types[1].shape
+    if len(data) != 2 or len(weight) != 2 or data[1] != weight[1]:
+        raise ModelError(f"dense of shapes {data} and {weight}", hint="data is (M, K), weights are (N, K)")
+    if 0 in weight:
+        raise ModelError(f"dense with weights of shape {weight}", hint="a layer has one unit and one input at least")
+    if len(types) > 2 and types[2].size != weight[0]:
+        raise ModelError(f"a bias of {types[2].size} elements for {weight[0]} units")
+    return (TensorType((data[0], weight[0]), attrs.get("out_dtype") or types[0].dtype),)
+
+
+def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """In float64: exact for integers, since their sums stay far below 2**53."""
+    result = np.asarray(arrays[0], np.float64) @ np.asarray(arrays[1], np.float64).T
+    if len(arrays) > 2 and arrays[2] is not None:
+        result = result + np.asarray(arrays[2], np.float64).reshape(-1)
+    return (result.astype(dtypes.to_numpy(attrs.get("out_dtype") or arrays[0].dtype.name)),)
+
+
+def _dense_compute(call: OpCall) -> te.Tensor:
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    rows, depth = data.type.shape
+    if call.attrs.get("algorithm") == "quads":
+        packing = quad_packing(data, weight, bias)
+        if packing is None:
+            raise InternalError("this product cannot be computed by quads of channels")
+        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("thumb1"))
+    if call.attrs.get("algorithm") == "nibbles":
+        terms = data.tensor((rows, depth)) if depth % 2 == 0 else _padded_rows(data, rows, depth, even(depth))
+        return nibble_product(terms, weight, depth, None if bias is None else bias.tensor((bias.type.size,)))
+    dtype = call.attrs.get("out_dtype") or data.type.dtype
+    padded = padded_depth(depth, data, weight, dtype, call.target)
+    terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
+    notes = product_notes(data, weight, bias)
+    if call.attrs.get("algorithm") == "even":
+        return _even_units(terms, weight, bias, dtype, notes)
+    weights = weight_rows(weight, weight.type.shape[0], depth, padded)
+    return matrix_product(terms, weights, bias, dtype, notes)
+
+
+def _even_units(terms: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, notes: Notes) -> te.Tensor:
+    """The product with one more unit, of zeros, so that units go in pairs; and the units of it that are wanted."""
+    assert weight.data is not None
+    units, depth = weight.data.shape
+    longer = weight.packed(np.pad(weight.data, ((0, 1), (0, terms.shape[1] - depth))))
+    if bias is not None:
+        assert bias.data is not None
+        last = bias.packed(np.pad(bias.data.reshape(-1), (0, 1)))
+        bias = replace(bias, type=TensorType((units + 1,), bias.type.dtype), tensor=lambda shape: last)
+    total = matrix_product(terms, longer, bias, dtype, notes)
+    return te.compute((terms.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o"))
+
+
+def _leaves_one(call: OpCall) -> bool:
+    """Whether units would go in pairs, were there one more: a row of bytes by constant bytes, on a core that pairs columns."""
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    known = weight.data is not None and (bias is None or bias.data is not None)
+    if not known or not call.target.has("dsp") or call.target.has("mve") or call.attrs.get("out_dtype") != "int32":
+        return False
+    small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
+    (rows, _), (units, _) = data.type.shape, weight.type.shape
+    return small and rows == 1 and units % 2 == 1 and units > 2
+
+
+def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
+    """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time; ``nibbles``
+    where weights have four bits; ``even``: one unit more where columns are paired and their number is odd."""
+    data, weight, bias = (*call.operands, None)[:3]
+    assert data is not None and weight is not None
+    total = str(call.attrs.get("out_dtype"))
+    quads = call.target.multiplies_alone and total == "int32" and quad_packing(data, weight, bias)
+    small = suits_nibbles(data, weight, total)
+    found = {"quads": bool(quads), "nibbles": small, "even": _leaves_one(call)}
+    return ("direct", *(name for name, suits in found.items() if suits))
+
+
+def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
+    """``patch`` (rows, padded): the data, and zeros behind every row."""
+    source = data.tensor((rows, depth))
+
+    def element(p: Var, k: Var) -> Expr:
+        return ir.select(k < depth, source[p, k], 0)
+
+    return te.compute((rows, padded), element, "patch", ("p", "k"))
+
+
+def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize. Float: the activation apart."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    weight = graph.types[node.inputs[1]]
+    return legalize_product(node, graph, Product(weight.shape[1]))
+
+
+def _dense_cases() -> Iterable[Case]:
+    kinds = (
+        ("int8", "int8", "int32"),
+        ("uint8", "int8", "int32"),
+        ("int8", "int16", "int32"),
+        ("int16", "int8", "int64"),
+        ("int16", "int8", "int32"),
+        ("float32", "float32", "float32"),
+    )
+    for data, weight, out in kinds:
+        for rows, depth, units in ((1, 1, 1), (1, 16, 10), (3, 7, 5)):
+            types = (TensorType((rows, depth), data), TensorType((units, depth), weight), TensorType((units,), out))
+            bias = None if out == "float32" else (np.arange(units) * 977 - 1000).astype(out)
+            attrs = {**DENSE, "out_dtype": out}
+            tolerance = 1e-4 if out == "float32" else 0.0
+            name = f"{data} {weight} {out} {rows} {depth} {units}"
+            yield Case(attrs, types, (1, 2), (None, None, bias), tolerance, name)
+            yield Case(attrs, types[:2], (1,), (), tolerance, f"{name} no bias")
+    for rows, depth, units in ((1, 21, 8), (3, 40, 4), (1, 96, 12)):
+        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
+        for algorithm in ("direct", "quads"):
+            attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
+            yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
+    for depth, units in ((24, 5), (41, 9)):
+        biased = (TensorType((1, depth), "int8"), TensorType((units, depth), "int8"), TensorType((units,), "int32"))
+        odd = (None, None, np.arange(units, dtype=np.int32) * 977 - 1000)
+        attrs = {**DENSE, "out_dtype": "int32", "algorithm": "even"}
+        yield Case(attrs, biased, (1, 2), odd, 0.0, f"even {depth} {units}")
+    rng = np.random.default_rng(4)
+    for rows, depth, units in ((1, 21, 8), (3, 40, 4), (2, 1, 3)):
+        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
+        small = rng.integers(-8, 8, (units, depth)).astype(np.int8)
+        attrs = {**DENSE, "out_dtype": "int32", "algorithm": "nibbles"}
+        bias = np.arange(units, dtype=np.int32) * 977 - 1000
+        yield Case(attrs, operands, (1,), (None, small), 0.0, f"nibbles {rows} {depth} {units}")
+        biased = (*operands, TensorType((units,), "int32"))
+        yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"nibbles {rows} {depth} {units} with bias")
+    computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
+    yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return out_types[0].size * types[0].shape[-1]
+
+
+OPERATORS = (
+    OpDef(
+        "dense",
+        infer=_dense_infer,
+        reference=_dense_reference,
+        compute=_dense_compute,
+        cases=_dense_cases,
+        attrs=ATTRS,
+        legalize=_dense_legalize,
+        macs=_macs,
+        algorithms=_dense_algorithms,
+        operand_names=("data", "weight", "bias"),
+    ),
+)

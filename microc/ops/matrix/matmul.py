@@ -1,0 +1,253 @@
+"""Products of matrices that are both data, or one of them constant: (..., M, K) times (..., K, N), batches broadcast as in numpy.
+
+Integers are multiplied less their zero points: acc = sum((a - za) (b - zb)). Of bytes there are two algorithms. ``direct`` reads
+both where they lie. ``rows`` copies both less their zero points, as 16-bit numbers along k: ``columns`` (..., N, K) once for
+every matrix, ``patch`` (..., M, K) for a tile of rows; so that several products are done at once, wherever the axes lie.
+
+Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import is_quantised
+from microc.ops.attributes import ACTIVATED, Attributes, choice, defaults_of, element_type, integer, integers
+from microc.ops.convolution.conv2d import matrix_product
+from microc.ops.convolution.input import WORD
+from microc.ops.matrix.products import Product, legalize_product
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.surface import split_activation
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.ir import Expr, Var
+
+ATTRS: Attributes = {
+    **ACTIVATED,
+    "out_dtype": element_type("of the sums; empty: the data's", ""),
+    "zero_point_a": integer("of a, taken off", 0),
+    "zero_point_b": integer("of b, taken off", 0),
+    "axes_a": integers("of a, in the order in which the product takes them; empty: their own", ()),
+    "axes_b": integers("of b, likewise", ()),
+    "algorithm": choice("how it is computed; empty: open", "", "direct", "rows", default=""),
+}
+MATMUL = defaults_of(ATTRS)
+
+
+def _turned(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in axes) if axes else shape
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    a, b = (_turned(kind.shape, attrs.get(f"axes_{name}", ())) for kind, name in zip(types, "ab", strict=True))
+    try:
+        if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+            raise ValueError
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ModelError(f"matmul of shapes {a} and {b}", hint="(..., M, K) times (..., K, N)") from None
+    return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    """In float64: exact for integers, since their sums stay far below 2**53."""
+    sides = []
+    for array, name in zip(arrays, "ab", strict=True):
+        turned = np.transpose(array, attrs[f"axes_{name}"]) if attrs[f"axes_{name}"] else array
+        sides.append(np.asarray(turned, np.float64) - attrs[f"zero_point_{name}"])
+    return (np.matmul(*sides).astype(dtypes.to_numpy(attrs["out_dtype"] or arrays[0].dtype.name)),)
+
+
+# ---------------------------------------------------------------- tensor expressions
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """An operand as the product takes it: ``shape`` with its axes in order, ``element`` at an index of that shape; ``dtype``
+    and ``zero_point`` are those of its elements."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    zero_point: int
+    element: Callable[..., Expr]
+
+    def centred(self, batch: Sequence[Var], *index: Expr, dtype: str) -> Expr:
+        """An element of one matrix less the zero point; batch axes are broadcast as in numpy."""
+        missing = len(batch) - (len(self.shape) - 2)
+        first = [0 if extent == 1 else batch[missing + axis] for axis, extent in enumerate(self.shape[:-2])]
+        value = ir.cast(dtype, self.element(*first, *index))
+        return value - self.zero_point if self.zero_point else value
+
+
+def _side(call: OpCall, position: int, *, flat: bool) -> _Side:
+    """Operand a or b; ``flat``: all rows of all its matrices as one matrix, where its axes lie in order."""
+    operand, name = call.present[position], "ab"[position]
+    axes = call.attrs.get(f"axes_{name}", ())
+    shape = _turned(operand.type.shape, axes)
+    if flat and not axes:
+        shape = (prod(shape[:-1]), shape[-1])
+    tensor = operand.tensor(operand.type.shape if axes else shape)
+
+    def element(*index: Any) -> Expr:
+        return tensor[tuple(index[axes.index(k)] for k in range(len(index))) if axes else index]
+
+    return _Side(shape, operand.type.dtype, int(call.attrs.get(f"zero_point_{name}", 0)), element)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    """One matrix on the right serves all rows of ``a``; otherwise there is a product per batch element."""
+    a, b = call.present
+    dtype = call.attrs.get("out_dtype") or a.type.dtype
+    rows, plain = call.attrs.get("algorithm") == "rows", not call.attrs.get("axes_a", ())
+    shared = plain and prod(b.type.shape) == prod(_turned(b.type.shape, call.attrs.get("axes_b", ()))[-2:])
+    if shared and b.data is not None and not rows and not _is_centred(call.attrs):
+        depth, columns = b.type.shape[-2:]
+        weights = b.packed(np.ascontiguousarray(b.data.reshape(depth, columns).T))
+        return matrix_product(a.tensor((prod(a.type.shape[:-1]), depth)), weights, None, dtype)
+    left, right = (_side(call, position, flat=shared) for position in range(2))
+    shape = call.out_types[0].shape
+    if shared:
+        shape = (prod(shape[:-1]), shape[-1])
+    return _rows(left, right, shape, call) if rows else _direct(left, right, shape, dtype)
+
+
+def _is_centred(attrs: Mapping[str, Any]) -> bool:
+    """Whether elements are multiplied other than as they are and lie."""
+    return any(attrs.get(f"{what}_{name}", 0) not in (0, ()) for what in ("zero_point", "axes") for name in "ab")
+
+
+def _names(shape: tuple[int, ...], *last: str) -> tuple[str, ...]:
+    return (*(f"b{axis}" for axis in range(len(shape) - 2)), *last)
+
+
+def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te.Tensor:
+    k = te.reduce_axis(left.shape[-1], "k")
+
+    def element(*index: Var) -> Expr:
+        *batch, p, o = index
+        product = left.centred(batch, p, k.var, dtype=dtype) * right.centred(batch, k.var, o, dtype=dtype)
+        return te.sum_reduce(product, k)
+
+    return te.compute(shape, element, "acc", _names(shape, "p", "o"))
+
+
+def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
+    """``columns`` and ``patch``, with zeros behind k up to whole words where those are multiplied, and ``acc``."""
+    depth = left.shape[-1]
+    padded = -(-depth // WORD) * WORD if _by_words(call.target) else depth
+    k = te.reduce_axis(padded, "k")
+
+    def copy(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
+        def element(*index: Var) -> Expr:
+            *batch, row, term = index
+            value = ir.cast("int16", side.centred(batch, *at(row, term), dtype="int32"))
+            return value if padded == depth else ir.select(term < depth, value, ir.const(0, "int16"))
+
+        return element
+
+    *batch, rows, columns = shape
+    turned = te.compute((*batch, columns, padded), copy(right, lambda o, t: (t, o)), "columns", _names(shape, "o", "k"))
+    patch = te.compute((*batch, rows, padded), copy(left, lambda p, t: (p, t)), "patch", _names(shape, "p", "k"))
+
+    def element(*index: Var) -> Expr:
+        *first, p, o = index
+        return te.sum_reduce(
+            ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", turned[(*first, o, k.var)]), k
+        )
+
+    return te.compute(shape, element, "acc", _names(shape, "p", "o"))
+
+
+def _by_words(target: Target) -> bool:
+    """Whether four products are done at once, and no fewer."""
+    return target.has("dsp") and not target.has("mve")
+
+
+def _algorithms(call: OpCall) -> tuple[str, ...]:
+    """``rows`` where differences from zero points fit 16 bits and sums 32."""
+    narrow = all(dtypes.is_integer(x.type.dtype) and dtypes.nbytes(x.type.dtype) == 1 for x in call.present)
+    return (
+        ("direct", "rows")
+        if narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size
+        else ("direct",)
+    )
+
+
+# ---------------------------------------------------------------- legalisation, cases
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Quantised: exact integers and requantize. Float: the activation apart."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    return legalize_product(node, graph, Product(graph.types[node.inputs[0]].shape[-1], centres=True))
+
+
+def _cases() -> Iterable[Case]:
+    shapes = (
+        ((2, 3), (3, 4)),
+        ((1, 1), (1, 1)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (1, 4, 5)),
+        ((2, 3, 4), (2, 4, 2)),
+        ((3, 4), (2, 4, 2)),
+        ((2, 1, 3, 4), (1, 3, 4, 2)),
+        ((2, 2, 3, 4), (2, 4, 5)),
+    )
+    for a, b in shapes:
+        for dtype, out in (("float32", "float32"), ("int8", "int32"), ("int16", "int64")):
+            types = (TensorType(a, dtype), TensorType(b, dtype))
+            tolerance = 1e-5 if dtype == "float32" else 0.0
+            for consts in ((), (1,)):
+                yield Case({"out_dtype": out}, types, consts, tolerance=tolerance, name=f"{dtype} {a} {b} {consts}")
+    for a, b in (*shapes, ((2, 5, 9), (2, 9, 3)), ((1, 17), (17, 2)), ((2, 2, 1), (2, 1, 1))):
+        types = (TensorType(a, "uint8"), TensorType(b, "int8"))
+        for algorithm in ("direct", "rows"):
+            attrs: Mapping[str, Attr] = {
+                "out_dtype": "int32",
+                "zero_point_a": 200,
+                "zero_point_b": -3,
+                "algorithm": algorithm,
+            }
+            yield Case(attrs, types, name=f"{algorithm} {a} {b}")
+    types = (TensorType((3, 2, 8), "int8"), TensorType((5, 2, 8), "int8"))
+    for algorithm in ("direct", "rows"):
+        attrs = {
+            "out_dtype": "int32",
+            "axes_a": (1, 0, 2),
+            "axes_b": (1, 2, 0),
+            "zero_point_b": 5,
+            "algorithm": algorithm,
+        }
+        yield Case(attrs, types, name=f"{algorithm} axes")
+        attrs = {"out_dtype": "int32", "axes_b": (1, 2, 0), "algorithm": algorithm}
+        yield Case(attrs, (TensorType((3, 8), "int8"), types[1]), name=f"{algorithm} axes of b")
+
+
+def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
+    return out_types[0].size * _turned(types[0].shape, attrs.get("axes_a", ()))[-1]
+
+
+OPERATORS = (
+    OpDef(
+        "matmul",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        attrs=ATTRS,
+        legalize=_legalize,
+        macs=_macs,
+        algorithms=_algorithms,
+        operand_names=("a", "b"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Rows scaled by what is found in them: norms and softmaxes."""

@@ -1,0 +1,228 @@
+"""``log_softmax`` over the last axis: x - max - log(sum(exp(x - max))); bytes exactly as TFLite computes them.
+
+``qlog_softmax`` looks up exp of the distance from the row's largest number, and that distance as a real in Q5.26; the logarithm
+of the sum is a rational function in fixed point. The result has scale 1/16 and zero point 127.
+
+Sources: TFLite ``reference/log_softmax.h`` (LogSoftmaxQuantized), ``common.h`` (log_x_for_x_greater_than_or_equal_to_1),
+``quantization_util.cc`` (PreprocessLogSoftmaxScalingExp); TFLite Micro ``log_softmax.cc``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.fixed import (
+    INT32_MAX,
+    INT32_MIN,
+    NUMPY,
+    Arith,
+    doubling_high_mul,
+    multiply_double_rounding,
+    quantize_multiplier,
+    rounding_shift_right,
+)
+from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double, shift_right_half_up
+from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
+from microc.ops.attributes import SCALED, SURFACE, integer
+from microc.ops.elementwise.exponential import exp_of_negative
+from microc.ops.normalisation.softmax_fixed import SUM_BITS, exponentials, free_bits
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.surface import through_float
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+_LOG_2, _ROOT_HALF, _FOURTH_ROOT_HALF = 1488522236, 1518500250, 1805811301
+_ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
+"""Q0.31: log 2, 2**-1/2, 2**-1/4, and the coefficients of the rational function."""
+_QUARTER, _ACCUMULATOR = 1 << 23, 25
+"""One quarter in Q6.25, and its fractional bits."""
+_RESULT = Quant((1 / 16,), (127,))
+
+
+def log_of_sum(z: Any, hold: Callable[[Any], Any], k: Arith[Any]) -> Any:
+    """log(z) in Q5.26 of z >= 1 in Q12.19. ``hold`` names what is used more than once."""
+    room = hold(free_bits(z, 31 - SUM_BITS, k))
+    wide = saturating_double(hold(doubling_high_mul(hold(z << room), _ROOT_HALF, k)))
+    scaled = hold(doubling_high_mul(z, _ROOT_HALF, k))
+    scaled_room = hold(free_bits(scaled, 30 - SUM_BITS, k))
+    most = hold((z * 0 + INT32_MAX) >> scaled_room)
+    narrow = k.select(z > most, z * 0 + INT32_MAX, k.select(z > most, z * 0, z) << scaled_room)
+    wide, narrow = hold(wide), hold(narrow)
+    r = hold(k.select(wide < narrow, wide, narrow))
+    powers = [((SUM_BITS - 1 - room) << _ACCUMULATOR) + _QUARTER, ((SUM_BITS - scaled_room) << _ACCUMULATOR) - _QUARTER]
+    first, second = (hold(power) for power in powers)
+    power = hold(k.select(first > second, first, second))
+    p = hold((r >> 1) + (_FOURTH_ROOT_HALF >> 1) + ((r & 1) + (_FOURTH_ROOT_HALF & 1) + 1 >> 1))
+    q = hold((r - _FOURTH_ROOT_HALF) * 2)
+    square = hold(doubling_high_mul(q, q, k))
+    cube = hold(doubling_high_mul(q, square, k))
+    numerator = doubling_high_mul(q, r, k) + doubling_high_mul(cube, _ALPHA_N, k)
+    inner = hold(q + _ALPHA_I + doubling_high_mul(square, _ALPHA_D, k))
+    denominator = hold(doubling_high_mul(p, inner, k) + doubling_high_mul(q, _ALPHA_F, k))
+    inverse = hold(saturating_double(hold(reciprocal(hold(half_of_one_plus(denominator)), k))))
+    fine = hold(rounding_shift_right(numerator, 6, k))
+    return (doubling_high_mul(power, _LOG_2, k) + doubling_high_mul(fine, inverse, k)) * 2
+
+
+# ---------------------------------------------------------------- floats
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind = types[0]
+    if not kind.shape or 0 in kind.shape or (kind.dtype != "float32" and kind.quant is None):
+        raise ModelError(f"log_softmax of {kind.dtype} {kind.shape}")
+    return (TensorType(kind.shape, kind.dtype),)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0].astype(np.float64)
+    centred = x - x.max(axis=-1, keepdims=True)
+    return ((centred - np.log(np.exp(centred).sum(axis=-1, keepdims=True))).astype(np.float32),)
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    data = call.operands[0]
+    assert data is not None
+    classes = data.type.shape[-1]
+    rows = data.type.size // classes
+    x, k, c = data.tensor((rows, classes)), te.reduce_axis(classes, "k"), te.reduce_axis(classes, "c")
+    largest = te.compute((rows,), lambda n: te.max_reduce(x[n, k.var], k, init=float("-inf")), "largest", ("n",))
+    total = te.compute((rows,), lambda n: te.sum_reduce(exp_of_negative(x[n, c.var] - largest[n]), c), "total", ("n",))
+    logs = te.compute((rows,), lambda n: ir.call("log", total[n]), "logs", ("n",))
+    return te.compute((rows, classes), lambda n, i: x[n, i] - largest[n] - logs[n], "softmax", ("n", "i"))
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return None
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    exact = source.dtype == result.dtype == "int8" and result.quant == _RESULT
+    if node.attr("rounding") == "even" or not exact or source.shape[-1] >= 1 << SUM_BITS:
+        return through_float(node, graph)
+    scale = float(np.float32(scalar_quant(node, graph, node.inputs[0])[0]))
+    powers = exponentials(scale, 1.0, "double")
+    mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
+    radius = math.floor(math.ldexp(31 << 26, -shift))
+    distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
+    reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY))
+    divisor, right = quantize_multiplier(float(1 << (31 - shift)) / mantissa)
+    attrs: Mapping[str, Attr] = {"least": -radius - 1, "multiplier": divisor, "shift": right}
+    rewrite = Rewrite(node, graph)
+    tables = (rewrite.constant("powers", powers), rewrite.constant("reals", reals.astype(np.int32)))
+    rewrite.emit("qlog_softmax", (*node.inputs, *tables), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _cases() -> Iterable[Case]:
+    for shape in ((5,), (2, 3, 4), (1, 1)):
+        yield Case({"rounding": "double"}, (TensorType(shape, "float32"),), tolerance=3e-6)
+    x = np.array([[80, -80, 0], [-1e4, -1e4, -1e4]], np.float32)
+    yield Case({"rounding": "double"}, (TensorType((2, 3), "float32"),), arrays=(x,), tolerance=3e-6, name="large")
+
+
+# ---------------------------------------------------------------- bytes
+
+
+def _infer_bytes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    x, powers, reals = types
+    if x.dtype != "int8" or not x.shape or powers.shape != (256,) or reals.shape != (256,):
+        raise ModelError(f"qlog_softmax of {x.dtype} {x.shape} with tables of {powers.shape} and {reals.shape}")
+    return (TensorType(x.shape, "int8"),)
+
+
+def _reference_bytes(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, powers, reals = (np.asarray(array, np.int64) for array in arrays)
+    distance = x.max(axis=-1, keepdims=True) - x
+    total = shift_right_half_up(powers[distance], SUM_BITS).sum(axis=-1, keepdims=True)
+    logs = log_of_sum(total, lambda value: value, NUMPY)
+    least = multiply_double_rounding(logs + INT32_MIN, attrs["multiplier"], attrs["shift"], NUMPY)
+    value = rounding_shift_right(reals[distance] - logs, 22, NUMPY) + 127
+    kept = -distance > np.maximum(least, attrs["least"])
+    return (np.where(kept, np.clip(value, -128, 127), -128).astype(np.int8),)
+
+
+def _compute_bytes(call: OpCall) -> te.Tensor:
+    """Three passes over each row: its largest number, the sum, the results."""
+    data, powers, reals = (operand for operand in call.operands if operand is not None)
+    classes, attrs = data.type.shape[-1], call.attrs
+    rows = data.type.size // classes
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, exps, steps), (out,) = operands, results
+        n, a, b, c, zero = Var("n"), Var("a"), Var("b"), Var("c"), ir.const(0, "int32")
+        count = ir.const(classes, "int32")
+        largest, total = (Buffer(name, (1,), "int32", "register") for name in ("largest", "total"))
+        find = ir.Store(largest, (zero,), ir.maximum(largest[0], ir.cast("int32", x[n, a])))
+        power = exps[ir.clamp(largest[0] - ir.cast("int32", x[n, b]), 0, 255)]
+        add = ir.Store(total, (zero,), total[0] + shift_right_half_up(power, SUM_BITS))
+        lets: list[tuple[Var, Expr]] = []
+
+        def hold(value: Expr) -> Expr:
+            lets.append((Var(f"log{len(lets)}", value.dtype), value))
+            return lets[-1][0]
+
+        logs = hold(log_of_sum(hold(total[0]), hold, TIR))
+        limit = multiply_double_rounding(logs + INT32_MIN, ir.const(attrs["multiplier"], "int32"), attrs["shift"], TIR)
+        least, distance = hold(ir.maximum(limit, attrs["least"])), Var("distance")
+        real = steps[ir.clamp(distance, 0, 255)]
+        value = ir.clamp(rounding_shift_right(real - logs, 22, TIR) + 127, -128, 127)
+        chosen = ir.cast("int8", ir.select(-distance > least, value, -128))
+        store = ir.Let(distance, largest[0] - ir.cast("int32", x[n, c]), ir.Store(out, (n, c), chosen))
+        body = ir.seq(
+            ir.Store(largest, (zero,), ir.const(-128, "int32")),
+            ir.For(a, count, find),
+            ir.Store(total, (zero,), zero),
+            ir.For(b, count, add),
+            with_names(lets, ir.For(c, count, store)),
+        )
+        return ir.loops([(n, rows)], ir.Alloc(largest, ir.Alloc(total, body)))
+
+    operands = (data.tensor((rows, classes)), powers.tensor(), reals.tensor())
+    return te.extern("logs", operands, (("out", (rows, classes), "int8"),), build)[0]
+
+
+def _cases_bytes() -> Iterable[Case]:
+    for scale in (0.1, 0.5, 0.004):
+        powers = exponentials(scale, 1.0, "double")
+        mantissa, shift = quantize_multiplier(scale * (1 << 26))
+        radius = math.floor(math.ldexp(31 << 26, -shift))
+        distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
+        reals = np.asarray(multiply_double_rounding(distances, mantissa, shift, NUMPY)).astype(np.int32)
+        divisor, right = quantize_multiplier(float(1 << (31 - shift)) / mantissa)
+        attrs: Mapping[str, Attr] = {"least": -radius - 1, "multiplier": divisor, "shift": right}
+        types = (TensorType((4, 9), "int8"), TensorType((256,), "int32"), TensorType((256,), "int32"))
+        yield Case(attrs, types, (1, 2), (None, powers, reals), name=f"{scale}")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "log_softmax",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        attrs=SURFACE,
+        legalize=_legalize,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "qlog_softmax",
+        attrs={
+            **SCALED,
+            "least": integer("of a distance from the row's largest, negative: what lies farther counts for nothing"),
+        },
+        infer=_infer_bytes,
+        reference=_reference_bytes,
+        compute=_compute_bytes,
+        cases=_cases_bytes,
+        operand_names=("data", "powers", "reals"),
+    ),
+)

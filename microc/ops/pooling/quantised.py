@@ -1,0 +1,109 @@
+"""What quantised pools become; float pools only lose their activation."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from microc import dtypes
+from microc.graph.ir import Graph, Node
+from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.quantised.requantization import Requantization, emit_requantize
+from microc.ops.registry import Legalized
+from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation, through_float
+
+
+def legalize_max(node: Node, graph: Graph) -> Legalized | None:
+    """The maximum of the stored integers; then another scale and the activation where there are any."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    return _with_epilogue(node, graph) if _alike(node, graph) else _requantised_max(node, graph)
+
+
+def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
+    """TFLite: the average of the stored integers. ONNX: their sum, rescaled. Through floats where neither is exact."""
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    if node.attr("rounding") != "even":
+        if not _alike(node, graph) or node.attr("count_include_pad"):
+            return _averaged(node, graph)
+        return _with_epilogue(node, graph)
+    if any(node.attr("padding")) and not node.attr("count_include_pad"):
+        return _averaged(node, graph)
+    return _summed(node, graph)
+
+
+def _alike(node: Node, graph: Graph) -> bool:
+    """Whether data and result are quantised alike; TFLite takes scales within 1e-6 for equal."""
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    close = scale_in == scale_out if node.attr("rounding") == "even" else abs(scale_in - scale_out) <= 1e-6
+    return close and zero_in == zero_out
+
+
+def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
+    """The pool of the stored integers, clamped where an activation asks."""
+    activation = str(node.attr("activation"))
+    if not activation:
+        return None
+    rewrite = Rewrite(node, graph)
+    result = graph.types[node.outputs[0]]
+    assert result.quant is not None
+    low, high = activation_range(activation, result.quant, result.dtype, str(node.attr("rounding")), str(node.loc))
+    plain = rewrite.value("pooled", result.shape, result.dtype)
+    rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
+    rewrite.emit("clip", (plain,), node.outputs[0], {"minimum": low, "maximum": high, "rounding": ""})
+    return rewrite.legalized()
+
+
+def _requantised_max(node: Node, graph: Graph) -> Legalized:
+    """The maximum of the stored integers, taken to the result's scale by a table (with the activation in it)."""
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    activation = str(node.attr("activation"))
+    if dtypes.nbytes(source.dtype) != 1:
+        return through_float(node, graph)
+    rewrite = Rewrite(node, graph)
+    plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
+    rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
+    op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
+    emit_lookup(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    return rewrite.legalized()
+
+
+def _averaged(node: Node, graph: Graph) -> Legalized:
+    """The average of floats that hold the stored integers less their zero point, scaled, with the activation, and quantised.
+
+    Sums of such floats are exact below 2**24, in any order, so that ties are rounded alike wherever this is computed.
+    """
+    rewrite, result, activation = Rewrite(node, graph), graph.types[node.outputs[0]], str(node.attr("activation"))
+    scale, zero = scalar_quant(node, graph, node.inputs[0])
+    stored = rewrite.value("stored", graph.types[node.inputs[0]].shape, "float32")
+    rewrite.emit("dequantize", node.inputs, stored, {"scale": (1.0,), "zero_point": (zero,), "axis": None})
+    mean, real = (rewrite.value(name, result.shape, "float32") for name in ("mean", "real"))
+    rewrite.emit(node.op, (stored,), mean, {**node.attrs, "activation": ""})
+    rewrite.emit("mul", (mean, rewrite.constant("scale", np.array([scale], np.float32))), real, {})
+    if activation:
+        mean, real = real, rewrite.value("active", result.shape, "float32")
+        emit_activation(rewrite, activation, mean, real)
+    rewrite.emit("quantize", (real,), node.outputs[0], quantize_attrs(result, node.attr("rounding")))
+    return rewrite.legalized()
+
+
+def _summed(node: Node, graph: Graph) -> Legalized:
+    """round_even(sum(x - zero point) * scale / (result scale * count)) + zero point, scales in float32 as ONNX Runtime's."""
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
+    assert result.quant is not None
+    rewrite = Rewrite(node, graph)
+    shared = {key: node.attr(key) for key in ("kernel", "strides", "padding", "layout")}
+    total = rewrite.value("sum", result.shape, "int32")
+    offset = {"pad_value": zero_in, "offset": -zero_in * count, "out_dtype": "int32"}
+    rewrite.emit("sum_pool2d", node.inputs, total, {**shared, **offset})
+    scale = np.float32(scale_in) / (np.float32(scale_out) * np.float32(count))
+    low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, "even", str(node.loc))
+    parameters = Requantization((float(scale),), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, total, node.outputs[0], parameters, "even")
+    return rewrite.legalized()

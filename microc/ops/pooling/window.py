@@ -1,0 +1,200 @@
+"""Windows over any number of spatial axes: ``window_sum`` and ``window_max`` of data (N, C, spatial ...), and ``window_argmax``,
+which also says where each largest element stands. ``padding`` is all amounts before, then all after; it counts for nothing.
+Source: ONNX AveragePool, LpPool, MaxPool. Networks' usual pools, of two axes, are ``avg_pool2d`` and ``max_pool2d``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import SPATIAL, Attributes, flag, integers
+from microc.ops.moving.concat import first_operand
+from microc.ops.numbers import NUMBERS, beats, compute_dtype
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+_WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
+
+
+def _result(attrs: Mapping[str, Any], kind: TensorType) -> tuple[int, ...]:
+    rank = len(kind.shape) - 2
+    if rank < 1 or len(attrs["kernel"]) != rank or len(attrs["padding"]) != 2 * rank or kind.dtype not in NUMBERS:
+        raise ModelError(f"a window of {attrs['kernel']} over {kind.dtype} {kind.shape}")
+    before, after = attrs["padding"][:rank], attrs["padding"][rank:]
+    spans = [(k - 1) * d + 1 for k, d in zip(attrs["kernel"], attrs["dilation"], strict=True)]
+    rows = zip(kind.shape[2:], before, after, spans, attrs["strides"], strict=True)
+    shape = [(e + b + a - span) // s + 1 for e, b, a, span, s in rows]
+    if min(shape) < 1 or min(attrs["padding"]) < 0:
+        raise ModelError(f"a window of {spans} over {kind.shape} with padding {attrs['padding']}")
+    return (*kind.shape[:2], *shape)
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    return (TensorType(_result(attrs, types[0]), types[0].dtype),)
+
+
+def _neutral(combine: str, dtype: str) -> float:
+    if combine == "add":
+        return 0
+    return float("-inf") if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]
+
+
+def _taps(attrs: Mapping[str, Any], x: Array, fill: float, spatial: Sequence[int]) -> Array:
+    """The windows' elements, one tap after the other along a new first axis."""
+    rank = x.ndim - 2
+    ends = zip(attrs["padding"][:rank], attrs["padding"][rank:], strict=True)
+    padded = np.pad(x, [(0, 0), (0, 0), *ends], constant_values=fill)
+    found = []
+    for tap in np.ndindex(*attrs["kernel"]):
+        rows = zip(tap, attrs["dilation"], attrs["strides"], spatial, strict=True)
+        found.append(
+            padded[(slice(None),) * 2 + tuple(slice(t * d, t * d + (e - 1) * s + 1, s) for t, d, s, e in rows)]
+        )
+    return np.stack(found)
+
+
+def _reference(combine: str, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    shape = _result(attrs, TensorType(x.shape, x.dtype.name))
+    taps = _taps(attrs, x.astype(np.float64), _neutral(combine, x.dtype.name), shape[2:])
+    return ((taps.sum(0) if combine == "add" else taps.max(0)).astype(x.dtype),)
+
+
+def _place(attrs: Mapping[str, Any], extents: Sequence[int], where: Sequence[Expr], taps: Sequence[Expr]) -> Any:
+    """Where a tap lies, and whether that is inside (None: always)."""
+    rank = len(extents)
+    places, inside = [], []
+    for k, extent in enumerate(extents):
+        before, after = attrs["padding"][k], attrs["padding"][rank + k]
+        place = where[k] * attrs["strides"][k] + taps[k] * attrs["dilation"][k] - before
+        places.append(place)
+        inside += [place >= 0] if before else []
+        inside += [place < extent] if after else []
+    return places, ir.all_of(inside)
+
+
+def _compute(combine: str, call: OpCall) -> te.Tensor:
+    data, attrs = first_operand(call), call.attrs
+    x, kind = data.tensor(), data.type
+    wide = compute_dtype(kind.dtype)
+    taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(attrs["kernel"])]
+    nothing = ir.const(_neutral(combine, kind.dtype), wide)
+
+    def element(*index: Expr) -> Expr:
+        places, inside = _place(attrs, kind.shape[2:], index[2:], [tap.var for tap in taps])
+        value = ir.cast(wide, x[(*index[:2], *places)])
+        return te.Reduce(combine, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
+
+    shape = call.out_types[0].shape
+    acc = te.compute(shape, element, "acc")
+    return acc if wide == kind.dtype else te.compute(shape, lambda *index: ir.cast(kind.dtype, acc[index]), "narrowed")
+
+
+def _cases() -> Iterable[Case]:
+    for shape, kernel, strides, padding, dilation in (
+        ((1, 2, 6), (3,), (2,), (1, 0), (1,)),
+        ((2, 1, 5, 4), (2, 3), (1, 1), (1, 0, 0, 1), (2, 1)),
+        ((1, 2, 3, 4, 4), (2, 2, 2), (1, 2, 2), (0,) * 6, (1, 1, 1)),
+    ):
+        attrs: dict[str, Attr] = {"kernel": kernel, "strides": strides, "padding": padding, "dilation": dilation}
+        for dtype in ("float32", "int8"):
+            x = np.arange(prod(shape)).reshape(shape) % 13 - 4
+            yield Case(attrs, (TensorType(shape, dtype),), arrays=(x.astype(dtype),), name=f"{dtype} {len(kernel)}")
+
+
+# ---------------------------------------------------------------- the largest and its place
+
+
+def _infer_arg(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    shape = _result(attrs, types[0])
+    return (TensorType(shape, types[0].dtype), TensorType(shape, "int64"))
+
+
+def _strides(attrs: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
+    """Steps between neighbours along every spatial axis, last axis first unless ``column_major``."""
+    order = range(len(shape)) if attrs["column_major"] else reversed(range(len(shape)))
+    steps, step = [0] * len(shape), 1
+    for axis in order:
+        steps[axis], step = step, step * shape[axis]
+    return steps
+
+
+def _reference_arg(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    spatial, size = x.shape[2:], prod(x.shape[2:])
+    shape = _result(attrs, TensorType(x.shape, x.dtype.name))
+    taps = _taps(attrs, x.astype(np.float64), -np.inf, shape[2:])
+    steps = np.array(_strides(attrs, spatial)).reshape(-1, *[1] * len(spatial))
+    flat = (np.indices(spatial) * steps).sum(0)
+    planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial)) * size
+    places = _taps(attrs, (flat + planes).astype(np.float64), 0, shape[2:])
+    best = np.expand_dims(taps.argmax(0), 0)
+    value, place = (np.take_along_axis(each, best, 0)[0] for each in (taps, places))
+    return value.astype(x.dtype), place.astype(np.int64)
+
+
+def _compute_arg(call: OpCall) -> tuple[te.Tensor, ...]:
+    data, attrs = first_operand(call), call.attrs
+    kind, shape = data.type, call.out_types[0].shape
+    extents, steps, size = kind.shape[2:], _strides(attrs, kind.shape[2:]), prod(kind.shape[2:])
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (values, places) = operands, results
+        index = tuple(Var(f"i{k}") for k in range(len(shape)))
+        taps = [Var(f"t{k}") for k in range(len(extents))]
+        where, inside = _place(attrs, extents, index[2:], taps)
+        flat: Expr = (index[0] * shape[1] + index[1]) * size
+        for place, step in zip(where, steps, strict=True):
+            flat = flat + place * step
+        value = x[(*index[:2], *where)]
+        new = ir.Bin("or", places[index] < 0, beats("gt", value, values[index]))
+        better: Expr = new if inside is None else ir.Bin("and", inside, new)
+        keep = ir.seq(ir.Store(values, index, value), ir.Store(places, index, ir.cast("int64", flat)))
+        search = ir.loops(zip(taps, attrs["kernel"], strict=True), ir.If(better, keep))
+        start = ir.seq(ir.Store(values, index, ir.const(0, kind.dtype)), ir.Store(places, index, ir.const(-1, "int64")))
+        return ir.loops(zip(index, shape, strict=True), ir.seq(start, search))
+
+    return te.extern("search", (data.tensor(),), (("values", shape, kind.dtype), ("places", shape, "int64")), build)
+
+
+def _cases_arg() -> Iterable[Case]:
+    for case in _cases():
+        for column_major in (False, True):
+            attrs = {**case.attrs, "column_major": column_major}
+            yield Case(attrs, case.types, arrays=case.arrays, name=f"{case.name} {column_major}")
+
+
+def _reduction(name: str, combine: str) -> OpDef:
+    return OpDef(
+        name,
+        infer=_infer,
+        reference=lambda attrs, arrays: _reference(combine, attrs, arrays),
+        compute=lambda call: _compute(combine, call),
+        cases=_cases,
+        attrs=_WINDOW,
+        operand_names=("data",),
+    )
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    _reduction("window_sum", "add"),
+    _reduction("window_max", "maximum"),
+    OpDef(
+        "window_argmax",
+        infer=_infer_arg,
+        reference=_reference_arg,
+        compute=_compute_arg,
+        cases=_cases_arg,
+        attrs={**_WINDOW, "column_major": flag("indices count down the columns first")},
+        operand_names=("data",),
+    ),
+)

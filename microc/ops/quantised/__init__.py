@@ -1,0 +1,1 @@
+"""Fixed-point arithmetic between scales."""

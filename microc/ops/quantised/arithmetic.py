@@ -1,0 +1,246 @@
+"""Sums and products of quantised tensors in integers: qadd, qmul, and how add, sub and mul become them.
+
+Sources: TFLite Micro ``add_common.cc``, ``sub_common.cc``, ``mul_common.cc``; TFLite ``integer_ops/add.h``, ``mul.h``. Operands
+of a sum are shifted left (20 bits for 8-bit data, 15 for 16-bit), scaled to twice the larger scale, added, and scaled to the
+output. With rounding ``even`` (ONNX) they go through floats instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.fixed import (
+    INT32_MAX,
+    INT32_MIN,
+    NUMPY,
+    multiply_double_rounding,
+    multiply_single_rounding,
+    quantize_multiplier,
+)
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import TIR, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, flag, integer
+from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
+from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.surface import split_activation, through_float
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+_DEFAULTS: Mapping[str, Attr] = {"rounding": "double"}
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    try:
+        shape = np.broadcast_shapes(types[0].shape, types[1].shape)
+    except ValueError:
+        raise ModelError(f"shapes {types[0].shape} and {types[1].shape} do not broadcast") from None
+    return (TensorType(shape, attrs["out_dtype"]),)
+
+
+def _centred(x: Expr, zero_point: int) -> tuple[Expr, int, int]:
+    """x - zero point as int32, and its range."""
+    low, high = dtypes.int_range(x.dtype)
+    wide = ir.cast("int32", x)
+    return (wide - zero_point if zero_point else wide), low - zero_point, high - zero_point
+
+
+def _term(attrs: Mapping[str, Any], x: Expr, which: str) -> tuple[Expr, int]:
+    """One operand of a sum, shifted and scaled, and a bound of its magnitude. Multiplying by one half is a shift less."""
+    value, low, high = _centred(x, attrs[f"zero_point_{which}"])
+    left, mantissa = attrs["left_shift"], attrs[f"multiplier_{which}"]
+    scale = Scale.of(mantissa, attrs[f"shift_{which}"])
+    low, high = low << left, high << left
+    bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{which}"])) + 1
+    if attrs["rounding"] == "single":
+        return multiply_single_rounding(value << left, mantissa, scale.shift, TIR), bound
+    if mantissa == HALF and attrs[f"shift_{which}"] == 0:
+        return value << (left - 1), bound
+    return double_rounded(value << left, low, high, scale), bound
+
+
+def _qadd_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    attrs = {**_DEFAULTS, **attrs}
+    a, bound_a = _term(attrs, args[0], "a")
+    b, bound_b = _term(attrs, args[1], "b")
+    total = a - b if attrs["negate_b"] else a + b
+    return _finished(attrs, total, -bound_a - bound_b, bound_a + bound_b)
+
+
+def _qadd_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    multiply = _multiply(attrs)
+
+    def term(x: Any, which: str) -> Any:
+        centred = (np.asarray(x, np.int64) - attrs[f"zero_point_{which}"]) << attrs["left_shift"]
+        return multiply(centred, attrs[f"multiplier_{which}"], attrs[f"shift_{which}"], NUMPY)
+
+    a, b = term(arrays[0], "a"), term(arrays[1], "b")
+    return (_stored(attrs, a - b if attrs["negate_b"] else a + b),)
+
+
+def _qmul_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
+    a, low_a, high_a = _centred(args[0], attrs["zero_point_a"])
+    b, low_b, high_b = _centred(args[1], attrs["zero_point_b"])
+    corners = [x * y for x in (low_a, high_a) for y in (low_b, high_b)]
+    return _finished({**_DEFAULTS, **attrs}, a * b, min(corners), max(corners))
+
+
+def _qmul_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    a, b = (np.asarray(x, np.int64) - attrs[f"zero_point_{k}"] for x, k in zip(arrays, "ab", strict=True))
+    return (_stored(attrs, a * b),)
+
+
+def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
+    """An int32 within low..high, scaled to the output."""
+    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    if attrs["rounding"] == "single":
+        return single_rounded(x, max(-low, high), scale, out)
+    return double_rounded(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
+
+
+def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
+    return multiply_single_rounding if attrs.get("rounding") == "single" else multiply_double_rounding
+
+
+def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
+    """What :func:`_finished` computes, over numpy."""
+    scaled = _multiply(attrs)(x, attrs["multiplier"], attrs["shift"], NUMPY)
+    shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
+    clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
+    return np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"]))
+
+
+# ---------------------------------------------------------------- legalisation
+
+
+def legalize_add(node: Node, graph: Graph) -> Legalized | None:
+    """add: ``qadd``, a detour through floats (``even``), or the float operator and its activation apart."""
+    return _legalize(node, graph, _emit_sum)
+
+
+def legalize_sub(node: Node, graph: Graph) -> Legalized | None:
+    """sub: as :func:`legalize_add`, with the second operand negated."""
+    return _legalize(node, graph, _emit_sum)
+
+
+def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
+    """mul: ``qmul``, a detour through floats (``even``), or the float operator and its activation apart."""
+    return _legalize(node, graph, _emit_product)
+
+
+def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return split_activation(node, graph)
+    if node.attrs.get("rounding", "double") == "even":
+        return through_float(node, graph)
+    kind = graph.types[node.outputs[0]]
+    assert kind.quant is not None
+    low, high = activation_range(str(node.attrs.get("activation", "")), kind.quant, kind.dtype, where=str(node.loc))
+    common: dict[str, Attr] = {"minimum": low, "maximum": high, "out_dtype": kind.dtype}
+    common["zero_point"] = scalar_quant(node, graph, node.outputs[0])[1]
+    for which, name in zip("ab", node.inputs, strict=True):
+        common[f"zero_point_{which}"] = scalar_quant(node, graph, name)[1]
+    rewrite = Rewrite(node, graph)
+    emit(rewrite, {**common, "rounding": node.attrs.get("rounding", "double")})
+    return rewrite.legalized()
+
+
+def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+    node = rewrite.node
+    a, b, out = _scales(rewrite)
+    left = 15 if common["out_dtype"] == "int16" else 20
+    twice = 2.0 * max(a, b)
+    attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
+    for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / ((1 << left) * out))):
+        attrs[f"multiplier{name}"], attrs[f"shift{name}"] = quantize_multiplier(value)
+    rewrite.emit("qadd", node.inputs, node.outputs, attrs)
+
+
+def _scales(rewrite: Rewrite) -> tuple[float, ...]:
+    """Scales of both operands and the output: float32 values in double arithmetic, as in TFLite Micro."""
+    node = rewrite.node
+    names = (*node.inputs, *node.outputs)
+    return tuple(float(np.float32(scalar_quant(node, rewrite.graph, name)[0])) for name in names)
+
+
+def _emit_product(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
+    node = rewrite.node
+    a, b, out = _scales(rewrite)
+    multiplier, shift = quantize_multiplier(a * b / out)
+    rewrite.emit("qmul", node.inputs, node.outputs, {**common, "multiplier": multiplier, "shift": shift})
+
+
+# ---------------------------------------------------------------- cases
+
+
+def _cases(sum_of: bool) -> Iterable[Case]:
+    settings = (
+        ("int8", (3, -128, 7), (1 << 30, 0), (1388511488, -2), (1876543210, -18)),
+        ("int8", (0, 0, -128), (1799999999, -1), (1 << 30, 0), (1 << 30, -17)),
+        ("uint8", (128, 0, 255), (1 << 30, 0), (1 << 30, 0), (1999999999, -19)),
+        ("int16", (0, 0, 0), (1 << 30, 0), (1500000000, -1), (2000000000, -14)),
+    )
+    for dtype, (za, zb, zo), a, b, result in settings:
+        low, high = dtypes.int_range(dtype)
+        edges = [low, low + 1, -1 if low else 3, 0, 1, za, zb, high - 1, high]
+        grid = np.array(edges, dtypes.to_numpy(dtype))
+        arrays = (np.repeat(grid[:, None], 9, 1), np.broadcast_to(grid, (9, 9)).copy())
+        common = {"zero_point_a": za, "zero_point_b": zb, "zero_point": zo, "maximum": high, "out_dtype": dtype}
+        for least in (low, zo):
+            for rounding in ("double", "single"):
+                attrs: dict[str, Any] = {**common, "minimum": least, "rounding": rounding}
+                if sum_of:
+                    attrs |= {"left_shift": 15 if dtype == "int16" else 20, "negate_b": least == low}
+                    attrs |= {"multiplier_a": a[0], "shift_a": a[1], "multiplier_b": b[0], "shift_b": b[1]}
+                    attrs |= {"multiplier": result[0], "shift": result[1]}
+                else:
+                    attrs |= {"multiplier": result[0], "shift": 16 + result[1] if dtype != "int16" else -15}
+                name = f"{dtype} from {least} {rounding}"
+                yield Case(attrs, (TensorType((9, 9), dtype),) * 2, arrays=arrays, name=name)
+        types = (TensorType((2, 3, 4), dtype), TensorType((4,), dtype))
+        yield Case(attrs, types, (1,), name=f"{dtype} broadcast")
+        yield Case(attrs, (TensorType((2, 1), dtype), TensorType((3, 1, 4), dtype)), name=f"{dtype} both ways")
+
+
+QADD = OpDef(
+    "qadd",
+    infer=_infer,
+    reference=_qadd_reference,
+    scalar=_qadd_scalar,
+    cases=lambda: _cases(True),
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        "left_shift": integer("of both, before they are scaled", least=0),
+        "multiplier_a": integer("of a, Q0.31"),
+        "shift_a": integer("its exponent"),
+        "multiplier_b": integer("of b, Q0.31"),
+        "shift_b": integer("its exponent"),
+        "negate_b": flag("b is taken off", REQUIRED),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    operand_names=("a", "b"),
+)
+QMUL = OpDef(
+    "qmul",
+    infer=_infer,
+    reference=_qmul_reference,
+    scalar=_qmul_scalar,
+    cases=lambda: _cases(False),
+    attrs={
+        "zero_point_a": integer("of a"),
+        "zero_point_b": integer("of b"),
+        **SCALED,
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    operand_names=("a", "b"),
+)

@@ -1,0 +1,1 @@
+"""Layers over time, and what streams keep of their past."""

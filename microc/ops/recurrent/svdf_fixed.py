@@ -1,0 +1,167 @@
+"""``qsvdf``: TFLite Micro's integer SVDF. int8 data and feature weights, int16 or int8 time weights and state.
+
+Zero points of data and state are folded into ``feature_bias`` (F) and ``bias``. As in TFLite a fused activation does nothing
+beyond the clamp to the output's dtype. ``feature_bound`` and ``bound`` are the largest absolute values of the two sums, as far as
+the weights tell. What does not fit 32 bits loses its upper bits: so sums that fit are right, however they are added up.
+
+Source: TFLite Micro ``svdf_common.cc`` (EvalIntegerSvdfReference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, fixed, te
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import TIR, Rewrite, clamped, constant, scalar_quant
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, integer
+from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
+from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, feature, feature_bias, time, bias, state = types
+    if feature_bias.shape != feature.shape[:1]:
+        raise ModelError(f"qsvdf with a feature bias of {feature_bias.shape} for weights {feature.shape}")
+    return check_shapes(attrs, (data, feature, time, bias, state))
+
+
+def _scaled_feature(x: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
+    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
+    return multiply(x, attrs["feature_multiplier"], attrs["feature_shift"], k)
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
+    low, high = dtypes.int_range(str(arrays[5].dtype))
+    new = np.clip(_scaled_feature(NUMPY.wrapped(data @ weights.T + feature_bias), attrs, NUMPY), low, high)
+    new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
+    old = state.reshape(len(data), *time.shape)
+    total, memory = stepped(old, new, time, bias, attrs["rank"])
+    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
+    total = NUMPY.wrapped(total)
+    scaled = multiply(total, attrs["multiplier"], attrs["shift"], NUMPY) + attrs["zero_point"]
+    result = np.clip(scaled, attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
+    return result, memory.reshape(state.shape).astype(arrays[5].dtype)
+
+
+def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
+    x, weights, feature_bias, time, bias, state = tensors(call)
+    attrs = call.attrs
+    new = feature(call, x, weights, _sums(attrs["feature_bound"]), feature_bias)
+
+    def newest(b: Expr, f: Expr) -> Expr:
+        value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
+        if attrs["rounding"] == "single":
+            scaled = _scaled_feature(value, attrs, TIR)
+        else:
+            scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
+            scaled = double_rounded(value, -bound, bound, scale)
+        clipped = clamped(scaled, *dtypes.int_range(state.dtype), "int32")
+        return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
+
+    memory = following(call, state, newest)
+    acc, bound = summed(call, memory, time, bias, _sums(attrs["bound"])), min(attrs["bound"], INT32_MAX)
+    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
+    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+
+    def element(b: Expr, u: Expr) -> Expr:
+        if attrs["rounding"] == "single":
+            return single_rounded(ir.cast("int32", acc[b, u]), bound, scale, out)
+        return double_rounded(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
+
+    return te.compute(acc.shape, element, "svdf", ("b", "u")), memory
+
+
+def _sums(bound: int) -> str:
+    """The dtype of sums: where they may leave 32 bits one whose overflow C defines."""
+    return "int32" if bound <= INT32_MAX else "uint32"
+
+
+def legalize_quantised(node: Node, graph: Graph) -> Legalized:
+    """A quantised ``svdf`` with constant weights as ``qsvdf``. Multipliers are made of the scales as doubles."""
+    rounding = str(node.attr("rounding"))
+    data, weights, time, bias, state = node.inputs
+    constants = [constant(graph, name) for name in (weights, time, bias)]
+    if rounding == "even" or any(array is None for array in constants):
+        raise UnsupportedError(
+            "a quantised svdf whose weights are computed, or whose results round half to even", where=str(node.loc)
+        )
+    w, t, b = (np.asarray(array, np.int64) for array in constants)
+    (scale_x, zero_x), (scale_state, zero_state) = (scalar_quant(node, graph, name) for name in (data, state))
+    scale_w, scale_t, scale_out = (scalar_quant(node, graph, name)[0] for name in (weights, time, node.outputs[0]))
+    result = graph.types[node.outputs[0]]
+    low, high = dtypes.int_range(result.dtype)
+    by_unit = t.reshape(-1, node.attr("rank") * t.shape[1])
+    folded = b - zero_state * by_unit.sum(axis=1)
+    new_mantissa, new_shift = quantize_multiplier(scale_x * scale_w / scale_state)
+    mantissa, shift = quantize_multiplier(scale_state * scale_t / scale_out)
+    data_reach = max(abs(end - zero_x) for end in dtypes.int_range(graph.types[data].dtype))
+    state_reach = max(abs(end) for end in dtypes.int_range(graph.types[state].dtype))
+    attrs: dict[str, Attr] = {"rank": node.attr("rank"), "rounding": rounding, "state_zero_point": zero_state}
+    attrs |= {"feature_multiplier": new_mantissa, "feature_shift": new_shift, "multiplier": mantissa, "shift": shift}
+    attrs |= {"feature_bound": int((abs(w).sum(axis=1) * data_reach).max())}
+    attrs |= {"bound": int((abs(by_unit).sum(axis=1) * state_reach + abs(folded)).max())}
+    zero_out = scalar_quant(node, graph, node.outputs[0])[1]
+    attrs |= {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rewrite = Rewrite(node, graph)
+    feature_bias = rewrite.constant("feature_bias", (-zero_x * w.sum(axis=1)).astype(np.int32))
+    if zero_state:
+        bias = rewrite.constant("bias", folded.astype(np.int32))
+    rewrite.emit("qsvdf", (data, weights, feature_bias, time, bias, state), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _cases() -> Iterable[Case]:
+    rng = np.random.default_rng(7)
+    for state_dtype, zero_state in (("int16", 0), ("int8", 3)):
+        for rounding in ("double", "single"):
+            for batch, depth, filters, memory, rank in SHAPES:
+                low, high = dtypes.int_range(state_dtype)
+                shapes = ((batch, depth), (filters, depth), (filters,), (filters, memory), (filters // rank,), ())
+                kinds = ("int8", "int8", "int32", state_dtype, "int32")
+                spans = ((-128, 127), (-127, 127), (-999, 999), (low // 64, high // 64), (-4000, 4000))
+                arrays = [
+                    rng.integers(a, b, shape, endpoint=True).astype(kind)
+                    for shape, kind, (a, b) in zip(shapes, kinds, spans, strict=False)
+                ]
+                state = rng.integers(low, high, (batch, filters * memory), endpoint=True).astype(state_dtype)
+                arrays.append(state)
+                shift = -2 if state_dtype == "int16" else -6
+                attrs: dict[str, Attr] = {"rank": rank, "state_zero_point": zero_state, "rounding": rounding}
+                attrs |= {"feature_bound": INT32_MAX, "feature_multiplier": 1518500250, "feature_shift": shift}
+                attrs |= {"bound": INT32_MAX, "multiplier": 1234567890, "shift": -10 if state_dtype == "int16" else -3}
+                attrs |= {"zero_point": -5, "minimum": -128, "maximum": 127, "out_dtype": "int8"}
+                types = tuple(TensorType(array.shape, array.dtype.name) for array in arrays)
+                yield Case(attrs, types, (1, 2, 3, 4), tuple(arrays), name=f"{state_dtype} {rounding} {shapes[1]}")
+
+
+QSVDF = OpDef(
+    "qsvdf",
+    attrs={
+        "rank": integer("filters of a unit", least=1),
+        "feature_multiplier": integer("of the first product, Q0.31"),
+        "feature_shift": integer("its exponent"),
+        "feature_bound": integer("the largest of its sums"),
+        "state_zero_point": integer("of the state"),
+        **SCALED,
+        "bound": integer("the largest of the second sums"),
+        **STORED,
+        "rounding": MULTIPLIER_ROUNDING,
+    },
+    infer=_infer,
+    reference=_reference,
+    compute=_compute,
+    cases=_cases,
+    macs=macs,
+    operand_names=("data", "weights", "feature_bias", "time_weights", "bias", "state"),
+)

@@ -1,0 +1,213 @@
+"""``cumsum``: sums of all elements up to each along an axis, from either end, with or without the element itself.
+
+The quantised form, ``qcumsum``, adds scaled integers as TFLite does (sources: TFLite ``reference/cumsum.h``, TFLite Micro
+``cumsum.cc``): every element less its zero point is shifted left by 20, halved, and added; the sum is scaled to the output. It
+starts, as TFLite's does, from what an element of zero would add, and wraps around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, SCALED, SHARED_AXIS, Attributes, defaults_of, flag, integer
+from microc.ops.moving.concat import first_operand
+from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
+from microc.ops.quantised.scaling import Output, Scale, double_rounded
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.surface import through_float
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+_SHIFT = 20
+_ATTRS: Attributes = {
+    "axis": integer("along which", 0),
+    "exclusive": flag("an element itself does not count"),
+    "reverse": flag("from the end on"),
+    "rounding": ROUNDING,
+}
+_DEFAULTS = defaults_of(_ATTRS)
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    rank = len(types[0].shape)
+    if not -rank <= attrs["axis"] < rank or types[0].dtype not in NUMBERS:
+        raise ModelError(f"cumsum of {types[0].dtype} {types[0].shape} along axis {attrs['axis']}")
+    return (TensorType(types[0].shape, types[0].dtype),)
+
+
+def _running(attrs: Mapping[str, Any], x: Array) -> Array:
+    """The sums of float64 or int64 numbers."""
+    axis = attrs["axis"]
+    turned = np.flip(x, axis) if attrs["reverse"] else x
+    total = np.cumsum(turned, axis=axis)
+    if attrs["exclusive"]:  # what comes before: taking the element off again would not undo an infinity
+        total = np.concatenate([np.zeros_like(total.take([0], axis)), total], axis).take(range(x.shape[axis]), axis)
+    return np.flip(total, axis) if attrs["reverse"] else total
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    return (_running(attrs, x.astype(np.float64 if x.dtype.kind == "f" else np.int64)).astype(x.dtype),)
+
+
+def _loops(
+    call: OpCall, start: ir.Const, term: Callable[[Expr], Expr], result: Callable[[Expr], Expr], combine: str = "add"
+) -> te.Tensor:
+    """One pass along the axis that keeps ``start`` and the sum (or product) of ``term`` of the elements in a scalar, and stores
+    ``result`` of it."""
+    data, attrs = first_operand(call), call.attrs
+    shape = data.type.shape
+    axis = attrs["axis"] % len(shape)
+    sizes = (prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x,), (out,) = operands, results
+        if 0 in sizes:
+            return ir.seq()
+        n, k, i, zero = Var("n"), Var("k"), Var("i"), ir.const(0, "int32")
+        total, value = Buffer("total", (1,), start.dtype, "register"), Var("value", start.dtype)
+        place = sizes[1] - 1 - k if attrs["reverse"] else k
+        add = ir.Store(total, (zero,), wrapping(combine, total[0], value))
+        store = ir.Store(out, (n, place, i), result(total[0]))
+        steps = ir.seq(store, add) if attrs["exclusive"] else ir.seq(add, store)
+        step = ir.Let(value, term(x[n, place, i]), steps)
+        body = ir.Alloc(total, ir.seq(ir.Store(total, (zero,), start), ir.For(k, ir.const(sizes[1], "int32"), step)))
+        return ir.loops([(n, sizes[0]), (i, sizes[2])], body)
+
+    results = (("out", sizes, call.out_types[0].dtype),)
+    return te.extern("scan", (data.tensor(sizes),), results, build)[0]
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    dtype = call.out_types[0].dtype
+    wide = compute_dtype(dtype)
+    return _loops(call, ir.const(0, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total))
+
+
+def _cases() -> Iterable[Case]:
+    for shape, axis in (((5,), 0), ((2, 4, 3), 1), ((2, 3), -1), ((1, 1), 0)):
+        for exclusive in (False, True):
+            for reverse in (False, True):
+                attrs = {**_DEFAULTS, "axis": axis, "exclusive": exclusive, "reverse": reverse}
+                for dtype in ("float32", "int32", "int64"):
+                    yield Case(attrs, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
+
+
+def _reference_product(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x, axis = arrays[0], attrs["axis"]
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+    turned = np.flip(wide, axis) if attrs["reverse"] else wide
+    if attrs["exclusive"]:
+        turned = np.roll(turned, 1, axis)
+        turned[tuple(0 if k == axis % x.ndim else slice(None) for k in range(x.ndim))] = 1
+    total = np.cumprod(turned, axis=axis)
+    return ((np.flip(total, axis) if attrs["reverse"] else total).astype(x.dtype),)
+
+
+def _compute_product(call: OpCall) -> te.Tensor:
+    dtype = call.out_types[0].dtype
+    wide = compute_dtype(dtype)
+    return _loops(call, ir.const(1, wide), lambda x: ir.cast(wide, x), lambda total: ir.cast(dtype, total), "mul")
+
+
+# ---------------------------------------------------------------- quantised
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph):
+        return None
+    result = graph.types[node.outputs[0]]
+    if node.attr("rounding") == "even" or dtypes.nbytes(result.dtype) != 1:
+        return through_float(node, graph)
+    (scale, zero), (scale_out, zero_out) = (scalar_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
+    twice = 2.0 * float(np.float32(scale))
+    attrs: dict[str, Attr] = {name: node.attr(name) for name in ("axis", "exclusive", "reverse")}
+    attrs |= {"input_zero_point": zero, "zero_point": zero_out}
+    attrs["multiplier"], attrs["shift"] = quantize_multiplier(twice / ((1 << _SHIFT) * float(np.float32(scale_out))))
+    rewrite = Rewrite(node, graph)
+    rewrite.emit("qcumsum", node.inputs, node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def _infer_quantised(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind = types[0]
+    if dtypes.nbytes(kind.dtype) != 1:
+        raise ModelError(f"a quantised cumsum of {kind.dtype}")
+    return (TensorType(kind.shape, kind.dtype),)
+
+
+def _reference_quantised(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << _SHIFT - 1
+    total = (_running(attrs, x) - (attrs["input_zero_point"] << _SHIFT - 1)).astype(np.int32).astype(np.int64)
+    scaled = multiply_double_rounding(total, attrs["multiplier"], attrs["shift"], NUMPY)
+    low, high = dtypes.int_range(arrays[0].dtype.name)
+    return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
+
+
+def _compute_quantised(call: OpCall) -> te.Tensor:
+    attrs, dtype = call.attrs, call.out_types[0].dtype
+    out = Output(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
+    scale = Scale.of(attrs["multiplier"], attrs["shift"])
+    start = -attrs["input_zero_point"] << _SHIFT - 1
+    return _loops(
+        call,
+        ir.const(start % (1 << 32), "uint32"),
+        lambda x: ir.cast("uint32", (ir.cast("int32", x) - attrs["input_zero_point"]) << _SHIFT - 1),
+        lambda total: double_rounded(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out),
+    )
+
+
+def _cases_quantised() -> Iterable[Case]:
+    for shape, axis, exclusive in (((6,), 0, False), ((2, 40, 2), 1, True)):
+        attrs = {"axis": axis, "exclusive": exclusive, "reverse": exclusive}
+        scaling = {"input_zero_point": 3, "zero_point": -7, "multiplier": 1500000000, "shift": -19}
+        yield Case({**attrs, **scaling}, (TensorType(shape, "int8"),))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "cumsum",
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        attrs=_ATTRS,
+        legalize=_legalize,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "cumprod",
+        infer=_infer,
+        reference=_reference_product,
+        compute=_compute_product,
+        cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
+        attrs=_ATTRS,
+        operand_names=("data",),
+    ),
+    OpDef(
+        "qcumsum",
+        attrs={
+            "axis": SHARED_AXIS,
+            "exclusive": _ATTRS["exclusive"],
+            "reverse": _ATTRS["reverse"],
+            **SCALED,
+            "zero_point": integer("of the result"),
+            "input_zero_point": integer("of the data"),
+        },
+        infer=_infer_quantised,
+        reference=_reference_quantised,
+        compute=_compute_quantised,
+        cases=_cases_quantised,
+        operand_names=("data",),
+    ),
+)

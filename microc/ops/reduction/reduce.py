@@ -1,0 +1,264 @@
+"""Reductions over axes: sum, mean, max, min, prod. Axes that are neighbours are walked as one.
+
+Integers: ``sum`` starts from ``offset`` and accumulates in ``out_dtype`` (int32 where quantised); ``mean`` of plain integers
+rounds to zero; what overflows wraps around, as in numpy. NaN goes through all. Quantised sums and
+means become ``sum`` and ``requantize`` (source: TFLite ``reduce.h``, QuantizedMeanOrSum), ``requantize_float`` with ``even``.
+What the multiplier of a mean is made of stays there as ``average``, for means over as many elements as a run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes, te
+from microc.dtypes import Array
+from microc.errors import ModelError, UnsupportedError
+from microc.fixed import quantize_multiplier
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, element_type, flag, integer, integers
+from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.numbers import compute_dtype
+from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
+from microc.ops.quantised.requantization import within_float32
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.surface import through_float
+from microc.tir import ir
+from microc.tir.ir import Expr
+
+
+def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """The reduced axes, sorted and counted from the front; ModelError if they are not axes of ``shape``."""
+    rank = len(shape)
+    axes = sorted({axis % rank for axis in attrs["axes"] if -rank <= axis < rank})
+    if not axes or len(axes) != len(attrs["axes"]) or 0 in shape:
+        raise ModelError(f"{name} of shape {shape} over axes {attrs['axes']}")
+    return tuple(axes)
+
+
+def _infer(name: str, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    kind = types[0]
+    axes = _axes(attrs, kind.shape, name)
+    if kind.dtype == "bool":
+        raise ModelError(f"{name} of bool")
+    ones = [1 if axis in axes else extent for axis, extent in enumerate(kind.shape)]
+    kept = ones if attrs["keepdims"] else [extent for axis, extent in enumerate(ones) if axis not in axes]
+    return (TensorType(tuple(kept), attrs.get("out_dtype") or kind.dtype),)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How a reduction combines: by what of :func:`microc.te.lower.combined`, and numpy's function of (array, axes, keepdims)."""
+
+    name: str
+    combine: str
+    array: Any
+
+    def start(self, dtype: str, narrow: str) -> float:
+        """The neutral element; for max and min the end of the range of the data's own dtype."""
+        if self.combine in ("add", "mul"):
+            return int(self.combine == "mul")
+        if dtypes.is_float(dtype):
+            return float("-inf") if self.combine == "maximum" else float("inf")
+        return dtypes.int_range(narrow)[self.combine == "minimum"]
+
+
+REDUCTIONS = (
+    Reduction("sum", "add", np.sum),
+    Reduction("mean", "add", np.sum),
+    Reduction("max", "maximum", np.max),
+    Reduction("min", "minimum", np.min),
+    Reduction("prod", "mul", np.prod),
+)
+
+
+def _count(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    return prod(shape[axis] for axis in attrs["axes"])
+
+
+def _reference(reduction: Reduction, attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    x = arrays[0]
+    wide = x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+    result = np.asarray(reduction.array(wide, axis=attrs["axes"], keepdims=attrs["keepdims"])) + attrs.get("offset", 0)
+    if reduction.name == "mean":
+        count = _count(attrs, x.shape)
+        result = result / count if x.dtype.kind == "f" else np.sign(result) * (abs(result) // count)
+    return (np.asarray(result).astype(attrs.get("out_dtype") or x.dtype),)
+
+
+def merged_extents(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """(extent, reduced) of the runs of kept or reduced axes; axes of one element belong to either."""
+    runs: list[tuple[int, bool]] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            continue
+        if runs and runs[-1][1] == (axis in axes):
+            runs[-1] = (runs[-1][0] * extent, runs[-1][1])
+        else:
+            runs.append((extent, axis in axes))
+    return runs
+
+
+def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
+    data = call.operands[0]
+    assert data is not None
+    kind, attrs = data.type, call.attrs
+    runs = merged_extents(kind.shape, _axes(attrs, kind.shape, reduction.name))
+    if not any(reduced for _, reduced in runs):
+        runs.append((1, True))
+    x = data.tensor(tuple(extent for extent, _ in runs))
+    reduced = [te.reduce_axis(extent, f"k{i}") for i, (extent, is_reduced) in enumerate(runs) if is_reduced]
+    dtype = _accumulator(reduction, kind.dtype)
+
+    def element(*index: Expr) -> Expr:
+        kept, over = iter(index), iter(reduced)
+        where = tuple(next(over).var if is_reduced else next(kept) for _, is_reduced in runs)
+        start = reduction.start(dtype, kind.dtype) + attrs.get("offset", 0)
+        if dtype in ("uint32", "uint64"):
+            start %= 1 << dtypes.info(dtype).bits
+        return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
+
+    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, "acc")
+    out_dtype = call.out_types[0].dtype
+    if reduction.name != "mean" and acc.dtype == out_dtype:
+        return acc
+    if reduction.name != "mean":
+        return te.compute(acc.shape, lambda *index: ir.cast(out_dtype, acc[index]), "narrowed")
+    count = _count(attrs, kind.shape)
+
+    def average(*index: Expr) -> Expr:
+        if dtypes.is_float(dtype):
+            return acc[index] / float(count)
+        total = ir.cast("int64", acc[index]) if kind.dtype == "int64" else acc[index]
+        return ir.cast(out_dtype, ir.binary("truncdiv", total, count))
+
+    return te.compute(acc.shape, average, "average")
+
+
+def _accumulator(reduction: Reduction, dtype: str) -> str:
+    """What sums and products of a dtype are made in: unsigned where they may overflow, so that they wrap around."""
+    if dtype not in ("int32", "int64") or reduction.combine not in ("add", "mul"):
+        return compute_dtype(dtype)
+    return "int64" if (reduction.name, dtype) == ("mean", "int32") else f"u{dtype}"
+
+
+# ---------------------------------------------------------------- quantised
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    if not is_quantised(node, graph) or node.attrs.get("out_dtype"):
+        return None
+    if node.op in ("max", "min"):
+        return _legalize_extremum(node, graph)
+    if node.op == "prod":
+        return through_float(node, graph)
+    return _legalize_sum(node, graph)
+
+
+def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
+    """The extremum of the stored integers, then taken to the result's scale if that differs."""
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    if source.quant == result.quant and source.dtype == result.dtype:
+        return None
+    if dtypes.nbytes(source.dtype) != 1:
+        return through_float(node, graph)
+    rewrite = Rewrite(node, graph)
+    plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
+    rewrite.emit(node.op, node.inputs, plain, node.attrs)
+    emit_lookup(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
+    return rewrite.legalized()
+
+
+def _legalize_sum(node: Node, graph: Graph) -> Legalized:
+    """sum(x - zero point) scaled to the result; a mean's multiplier includes 1 / count."""
+    source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
+    scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
+    scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
+    count = prod(source.shape[axis] for axis in node.attr("axes"))
+    least, most = dtypes.int_range(source.dtype)
+    bound = count * max(most - zero_in, zero_in - least)
+    if bound >= 1 << 31:
+        raise UnsupportedError(
+            f"{node.op} of {count} values of {source.dtype}, whose sum may not fit 32 bits", where=str(node.loc)
+        )
+    rewrite = Rewrite(node, graph)
+    total = rewrite.value("sum", result.shape, "int32")
+    attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": ""}
+    rewrite.emit("sum", node.inputs, total, {**attrs, "offset": -zero_in * count, "out_dtype": "int32"})
+    low, high = dtypes.int_range(result.dtype)
+    target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
+    rounding, mean = str(node.attr("rounding")), node.op == "mean"
+    if rounding == "even":
+        target |= {"scale": within_float32(mean_scale(scale_in, scale_out, count if mean else 1))}
+        target |= {"average": (float(scale_in), float(scale_out), count)} if mean else {}
+        rewrite.emit("requantize_float", (total,), node.outputs[0], target)
+        return rewrite.legalized()
+    whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
+    mantissa, shift = mean_multiplier(*whole, count) if mean else whole
+    target |= {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
+    target |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double"}
+    target |= {"average": (*whole, count)} if mean else {}
+    rewrite.emit("requantize", (total,), node.outputs[0], target)
+    return rewrite.legalized()
+
+
+# ---------------------------------------------------------------- registry
+
+
+def _cases(reduction: Reduction) -> Iterable[Case]:
+    base: dict[str, Attr] = {"rounding": "double"}
+    if reduction.name == "sum":
+        base |= {"offset": 0, "out_dtype": ""}
+    for shape, axes, keepdims in (
+        ((1, 4, 5, 3), (1, 2), True),
+        ((1, 4, 5, 3), (1, 2), False),
+        ((2, 3, 4), (0, 2), False),
+        ((2, 3, 4), (-1,), True),
+        ((2, 3, 4), (0, 1, 2), False),
+        ((1,), (0,), False),
+        ((3, 1, 2), (1,), False),
+    ):
+        attrs = {**base, "axes": axes, "keepdims": keepdims}
+        yield Case(attrs, (TensorType(shape, "float32"),), tolerance=2e-5)
+        x = np.arange(prod(shape)).reshape(shape) % 5 - 2
+        if reduction.name == "prod":
+            x = x % 2 + 1
+        yield Case(attrs, (TensorType(shape, "int32"),), arrays=(x.astype(np.int32),), name="int32")
+        if reduction.name != "prod":
+            yield Case(attrs, (TensorType(shape, "int8"),), arrays=(x.astype(np.int8),), name="int8")
+    if reduction.name == "sum":
+        for dtype in ("int8", "uint8", "int16"):
+            attrs = {"axes": (1, 2), "keepdims": True, "offset": -99, "out_dtype": "int32", "rounding": ""}
+            yield Case(attrs, (TensorType((1, 7, 7, 5), dtype),), name=f"{dtype} to int32")
+
+
+def _definition(reduction: Reduction) -> OpDef:
+    more = (
+        {"offset": integer("what a sum begins with", 0), "out_dtype": element_type("empty: the data's", "")}
+        if reduction.name == "sum"
+        else {}
+    )
+    return OpDef(
+        reduction.name,
+        infer=lambda attrs, types: _infer(reduction.name, attrs, types),
+        reference=lambda attrs, arrays: _reference(reduction, attrs, arrays),
+        compute=lambda call: _compute(reduction, call),
+        cases=lambda: _cases(reduction),
+        attrs={
+            "axes": integers("that are reduced"),
+            "keepdims": flag("they stay, with one element"),
+            "rounding": ROUNDING,
+            **more,
+        },
+        legalize=_legalize,
+        operand_names=("data",),
+        edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",
+    )
+
+
+OPERATORS: tuple[OpDef, ...] = tuple(_definition(reduction) for reduction in REDUCTIONS)

@@ -1,0 +1,259 @@
+"""Filter banks of speech frontends: ``filter_bank``, ``filter_bank_square_root``, ``filter_bank_log``. Exact with TFLite Micro's
+signal library.
+
+Sources: TFLite Micro ``signal/src``: ``filter_bank.cc``, ``square_root_64.cc``, ``filter_bank_log.cc``, ``log.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.arith import bit_length, with_names
+from microc.ops.attributes import integer
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.signal.spectrum import wants
+from microc.tir import ir
+from microc.tir.ir import Buffer, Stmt, Var
+
+_ZERO = ir.const(0, "int32")
+
+
+def _infer_bank(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """Energies, weights, their complements, first frequency, first weight and width of every channel and one before."""
+    wants("filter_bank", types, "uint32", *("int16",) * 5)
+    if any(kind.shape != (attrs["channels"] + 1,) for kind in types[3:]):
+        raise ModelError(
+            f"filter_bank of {attrs['channels']} channels with {[kind.shape for kind in types[3:]]} places"
+        )
+    return (TensorType((attrs["channels"],), "uint64"),)
+
+
+def _reference_bank(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    energies, weights, complements, frequencies, firsts, widths = ([int(v) for v in a] for a in arrays)
+    made, rising = [], 0
+    for channel in range(attrs["channels"] + 1):
+        total, falling = rising, 0
+        for j in range(widths[channel]):
+            energy = energies[frequencies[channel] + j]
+            total += weights[firsts[channel] + j] * energy
+            falling += complements[firsts[channel] + j] * energy
+        made.append(total % (1 << 64))
+        rising = falling
+    return (np.array(made[1:], np.uint64),)
+
+
+def _compute_bank(call: OpCall) -> te.Tensor:
+    """Channel by channel: what falls off one channel rises in the next."""
+    operands, channels = call.present, int(call.attrs["channels"])
+    widest = operands[5].data
+    most = int(widest.max(initial=0)) if widest is not None else operands[1].type.size
+
+    def build(buffers: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (energies, weights, complements, frequencies, firsts, widths), (out,) = buffers, results
+        c, j, energy, rise, fall = Var("c"), Var("j"), Var("energy", "uint64"), *_sums()
+        frequency, first = (ir.cast("int32", table[c]) for table in (frequencies, firsts))
+        add = ir.seq(
+            *(
+                ir.Store(into, (_ZERO,), into[0] + ir.cast("uint64", table[first + j]) * energy)
+                for into, table in ((rise, weights), (fall, complements))
+            )
+        )
+        each = ir.Let(energy, ir.cast("uint64", energies[frequency + j]), add)
+        width = ir.minimum(ir.cast("int32", widths[c]), most)
+        store = ir.If(c > 0, ir.Store(out, (c - 1,), rise[0]))
+        none = ir.const(0, "uint64")
+        turn = ir.seq(ir.For(j, width, each), store, ir.Store(rise, (_ZERO,), fall[0]), ir.Store(fall, (_ZERO,), none))
+        start = ir.seq(ir.Store(rise, (_ZERO,), none), ir.Store(fall, (_ZERO,), none))
+        return ir.Alloc(rise, ir.Alloc(fall, ir.seq(start, ir.For(c, ir.const(channels + 1, "int32"), turn))))
+
+    results = (("out", (channels,), "uint64"),)
+    return te.extern("bank", [operand.tensor() for operand in operands], results, build)[0]
+
+
+def _sums() -> tuple[Buffer, Buffer]:
+    return Buffer("rising", (1,), "uint64", "register"), Buffer("falling", (1,), "uint64", "register")
+
+
+def _cases_bank() -> Iterable[Case]:
+    arrays = (
+        np.array([7, 1 << 31, 5, 4000000000, 1, 9], np.uint32),
+        np.array([4096, 0, 100, 3000, 7, 5], np.int16),
+        np.array([0, 4096, 3996, 1096, 4089, 1], np.int16),
+        np.array([0, 1, 3], np.int16),
+        np.array([0, 2, 4], np.int16),
+        np.array([1, 2, 2], np.int16),
+    )
+    types = tuple(TensorType(a.shape, a.dtype.name) for a in arrays)
+    yield Case({"channels": 2}, types, (1, 2, 3, 4, 5), arrays)
+
+
+def _infer_root(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    wants("filter_bank_square_root", types, "uint64", "int32")
+    if types[1].size != 1:
+        raise ModelError(f"filter_bank_square_root with {types[1].size} scales")
+    return (TensorType(types[0].shape, "uint32"),)
+
+
+def _reference_root(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    roots = []
+    for value in (int(v) for v in arrays[0].reshape(-1)):
+        root = int(np.floor(np.sqrt(float(value))))
+        while root * root > value:
+            root -= 1
+        while (root + 1) * (root + 1) <= value:
+            root += 1
+        most = 0xFFFF if value < 1 << 32 else 0xFFFFFFFF
+        roots.append((root + (value - root * root > root and root != most)) >> int(arrays[1].reshape(-1)[0]))
+    return (np.array(roots, np.uint32).reshape(arrays[0].shape),)
+
+
+def _compute_root(call: OpCall) -> te.Tensor:
+    """Digit by digit, rounded to the nearest, shifted to the right."""
+    data, scale = call.present
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, right), (out,) = operands, results
+        i, turn, bit, most = Var("i"), Var("turn"), Var("bit", "uint64"), Var("most", "uint64")
+        rest, root = Buffer("rest", (1,), "uint64", "register"), Buffer("root", (1,), "uint64", "register")
+        one = ir.const(1, "uint64")
+        digit = ir.If(
+            ir.binary("ge", rest[0], root[0] + bit),
+            ir.seq(
+                ir.Store(rest, (_ZERO,), rest[0] - (root[0] + bit)),
+                ir.Store(root, (_ZERO,), (root[0] >> one) + bit),
+            ),
+            ir.Store(root, (_ZERO,), root[0] >> one),
+        )
+        step = ir.Let(bit, one << ir.cast("uint64", 62 - turn * 2), digit)
+        limit = ir.select(ir.binary("lt", x[i], 1 << 32), ir.const(0xFFFF, "uint64"), 0xFFFFFFFF)
+        up = ir.If(ir.Bin("and", rest[0] > root[0], root[0].ne(most)), ir.Store(root, (_ZERO,), root[0] + one))
+        shifted = ir.binary("shr", ir.cast("uint32", root[0]), ir.cast("uint32", right[0]))
+        start = ir.seq(ir.Store(rest, (_ZERO,), x[i]), ir.Store(root, (_ZERO,), ir.const(0, "uint64")))
+        body = ir.seq(start, ir.For(turn, ir.const(32, "int32"), step), up, ir.Store(out, (i,), shifted))
+        each = ir.Alloc(rest, ir.Alloc(root, ir.Let(most, limit, body)))
+        return ir.For(i, ir.const(x.size, "int32"), each)
+
+    operands = (data.tensor((data.type.size,)), scale.tensor((1,)))
+    return te.extern("root", operands, (("out", (data.type.size,), "uint32"),), build)[0]
+
+
+def _cases_root() -> Iterable[Case]:
+    edges = [0, 1, 2, 3, 6, 7, (1 << 32) - 1, 1 << 32, (1 << 32) - 65536, (1 << 64) - 1, 12345678901234567]
+    x = np.array(edges, np.uint64)
+    for right in (0, 3):
+        types = (TensorType(x.shape, "uint64"), TensorType((), "int32"))
+        yield Case({}, types, arrays=(x, np.array(right, np.int32)), name=f"right {right}")
+
+
+_LOG_SEGMENTS, _LOG_SCALE, _LN2 = 7, 16, 45426
+
+
+def log_table() -> Array:
+    """65536 (log2(1 + i / 128) - i / 128), i = 0 .. 128."""
+    x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
+    return np.floor((1 << _LOG_SCALE) * (np.log2(1 + x) - x) + 0.5).astype(np.uint16)
+
+
+def _infer_log(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    wants("filter_bank_log", types, "uint32")
+    return (TensorType(types[0].shape, "int16"),)
+
+
+def _reference_log(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    table, made = [int(v) for v in log_table()], []
+    for value in (int(v) << attrs["input_correction_bits"] & 0xFFFFFFFF for v in arrays[0].reshape(-1)):
+        if value <= 1:
+            made.append(0)
+            continue
+        whole = value.bit_length() - 1
+        share = value - (1 << whole)
+        share = share << _LOG_SCALE - whole if whole < _LOG_SCALE else share >> whole - _LOG_SCALE
+        segment = share >> _LOG_SCALE - _LOG_SEGMENTS
+        inside = share - (segment << _LOG_SCALE - _LOG_SEGMENTS)
+        slope = (table[segment + 1] - table[segment]) * inside >> _LOG_SCALE
+        log2 = (whole << _LOG_SCALE) + share + table[segment] + slope
+        natural = (_LN2 * log2 + (1 << _LOG_SCALE - 1) >> _LOG_SCALE) & 0xFFFFFFFF
+        scaled = (attrs["output_scale"] * natural + (1 << _LOG_SCALE - 1) & 0xFFFFFFFF) >> _LOG_SCALE
+        made.append(min(scaled, 32767))
+    return (np.array(made, np.int16).reshape(arrays[0].shape),)
+
+
+def _compute_log(call: OpCall) -> te.Tensor:
+    """Natural logarithms by a table with interpolation."""
+    (data,), size = call.present, call.out_types[0].size
+    correction = ir.const(call.attrs["input_correction_bits"], "uint32")
+    table = data.packed(log_table())
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, points), (out,) = operands, results
+        i, value, share, segment = Var("i"), Var("value", "uint32"), Var("share"), Var("segment")
+        lets, bits = bit_length(value, "value")
+        whole, log2, natural = Var("whole"), Var("log2"), Var("natural", "uint32")
+        left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (_LOG_SCALE - whole, whole - _LOG_SCALE))
+        above = value - (ir.const(1, "uint32") << ir.cast("uint32", whole))
+        low, high = (ir.cast("int32", points[segment + k]) for k in (0, 1))
+        inside = share - segment * (1 << _LOG_SCALE - _LOG_SEGMENTS)
+        half, places = 1 << _LOG_SCALE - 1, ir.const(_LOG_SCALE, "uint64")
+        product = ir.cast("uint64", log2) * ir.const(_LN2, "uint64") + ir.const(half, "uint64")
+        scaled = natural * ir.const(call.attrs["output_scale"], "uint32") + ir.const(half, "uint32")
+        scaled = scaled >> ir.const(_LOG_SCALE, "uint32")
+        result = ir.select(ir.binary("gt", value, 1), ir.cast("int16", ir.minimum(scaled, 32767)), ir.const(0, "int16"))
+        lets = [
+            (value, x[i] << correction),
+            *lets,
+            (whole, ir.maximum(bits - 1, 0)),
+            (share, ir.cast("int32", (above << left) >> right)),
+            (segment, ir.clamp(share >> _LOG_SCALE - _LOG_SEGMENTS, 0, (1 << _LOG_SEGMENTS) - 1)),
+            (log2, whole * (1 << _LOG_SCALE) + share + low + ((high - low) * inside >> _LOG_SCALE)),
+            (natural, ir.cast("uint32", product >> places)),
+        ]
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), result)))
+
+    return te.extern("log", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
+
+
+def _cases_log() -> Iterable[Case]:
+    x = np.array([0, 1, 2, 3, 77, 65535, 65536, 1 << 20, 123456789, (1 << 32) - 1], np.uint32)
+    for correction, scale in ((0, 64), (3, 1600)):
+        attrs: dict[str, Attr] = {"input_correction_bits": correction, "output_scale": scale}
+        yield Case(attrs, (TensorType(x.shape, "uint32"),), arrays=(x,), name=f"{correction} {scale}")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "filter_bank",
+        attrs={"channels": integer("of the result", least=1)},
+        infer=_infer_bank,
+        reference=_reference_bank,
+        compute=_compute_bank,
+        cases=_cases_bank,
+        operand_names=("energies", "weights", "complements", "frequencies", "firsts", "widths"),
+    ),
+    OpDef(
+        "filter_bank_square_root",
+        infer=_infer_root,
+        reference=_reference_root,
+        compute=_compute_root,
+        cases=_cases_root,
+        operand_names=("data", "right"),
+    ),
+    OpDef(
+        "filter_bank_log",
+        attrs={
+            "output_scale": integer("of the logarithm"),
+            "input_correction_bits": integer("how far the data are shifted beforehand"),
+        },
+        infer=_infer_log,
+        reference=_reference_log,
+        compute=_compute_log,
+        cases=_cases_log,
+        operand_names=("data",),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Noise in spectra of speech: ``spectral_subtraction`` and ``pcan`` (gain by the noise of each channel). Exact with TFLite
+Micro's signal library.
+
+Sources: TFLite Micro ``signal/src``: ``filter_bank_spectral_subtraction.cc``, ``pcan_argc_fixed.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Attr, TensorType
+from microc.ops.arith import bit_length, with_names
+from microc.ops.attributes import Attributes, flag, integer
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.signal.spectrum import wants
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+_SUBTRACTION: Attributes = {
+    "smoothing": integer("weight of the signal in an even channel's noise, of `spectral_subtraction_bits` bits", 0),
+    "one_minus_smoothing": integer("weight of its old noise", 0),
+    "alternate_smoothing": integer("as `smoothing`, of odd channels", 0),
+    "alternate_one_minus_smoothing": integer("weight of their old noise", 0),
+    "smoothing_bits": integer("that the noise has more than the signal", 0),
+    "min_signal_remaining": integer("least share of a signal that stays, of as many bits", 0),
+    "spectral_subtraction_bits": integer("of the weights and the share", 0),
+    "clamping": flag("the noise that is kept is never more than the signal"),
+}
+
+
+def _infer_subtraction(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The signal and the noise estimated so far."""
+    wants("spectral_subtraction", types, "uint32", "uint32")
+    if types[0].shape != types[1].shape or len(types[0].shape) != 1:
+        raise ModelError(f"spectral_subtraction of shapes {types[0].shape} and {types[1].shape}")
+    return TensorType(types[0].shape, "uint32"), TensorType(types[0].shape, "uint32")
+
+
+def _reference_subtraction(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    signal, noise = ([int(v) for v in a] for a in arrays)
+    word, bits = (1 << 32) - 1, attrs["spectral_subtraction_bits"]
+    made, estimates = [], []
+    for i, (value, old) in enumerate(zip(signal, noise, strict=True)):
+        prefix = "alternate_" if i % 2 else ""
+        scaled = value << attrs["smoothing_bits"] & word
+        total = scaled * attrs[f"{prefix}smoothing"] + old * attrs[f"{prefix}one_minus_smoothing"]
+        estimate = (total & (1 << 64) - 1) >> bits & word
+        least = value * attrs["min_signal_remaining"] >> bits & word
+        made.append(max(scaled - min(estimate, scaled) >> attrs["smoothing_bits"], least))
+        estimates.append(min(estimate, scaled) if attrs["clamping"] else estimate)
+    return np.array(made, np.uint32), np.array(estimates, np.uint32)
+
+
+def _compute_subtraction(call: OpCall) -> tuple[te.Tensor, ...]:
+    data, noise = call.present
+    attrs, size = call.attrs, data.type.size
+    smooth, bits = ir.const(attrs["smoothing_bits"], "uint32"), ir.const(attrs["spectral_subtraction_bits"], "uint64")
+
+    def factor(i: Expr, name: str) -> Expr:
+        values = [ir.const(attrs[f"{prefix}{name}"], "uint64") for prefix in ("", "alternate_")]
+        return ir.select((i % 2).eq(0), values[0], values[1])
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, old), (out, new) = operands, results
+        i, value, scaled, estimate, less = (
+            Var("i"),
+            *(Var(n, "uint32") for n in ("value", "scaled", "estimate", "less")),
+        )
+        total = ir.cast("uint64", scaled) * factor(i, "smoothing")
+        total = total + ir.cast("uint64", old[i]) * factor(i, "one_minus_smoothing")
+        least = ir.cast("uint64", value) * ir.const(attrs["min_signal_remaining"], "uint64") >> bits
+        kept = ir.maximum((scaled - less) >> smooth, ir.cast("uint32", least))
+        stores = ir.seq(ir.Store(out, (i,), kept), ir.Store(new, (i,), less if attrs["clamping"] else estimate))
+        lets = [
+            (value, x[i]),
+            (scaled, value << smooth),
+            (estimate, ir.cast("uint32", total >> bits)),
+            (less, ir.minimum(estimate, scaled)),
+        ]
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, stores))
+
+    results = (("out", (size,), "uint32"), ("noise", (size,), "uint32"))
+    return te.extern("subtraction", (data.tensor((size,)), noise.tensor((size,))), results, build)
+
+
+def _cases_subtraction() -> Iterable[Case]:
+    numbers: dict[str, Attr] = {"smoothing": 410, "one_minus_smoothing": 15974, "alternate_smoothing": 983}
+    numbers |= {"alternate_one_minus_smoothing": 15401, "min_signal_remaining": 819, "spectral_subtraction_bits": 14}
+    x = np.array([0, 1, 77, 5000, 1 << 20, 4000000000], np.uint32)
+    for clamping in (False, True):
+        for smoothing in (0, 10):
+            attrs = {**numbers, "clamping": clamping, "smoothing_bits": smoothing}
+            kind = TensorType(x.shape, "uint32")
+            yield Case(attrs, (kind, kind), arrays=(x, x[::-1].copy()), name=f"{clamping} {smoothing}")
+
+
+_SNR_BITS, _OUTPUT_BITS = 12, 6
+
+
+def _infer_pcan(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The signal, the noise, and the table of gains: three points, then four numbers for every further bit of the noise."""
+    wants("pcan", types, "uint32", "uint32", "int16")
+    if types[0].shape != types[1].shape or types[2].shape != (125,):
+        raise ModelError(f"pcan of {types[0].shape} and {types[1].shape} with a table of {types[2].shape}")
+    return (TensorType(types[0].shape, "uint32"),)
+
+
+def _reference_pcan(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    table, word, made = [int(v) for v in arrays[2]], (1 << 32) - 1, []
+    for value, noise in zip(*([int(v) for v in a.reshape(-1)] for a in arrays[:2]), strict=True):
+        gain = table[noise] if noise <= 2 else _gain(noise, table)
+        snr = (value * (gain & word) >> attrs["snr_shift"]) & word
+        small = snr < 2 << _SNR_BITS
+        square = (snr * snr & word) >> 2 + 2 * _SNR_BITS - _OUTPUT_BITS
+        made.append(square if small else ((snr >> _SNR_BITS - _OUTPUT_BITS) - (1 << _OUTPUT_BITS)) & word)
+    return (np.array(made, np.uint32).reshape(arrays[0].shape),)
+
+
+def _gain(noise: int, table: Sequence[int]) -> int:
+    """The table's parabola for the noise's highest bit."""
+    bits = noise.bit_length()
+    first = 4 * bits - 6
+    share = (noise << 11 - bits if bits < 11 else noise >> bits - 11) & 0x3FF
+    value = ((table[first + 2] * share >> 5) + (table[first + 1] << 5)) * share
+    total = (value + (1 << 14) >> 15) + table[first]
+    return (total + (1 << 15)) % (1 << 16) - (1 << 15)
+
+
+def _compute_pcan(call: OpCall) -> te.Tensor:
+    data, noise, gains = call.present
+    size, shift = data.type.size, ir.const(call.attrs["snr_shift"], "uint64")
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, old, table), (out,) = operands, results
+        i, level, first, share = Var("i"), Var("level", "uint32"), Var("first"), Var("share")
+        gain, snr = Var("gain"), Var("snr", "uint32")
+        lets, bits = bit_length(level, "level")
+        left, right = (ir.cast("uint32", ir.maximum(n, 0)) for n in (11 - bits, bits - 11))
+        part = ir.cast("int32", ((level << left) >> right) & ir.const(0x3FF, "uint32"))
+        entry = [ir.cast("int32", table[ir.clamp(first, 0, 122) + k]) for k in range(3)]
+        parabola = ((((entry[2] * share) >> 5) + entry[1] * 32) * share + (1 << 14)) >> 15
+        small = ir.cast("int32", table[ir.cast("int32", ir.minimum(level, 2))])
+        chosen = ir.select(ir.binary("le", level, 2), small, ir.cast("int32", ir.cast("int16", parabola + entry[0])))
+        product = ir.cast("uint64", x[i]) * ir.cast("uint64", ir.cast("uint32", gain))
+        square = snr * snr >> ir.const(2 + 2 * _SNR_BITS - _OUTPUT_BITS, "uint32")
+        line = (snr >> ir.const(_SNR_BITS - _OUTPUT_BITS, "uint32")) - ir.const(1 << _OUTPUT_BITS, "uint32")
+        lets = [
+            (level, old[i]),
+            *lets,
+            (first, bits * 4 - 6),
+            (share, part),
+            (gain, chosen),
+            (snr, ir.cast("uint32", product >> shift)),
+        ]
+        shrunk = ir.select(ir.binary("lt", snr, 2 << _SNR_BITS), square, line)
+        return ir.For(i, ir.const(size, "int32"), with_names(lets, ir.Store(out, (i,), shrunk)))
+
+    operands = (data.tensor((size,)), noise.tensor((size,)), gains.tensor())
+    return te.extern("gain", operands, (("out", (size,), "uint32"),), build)[0]
+
+
+def _cases_pcan() -> Iterable[Case]:
+    noise = np.array([0, 1, 2, 3, 9, 1000, 2047, 2048, 70000, 1 << 30, (1 << 32) - 1], np.uint32)
+    x = np.array([0, 9, 70000, 1 << 31, 5, 77, 123456, 1, 4000000000, 3, 99], np.uint32)
+    table = (np.arange(125) * 37 % 3000).astype(np.int16)
+    kind = TensorType(x.shape, "uint32")
+    for shift in (6, 0):
+        yield Case({"snr_shift": shift}, (kind, kind, TensorType((125,), "int16")), (2,), (x, noise, table))
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "spectral_subtraction",
+        infer=_infer_subtraction,
+        reference=_reference_subtraction,
+        compute=_compute_subtraction,
+        cases=_cases_subtraction,
+        attrs=_SUBTRACTION,
+        operand_names=("data", "noise"),
+    ),
+    OpDef(
+        "pcan",
+        attrs={"snr_shift": integer("how far the ratio of signal and noise is shifted")},
+        infer=_infer_pcan,
+        reference=_reference_pcan,
+        compute=_compute_pcan,
+        cases=_cases_pcan,
+        operand_names=("data", "noise", "gains"),
+    ),
+)
