@@ -30,6 +30,7 @@ bench: $(VENV)/.test
 
 docs: $(VENV)/.demo
 	@$(PYTHON) -m microc operators --markdown > docs/operators.md
+	@$(PYTHON) -m microc options --markdown > docs/options.md
 	@$(PYTHON) -c "from microc.codegen.misra import markdown; print(markdown(), end='')" > docs/misra.md
 
 $(VENV)/.demo: pyproject.toml scripts/setup.sh

@@ -22,7 +22,7 @@ EXIT_CODES = """exit codes:
 
 
 class Arguments(argparse.Namespace):
-    """What the parser fills in; each command reads its own."""
+    """What the parser fills in; each command reads its own. Options of a compilation: :func:`chosen_options`."""
 
     command: str
     json: bool = False
@@ -38,16 +38,6 @@ class Arguments(argparse.Namespace):
     inputs: list[Path]
     pixels: list[float] | None
     board: str
-    name: str
-    input_shape: list[tuple[str, tuple[int, ...]]]
-    bounds: list[tuple[str, tuple[int, int, int]]]
-    cut_inputs: list[tuple[str, ...]]
-    cut_outputs: list[tuple[str, ...]]
-    input_dtype: list[tuple[str, str]]
-    output_dtype: list[tuple[str, str]]
-    input_layout: list[tuple[str, str]]
-    output_layout: list[tuple[str, str]]
-    plugins: list[Path]
     plugin_file: Path
     markdown: bool
     listing: bool
@@ -57,20 +47,6 @@ class Arguments(argparse.Namespace):
     format: str
     target: str
     tensors: bool
-    opt_level: int
-    disable_pass: list[str]
-    io: str
-    protocol: str
-    requantize: str
-    hybrid: str
-    stream: list[tuple[str, int]]
-    hop: int
-    stream_allow: list[tuple[str, ...]]
-    rounding: str
-    optimize: str
-    flash: int
-    ram: int
-    dump: Path | None
     runner: str
     dry_run: bool
     port: str
@@ -216,7 +192,6 @@ def _model_commands(add: Adder) -> None:
     command.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
     )
-    command.add_argument("--name", default="", help="of the graph (default: the model file's name)")
     reading_options(command)
 
 
@@ -286,5 +261,7 @@ def _board_commands(add: Adder) -> None:
     )
     command.add_argument("--markdown", action="store_true", help="as the page docs/operators.md")
     plugin_option(command)
+    command = add("options", "list the options of a compilation", "", "--json")
+    command.add_argument("--markdown", action="store_true", help="as the page docs/options.md")
     add("ports", "list the serial ports of this machine", "")
     add("doctor", "look for the tools that microc works with", "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.model_options import chosen_options
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -116,9 +117,9 @@ def plugin(arguments: Arguments) -> show.Answer:
 def operators(arguments: Arguments) -> show.Answer:
     """``microc operators``."""
     from microc.driver.operators import FORMATS, markdown, operator_rows, spelled, widest
-    from microc.plugin import load_plugin
+    from microc.driver.options import make_options
 
-    rows = operator_rows([load_plugin(path) for path in arguments.plugins])
+    rows = operator_rows(make_options(**chosen_options(arguments)).plugins)
     parts = []
     for kind in FORMATS:
         own = [row for row in rows if row.format == kind]
@@ -129,6 +130,16 @@ def operators(arguments: Arguments) -> show.Answer:
             parts.append(f"any: {', '.join(every)}")
     text = markdown() if arguments.markdown else "\n\n".join(parts)
     return show.Answer({"operators": [asdict(row) for row in rows]}, text)
+
+
+def options(arguments: Arguments) -> show.Answer:
+    """``microc options``."""
+    from microc.driver.options.page import markdown, rows
+
+    found = list(rows())
+    cells = [(row.name, row.flag, row.help) for row in found]
+    text = markdown() if arguments.markdown else show.table(("Python", "command line", ""), cells, 3)
+    return show.Answer({"options": [asdict(row) for row in found]}, text)
 
 
 def ports(arguments: Arguments) -> show.Answer:

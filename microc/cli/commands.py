@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.catalogue import boards, doctor, operators, plugin, ports
+from microc.cli.catalogue import boards, doctor, operators, options, plugin, ports
 from microc.cli.explain import explain
 from microc.cli.exporting import export
+from microc.cli.model_options import chosen_options
 from microc.cli.profile import profile
-from microc.cli.session import chosen_options, compile_model, line, reading, run
+from microc.cli.session import compile_model, line, run
 from microc.cli.size import size
 from microc.cli.verify import verify
 from microc.errors import UsageError
@@ -69,9 +70,10 @@ def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     from microc.codegen.names import network_name
     from microc.driver.compile.bundle import bundle
 
-    if arguments.name:
+    options = chosen_options(arguments)
+    if options.get("name"):
         raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
-    dump = arguments.dump
+    dump = options.get("dump")
     folders = [dump and dump / network_name(model.stem) for model in arguments.models]
     firmware = bundle(
         *(compile_model(model, arguments, dump=d) for model, d in zip(arguments.models, folders, strict=True))
@@ -171,7 +173,7 @@ def import_(arguments: Arguments) -> show.Answer:
     from microc.driver.model import load, save
 
     assert arguments.output is not None
-    graph = load(arguments.model, name=arguments.name, **reading(arguments))
+    graph = load(arguments.model, **chosen_options(arguments))
     path = save(graph, arguments.output)
     data = describe(graph, arguments.model.name)
     rows = [
@@ -239,6 +241,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "boards": boards,
         "plugin": plugin,
         "operators": operators,
+        "options": options,
         "ports": ports,
         "doctor": doctor,
     }

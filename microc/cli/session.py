@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.model_options import chosen_options
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,45 +72,6 @@ def compile_model(model: Path, arguments: Arguments, board: str | Board | None =
 
     found = board or arguments.board or "host"
     return api.compile(model, board=found, progress=progress(arguments), **{**chosen_options(arguments), **others})
-
-
-def chosen_options(arguments: Arguments) -> dict[str, Any]:
-    """The options of the command line that say how a model is compiled."""
-    from microc.driver.options import Bound
-
-    return {
-        **reading(arguments),
-        "bounds": {name: Bound(maximum, minimum, step) for name, (minimum, maximum, step) in arguments.bounds},
-        "name": arguments.name,
-        "opt_level": arguments.opt_level,
-        "disabled": frozenset(arguments.disable_pass),
-        "io_in_arena": arguments.io == "arena",
-        "requantize": arguments.requantize,
-        "hybrid": arguments.hybrid,
-        "stream": dict(arguments.stream),
-        "hop": arguments.hop,
-        "stream_allow": [word for words in arguments.stream_allow for word in words],
-        "rounding": arguments.rounding,
-        "optimize": arguments.optimize,
-        "flash": arguments.flash,
-        "ram": arguments.ram,
-        "protocol": arguments.protocol,
-        "dump": arguments.dump,
-    }
-
-
-def reading(arguments: Arguments) -> dict[str, Any]:
-    """The options that say how a model is read."""
-    return {
-        "input_shapes": dict(arguments.input_shape),
-        "inputs": tuple(name for names in arguments.cut_inputs for name in names),
-        "outputs": tuple(name for names in arguments.cut_outputs for name in names),
-        "input_dtype": dict(arguments.input_dtype),
-        "output_dtype": dict(arguments.output_dtype),
-        "input_layout": dict(arguments.input_layout),
-        "output_layout": dict(arguments.output_layout),
-        "plugins": tuple(arguments.plugins),
-    }
 
 
 @contextmanager

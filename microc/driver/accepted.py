@@ -7,14 +7,14 @@ code behind it knows.
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from microc.errors import UsageError
 
@@ -46,7 +46,7 @@ def refused(what: str, value: object, hint: str) -> UsageError:
 def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: str = "") -> int:
     """An int of a range."""
     wanted = hint or f"an integer, at least {least}" + ("" if most == LARGEST else f" and at most {most}")
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    if _is_truth(value) or not isinstance(value, numbers.Integral):
         raise refused(what, value, wanted)
     number = operator.index(value)
     if not least <= number <= most:
@@ -57,7 +57,7 @@ def integer(what: str, value: Any, least: int = 0, most: int = LARGEST, hint: st
 def number(what: str, value: Any, least: float, most: float, hint: str = "") -> float:
     """A float of a range; NaN is in none."""
     wanted = hint or f"a number from {least:g} to {most:g}"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+    if _is_truth(value) or not isinstance(value, numbers.Real):
         raise refused(what, value, wanted)
     try:
         found = float(value)
@@ -66,6 +66,17 @@ def number(what: str, value: Any, least: float, most: float, hint: str = "") -> 
     if not least <= found <= most:
         raise refused(what, value, wanted)
     return found
+
+
+def _is_truth(value: Any) -> bool:
+    """Whether a value is a bool, or numpy's, which is of no abstract class."""
+    return isinstance(value, bool) or (type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"))
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array of numpy's, which is not imported for that: options are checked where nothing is computed."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def text(what: str, value: Any) -> str:
@@ -77,14 +88,14 @@ def text(what: str, value: Any) -> str:
 
 def truth(what: str, value: Any) -> bool:
     """True or False."""
-    if not isinstance(value, (bool, np.bool_)):
+    if not _is_truth(value):
         raise refused(what, value, "True or False")
     return bool(value)
 
 
 def choice(what: str, value: Any, known: Sequence[Any]) -> Any:
     """One of a few, of their type."""
-    if isinstance(known[0], int) and not isinstance(value, (bool, np.bool_)) and isinstance(value, np.integer):
+    if isinstance(known[0], int) and not _is_truth(value) and isinstance(value, numbers.Integral):
         value = int(value)
     if type(value) is not type(known[0]) or value not in known:
         raise refused(what, value, ", ".join(map(str, known)))
@@ -124,7 +135,7 @@ def by_name(what: str, value: Any, check: Check, every: str = "") -> dict[str, A
 
 def integers(what: str, value: Any, least: int = 0) -> tuple[int, ...]:
     """A sequence of ints."""
-    if not isinstance(value, (list, tuple, np.ndarray)) or (isinstance(value, np.ndarray) and value.ndim != 1):
+    if not ((_is_array(value) and value.ndim == 1) or isinstance(value, (list, tuple))):
         raise refused(what, value, "a tuple of integers")
     return tuple(integer(what, extent, least) for extent in value)
 
@@ -145,7 +156,7 @@ def instance(what: str, value: Any, kind: type, hint: str) -> Any:
 
 def arrays(what: str, value: Any) -> Sequence[Any]:
     """A sequence of arrays: a list or tuple, not one array."""
-    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, np.ndarray, Mapping)):
+    if not isinstance(value, Iterable) or _is_array(value) or isinstance(value, (str, bytes, Mapping)):
         raise refused(what, value, "a list of arrays, one for each input")
     return list(value)
 

@@ -18,7 +18,7 @@ from microc.cli import main
 from microc.driver.api import Program
 from microc.driver.desktop.library import Library
 from microc.driver.measure.verify import verify
-from microc.driver.options import CHECKS, Bound, Options, make_options
+from microc.driver.options import OPTIONS, Bound, Options, make_options
 from microc.errors import FitError, InternalError, MicrocError, UsageError
 from tests.driver import digits
 from tests.exports.programs import awkward, program
@@ -52,17 +52,17 @@ def harmless(call: Callable[[], object]) -> None:
 
 
 def test_every_option_is_checked() -> None:
-    assert set(CHECKS) == {field.name for field in fields(Options)}
+    assert set(OPTIONS) == {field.name for field in fields(Options)}
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", OPTIONS)
 @settings(max_examples=60, deadline=None)
 @given(value=VALUES)
 def test_options(name: str, value: Any) -> None:
     harmless(lambda: make_options(**{name: value}).chosen())
 
 
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", OPTIONS)
 def test_odd_options(name: str) -> None:
     for value in ODD:
         harmless(lambda value=value: make_options(**{name: value}).chosen())  # type: ignore[misc]

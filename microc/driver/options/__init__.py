@@ -1,0 +1,192 @@
+"""What a user may choose about a compilation: one table, :class:`Options`, a line or two for each.
+
+Python's keywords and their checks, the command line, ``--help``, docs/options.md and refusals derive from it. An option more is a
+field more. Nothing heavy is imported here, so that help is instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from microc.driver import accepted
+from microc.driver.options import checks, words
+from microc.driver.options.checks import Bound
+from microc.driver.options.option import READING, STREAMING, Option, choice, option
+from microc.errors import UsageError
+from microc.target import GOALS
+
+if TYPE_CHECKING:
+    from microc.plugin import Plugin
+    from microc.schedule.rules import ScheduleRule
+    from microc.transform.context import Instrument, Pass
+
+__all__ = ["ENDS", "OPTIONS", "Bound", "Options", "make_options"]
+
+HYBRID = ("float", "dynamic")
+ROUNDING = ("tflm", "litert", "single")
+REQUANTIZE = ("float", "fixed")
+PROTOCOLS = ("rpc", "mlperf")
+OPT_LEVELS = (0, 1, 2)
+LATE = ("window", "lookahead")
+ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
+
+
+def _end(flag: str, metavar: str, help: str) -> Any:
+    return option(dict, checks.by_name(accepted.text), help, group=READING, flag=flag, word=words.wish, metavar=metavar)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Compilation options. Texts of the command line speak of Python's values, too."""
+
+    name: str = option(
+        "", accepted.text, "the network's name, and the prefix of all C names", default="the model file's name",
+        group=READING, flag="--name", metavar="NAME",
+    )  # fmt: skip
+    input_shapes: Mapping[str, tuple[int, ...]] = option(
+        dict, checks.by_name(accepted.integers, every=""), "shape of an input with symbolic dimensions; * speaks of every input",
+        group=READING, flag="--input-shape", word=words.shape, metavar="NAME=1,3,8",
+    )  # fmt: skip
+    inputs: tuple[str, ...] = option(
+        (), accepted.names, "cut the network: begin at these tensors (microc check --tensors lists all)",
+        group=READING, flag="--inputs", word=words.names, metavar="NAME,...",
+    )  # fmt: skip
+    outputs: tuple[str, ...] = option(
+        (), accepted.names, "cut the network: end at these tensors",
+        group=READING, flag="--outputs", word=words.names, metavar="NAME,...",
+    )  # fmt: skip
+    input_dtype: Mapping[str, str] = _end(
+        "--input-dtype", "[NAME=]DTYPE",
+        "type of the input: float32 where the network is quantised, int8 where it quantises it",
+    )  # fmt: skip
+    input_layout: Mapping[str, str] = _end(
+        "--input-layout", "[NAME=]NCHW|NHWC",
+        "order of the input's axes, channels first or last; all images unless named",
+    )  # fmt: skip
+    output_dtype: Mapping[str, str] = _end(
+        "--output-dtype", "[NAME=]DTYPE",
+        "type of the output: float32 where the network is quantised, int8 where it dequantises it",
+    )  # fmt: skip
+    output_layout: Mapping[str, str] = _end(
+        "--output-layout", "[NAME=]NCHW|NHWC",
+        "order of the output's axes, channels first or last; all images unless named",
+    )  # fmt: skip
+    plugins: tuple[Plugin, ...] = option(
+        (), checks.plugins, "operators of your own (examples/custom_operator); the file's code runs",
+        group=READING, flag="--plugin", word=words.path, metavar="FILE.py",
+    )  # fmt: skip
+    bounds: Mapping[str, Bound] = option(
+        dict, checks.by_name(checks.bound, every="", what="bound"),
+        "leave a symbolic dimension open up to a largest size: the application tells the size of every run (--bound batch=4 "
+        "--bound seq=64); one without a name is INPUT:AXIS",
+        flag="--bound", word=words.bound, metavar="NAME=[MIN:]MAX[:STEP]",
+    )  # fmt: skip
+    opt_level: int = choice(
+        2, OPT_LEVELS, "0: fuse only what must be; 1 and 2: everything", "the optimisation level", flag="--opt-level"
+    )
+    disabled: frozenset[str] = option(
+        frozenset(), checks.names, "leave out a graph pass", flag="--disable-pass", word=words.names, metavar="PASS"
+    )
+    required: frozenset[str] = option(frozenset(), checks.names, "graph passes that run whatever the level")
+    io_in_arena: bool = option(
+        True, accepted.truth, "where inputs and outputs live: in the arena, whose memory intermediate tensors share, or at the "
+        "caller's", flag="--io", words={"arena": True, "caller": False}, default="arena",
+    )  # fmt: skip
+    protocol: str = choice(
+        "rpc", PROTOCOLS,
+        "what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01), which "
+        "keeps inputs outside the arena", "protocol", flag="--protocol",
+    )  # fmt: skip
+    requantize: str = choice(
+        "float", REQUANTIZE, "how integers are requantised: as ONNX defines it, or in fixed point, faster on small cores",
+        "requantize", flag="--requantize", applies="QDQ",
+    )  # fmt: skip
+    hybrid: str = choice(
+        "float", HYBRID, "layers of floats with integer weights: on widened weights, or with data quantised row by row as LiteRT "
+        "does", "hybrid", flag="--hybrid", applies="TFLite",
+    )  # fmt: skip
+    rounding: str = choice(
+        "tflm", ROUNDING, "how integers are rounded: as TFLite Micro and CMSIS-NN do, twice, bit for bit; as LiteRT, whose dense "
+        "layers round once; or once everywhere, as with TFLITE_SINGLE_ROUNDING", "rounding", flag="--rounding", applies="TFLite",
+    )  # fmt: skip
+    optimize: str = choice(
+        "balanced", GOALS, "what the code is made for; balanced: a percent of the time is worth four percent of the flash",
+        "optimize", flag="--optimize",
+    )  # fmt: skip
+    flash: int = option(
+        0, checks.budget("a flash budget"),
+        "what weights and code may take together, 256K for example: schedules are chosen again at a higher price of flash where "
+        "they take more", default="what the board has", flag="--flash", word=words.bytes, metavar="BYTES",
+    )  # fmt: skip
+    ram: int = option(
+        0, checks.budget("a budget for the arena"),
+        "what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it",
+        default="what the board has", flag="--ram", word=words.bytes, metavar="BYTES",
+    )  # fmt: skip
+    stream: Mapping[str, int] = option(
+        dict, checks.by_name(checks.axis),
+        "the input's time axis: a run takes the next frames, and gives what the whole sequence gives",
+        group=STREAMING, flag="--stream", word=words.axis, metavar="[INPUT=]AXIS",
+    )  # fmt: skip
+    hop: int = option(
+        0, checks.frames, "frames that a run takes", default="as few as the strides allow",
+        group=STREAMING, flag="--hop", word=words.count, metavar="FRAMES",
+    )  # fmt: skip
+    stream_allow: frozenset[str] = option(
+        frozenset(), checks.some_of(LATE),
+        "window: layers that need all frames see the last ones, anew in every run; lookahead: padding behind the sequence's end "
+        "becomes a delay",
+        group=STREAMING, flag="--stream-allow", word=words.names, metavar=",".join(LATE),
+    )  # fmt: skip
+    dump: Path | None = option(
+        None, checks.folder, "write every stage: the graph after every pass; for every kernel its tensor expression, all "
+        "candidates with their cost, the function after every step and lowering pass, its C",
+        flag="--dump", word=Path, metavar="DIR",
+    )  # fmt: skip
+    passes: tuple[Pass, ...] = option((), checks.passes, "graph passes of your own, each before the one that it names")
+    instruments: tuple[Instrument, ...] = option((), checks.instruments, "objects that watch the graph passes")
+    schedules: tuple[ScheduleRule, ...] = option((), checks.schedules, "schedule rules of your own")
+
+    def __post_init__(self) -> None:
+        for name in ("input_shapes", "bounds", "stream", *ENDS):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def chosen(self) -> dict[str, str]:
+        """What differs from the defaults, in words, for reports; names of files are no part of it."""
+        default = Options()
+        found = {name: getattr(self, name) for name in OPTIONS if name not in _UNSPOKEN}
+        return {name: _words(value) for name, value in found.items() if value != getattr(default, name)}
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
+"""What every option says of itself. None is as good as leaving out those that are names or mappings."""
+_UNSPOKEN = frozenset({"name", "plugins", "dump", "instruments"})
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_words(of)}" for key, of in sorted(value.items()))
+    if isinstance(value, (tuple, frozenset)):
+        parts = sorted(value) if isinstance(value, frozenset) else value
+        return ",".join(str(getattr(part, "name", part)) for part in parts)
+    return str(value)
+
+
+def make_options(**values: Any) -> Options:
+    """Options from keywords; UsageError for one that does not exist or has no such value.
+
+    ``plugins`` may be paths of plugin files, which are loaded.
+    """
+    unknown = sorted(set(values) - set(OPTIONS))
+    if unknown:
+        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(OPTIONS)))
+    chosen = Options(**{name: OPTIONS[name].check(name, value) for name, value in values.items()})
+    if chosen.protocol == "mlperf":
+        chosen = replace(chosen, io_in_arena=False)
+    if not chosen.stream and (chosen.hop or chosen.stream_allow):
+        raise UsageError("hop and stream_allow say how a network streams", hint="name the time axis: stream=1")
+    return chosen

@@ -1,0 +1,135 @@
+"""What callers may give for options that are no plain values. What they name is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microc.driver import accepted
+from microc.driver.accepted import Check
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.plugin import Plugin
+    from microc.schedule.rules import ScheduleRule
+    from microc.transform.context import Instrument, Pass
+
+EVERY = "*"
+"""The name that a value alone goes by: it speaks of all inputs or outputs."""
+AXES = 64
+"""More than any tensor has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What sizes a symbolic dimension may have: the multiples of ``step`` from ``minimum`` to ``maximum``.
+
+    The smallest size that the model can have is found; ``minimum`` may be larger.
+    """
+
+    maximum: int
+    minimum: int = 1
+    step: int = 1
+
+
+def budget(what: str) -> Check:
+    """A number of bytes."""
+    return lambda _, value: accepted.integer(what, value, hint="bytes, 30 * 1024 for example; 0: what the board has")
+
+
+def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, Any], dict[str, Any]]:
+    """A mapping from names, or one value for all."""
+    return lambda name, value: accepted.by_name(what or name, value, check, every)
+
+
+def names(name: str, value: Any) -> frozenset[str]:
+    """A set of names."""
+    return frozenset(accepted.names(name, value))
+
+
+def some_of(known: Sequence[str]) -> Check:
+    """A set of some of the names that there are."""
+
+    def check(name: str, value: Any) -> frozenset[str]:
+        found = names(name, value)
+        if not found <= set(known):
+            raise UsageError(f"{name} cannot be {sorted(found)}", hint=" and ".join(known))
+        return found
+
+    return check
+
+
+def axis(name: str, value: Any) -> int:
+    """The number of an axis, from the back where it is negative."""
+    return accepted.integer(name, value, -AXES, AXES, "the time axis of an input, 1 for example")
+
+
+def frames(name: str, value: Any) -> int:
+    """Frames of a run."""
+    return accepted.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
+
+
+def folder(name: str, value: Any) -> Path | None:
+    """A path, or None."""
+    return None if value is None else accepted.path(name, value)
+
+
+def bound(name: str, given: Any) -> Bound:
+    """The sizes that a symbolic dimension may have; UsageError where there are none."""
+    found = given if isinstance(given, Bound) else Bound(given)
+    parts = (found.maximum, found.minimum, found.step)
+    found = Bound(*(accepted.integer(name, part, -accepted.LARGEST, hint="64, or a microc.Bound") for part in parts))
+    if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
+        raise UsageError(
+            f"no sizes from {found.minimum} to {found.maximum} in steps of {found.step}",
+            where=name,
+            hint="write the largest size, or MIN:MAX:STEP, with a multiple of the step in between",
+        )
+    return found
+
+
+def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
+    """Plugins, or paths of plugin files, which are loaded."""
+    from microc.plugin import Plugin, load_plugin
+
+    given = (value,) if isinstance(value, (str, Path, Plugin)) else value
+    if not isinstance(given, (list, tuple)):
+        raise accepted.refused(name, value, "paths of plugin files")
+    return tuple(p if isinstance(p, Plugin) else load_plugin(accepted.path("a plugin", p)) for p in given)
+
+
+def passes(name: str, value: Any) -> tuple[Pass, ...]:
+    """Graph passes, each of a name of its own, before one of ours."""
+    from microc.transform import PASSES
+    from microc.transform.context import Pass
+
+    found: tuple[Pass, ...] = accepted.sequence_of(name, value, Pass, "a list of microc.Pass(name, function)")
+    ours = list(dict.fromkeys(each.name for each in PASSES))
+    for each in found:
+        if each.before not in ours:
+            raise UsageError(f"pass {each.name!r} stands before {each.before!r}", hint="one of: " + ", ".join(ours))
+        if each.name in ours or sum(other.name == each.name for other in found) > 1:
+            raise UsageError(f"there is already a pass {each.name!r}", hint="give yours another name")
+    return found
+
+
+def instruments(name: str, value: Any) -> tuple[Instrument, ...]:
+    """Objects that watch the passes."""
+    given: tuple[Instrument, ...] = accepted.sequence_of(name, value, object, "a list of instruments")
+    for each in given:
+        if not callable(getattr(each, "before", None)) or not callable(getattr(each, "after", None)):
+            raise accepted.refused("an instrument", each, "an object with before(name, graph) and after(name, graph)")
+    return given
+
+
+def schedules(name: str, value: Any) -> tuple[ScheduleRule, ...]:
+    """Schedule rules, each of a name of its own."""
+    from microc.schedule.rules import ScheduleRule
+
+    wanted = "a list of microc.ScheduleRule(name, function)"
+    found: tuple[ScheduleRule, ...] = accepted.sequence_of(name, value, ScheduleRule, wanted)
+    if len({rule.name for rule in found}) < len(found):
+        raise UsageError("two schedule rules have one name", hint="reports show it: give each its own")
+    return found

@@ -1,0 +1,50 @@
+"""The page of options, docs/options.md, and the rows of ``microc options``: what the table says, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from microc.driver.options import OPTIONS
+from microc.driver.options.option import COMPILING, READING, STREAMING
+
+_HEAD = """# Options
+
+Written by `make docs` from `microc/driver/options`. In Python they are keywords of `microc.compile`, `microc.load`,
+`microc.verify` and `microc.explain`; on the command line flags of every command that takes a model. What cannot be is refused
+before anything is read.
+"""
+_TITLES = {READING: "How a model is read", COMPILING: "How it is compiled", STREAMING: "How a sequence is streamed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An option: its keyword, its flag with what follows it (empty: Python alone), and what it means."""
+
+    name: str
+    flag: str
+    group: str
+    applies: str
+    help: str
+
+
+def rows() -> Iterator[Row]:
+    """Every option, in the order of the table."""
+    for name, option in OPTIONS.items():
+        value = "|".join(option.words) or option.metavar
+        yield Row(
+            name, f"{option.flag} {value}".strip() if option.flag else "", option.group, option.applies, option.text
+        )
+
+
+def markdown() -> str:
+    """The page."""
+    lines = [_HEAD]
+    for group, title in _TITLES.items():
+        lines += [f"## {title}", "", "| Python | command line | for | |", "|---|---|---|---|"]
+        for row in rows():
+            if row.group == group:
+                flag = "`" + row.flag.replace("|", "\\|") + "`" if row.flag else ""
+                lines.append(f"| `{row.name}` | {flag} | {row.applies} | {row.help.replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""What words on a command line mean: shapes, names, bytes. A ValueError says what is wrong with one, and how to write it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from microc.driver.options.checks import Bound
+
+
+def shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=1,3,8."""
+    name, equals, dimensions = text.rpartition("=")
+    try:
+        shape = tuple(int(part) for part in dimensions.split(","))
+    except ValueError:
+        shape = ()
+    if not equals or not name or not shape or min(shape) < 1:
+        raise ValueError(f"{text!r} is no shape: write NAME=1,3,8")
+    return name, shape
+
+
+def bound(text: str) -> tuple[str, Bound]:
+    """NAME=MAX, NAME=MIN:MAX or NAME=MIN:MAX:STEP."""
+    name, equals, sizes = text.rpartition("=")
+    parts = sizes.split(":")
+    if not name or not equals or len(parts) > 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is no bound: write NAME=64, NAME=8:64 or NAME=8:64:8")
+    numbers = [int(part) for part in parts]
+    minimum, maximum, step = (1, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return name, Bound(maximum, minimum, step)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas; one that has a comma itself stands in double quotes."""
+    (names,) = csv.reader([text], skipinitialspace=True) if text else ([],)
+    if not names or not all(names):
+        raise ValueError(f"{text!r} is no list of names: write NAME,NAME")
+    return tuple(names)
+
+
+def wish(text: str) -> tuple[str, str]:
+    """NAME=WORD, or the word alone, which speaks of all."""
+    name, equals, word = text.rpartition("=")
+    if not word or (equals and not name):
+        raise ValueError(f"{text!r} says nothing: write NAME=WORD, or the word alone for all")
+    return name or "*", word
+
+
+def axis(text: str) -> tuple[str, int]:
+    """NAME=AXIS, or the number alone, which speaks of all inputs."""
+    name, equals, number = text.rpartition("=")
+    try:
+        return (name if equals else "*"), int(number)
+    except ValueError:
+        raise ValueError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
+
+
+def bytes(text: str) -> int:
+    """65536 or 64K."""
+    units = {"K": 1024, "M": 1024 * 1024}
+    digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
+        raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
+    return int(digits) * unit
+
+
+def count(text: str) -> int:
+    """A whole number."""
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def path(text: str) -> tuple[Path, ...]:
+    """A path, one of several."""
+    return (Path(text),)

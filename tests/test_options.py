@@ -1,0 +1,84 @@
+"""Options are one table: keywords, flags, help, the page and refusals derive from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from microc.cli import main
+from microc.cli.arguments import Arguments, make_parser
+from microc.cli.model_options import chosen_options
+from microc.driver.options import LATE, OPTIONS, Bound, Options, make_options
+from microc.driver.options.page import markdown, rows
+from microc.errors import UsageError
+from microc.transform.streaming import ALLOWED
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = {
+    "name": ["kws"], "input_shapes": ["x=1,3,8", "*=2,2"], "inputs": ["a,b", '"c,d"'], "outputs": ["e"],
+    "input_dtype": ["float32"], "input_layout": ["x=NCHW"], "output_dtype": ["y=int8", "z=uint8"], "output_layout": ["NHWC"],
+    "plugins": [str(ROOT / "examples" / "custom_operator" / "operators.py")], "bounds": ["n=4", "m=8:64:8"],
+    "opt_level": ["1"], "disabled": ["fuse", "layout,padding"], "io_in_arena": ["caller"], "protocol": ["mlperf"],
+    "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
+    "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"],
+}  # fmt: skip
+VALUES = {
+    "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
+    "input_dtype": {"*": "float32"}, "input_layout": {"x": "NCHW"}, "output_dtype": {"y": "int8", "z": "uint8"},
+    "output_layout": {"*": "NHWC"}, "bounds": {"n": Bound(4), "m": Bound(64, 8, 8)}, "opt_level": 1,
+    "disabled": frozenset({"fuse", "layout", "padding"}), "io_in_arena": False, "protocol": "mlperf", "requantize": "fixed",
+    "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
+    "stream_allow": frozenset(LATE), "dump": Path("folder"),
+}  # fmt: skip
+
+
+def parsed(*words: str) -> dict[str, object]:
+    arguments = make_parser().parse_args(["compile", "m.tflite", "-o", "out", *words], namespace=Arguments())
+    return chosen_options(arguments)
+
+
+def test_every_flag_sets_its_keyword() -> None:
+    assert set(WORDS) == {name for name, option in OPTIONS.items() if option.flag}
+    said = [word for name, words in WORDS.items() for each in words for word in (OPTIONS[name].flag, each)]
+    chosen = make_options(**parsed(*said))
+    assert {name: getattr(chosen, name) for name in VALUES} == VALUES and len(chosen.plugins) == 1
+    assert parsed() == {} and make_options(**parsed()) == Options()
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "said"),
+    [
+        ("--input-shape", "1,3", "no shape: write NAME=1,3,8"),
+        ("--bound", "n=", "no bound"),
+        ("--flash", "64Q", "no number of bytes"),
+        ("--hop", "x", "no whole number"),
+        ("--stream", "x=y", "no axis"),
+        ("--optimize", "fast", "invalid choice"),
+    ],
+)
+def test_a_wrong_word_is_refused_by_its_flag(flag: str, word: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        parsed(flag, word)
+    assert flag in caught.value.what
+
+
+def test_what_streaming_allows_is_what_the_pass_knows() -> None:
+    assert set(LATE) == set(ALLOWED)
+    with pytest.raises(UsageError, match="cannot be"):
+        make_options(stream=1, stream_allow="future")
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert page == markdown(), "write it again: make docs"
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["options"]) == 0
+    assert "--requantize float|fixed" in capsys.readouterr().out
+    assert main(["options", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["options"]
+    assert [row["name"] for row in found] == list(OPTIONS) == [row.name for row in rows()]
+    assert all(row["help"] and row["group"] for row in found)
