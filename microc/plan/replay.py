@@ -17,7 +17,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import InternalError
-from microc.plan.ways import Access, Guard, Name, Names, Slot, Turns, Way, accesses, variables
+from microc.plan.ways import Access, Guard, Name, Slot, Turns, Way, accesses, variables
 from microc.tir import ir
 
 NEVER = 1 << 62
@@ -35,14 +35,13 @@ class Replay:
     def __init__(self, func: ir.PrimFunc, watched: Iterable[ir.Buffer]) -> None:
         self.first_write = {b: np.full(b.nbytes, NEVER, np.int64) for b in watched}
         self.last_touch = {b: np.full(b.nbytes, -1, np.int64) for b in self.first_write}
-        self._names = Names()
         for access in accesses(func):
             if access.buffer in self.first_write:
                 self._follow(access)
 
     def _follow(self, access: Access) -> None:
         """Run one access."""
-        for values, when in _walk(access.way, variables(access, self._names), {}, np.zeros(1, np.int64)):
+        for values, when in _walk(access.way, variables(access), {}, np.zeros(1, np.int64)):
             self._touch(access, values, when)
 
     def _touch(self, access: Access, values: Values, when: Array) -> None:

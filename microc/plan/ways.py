@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from microc.errors import InternalError
 from microc.tir import ir
+from microc.tir.rewrite import free_vars
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,50 +184,15 @@ def _expression(expr: ir.Expr, way: Way, *, during: bool) -> Iterator[Access]:
             raise InternalError(f"unknown expression {type(expr).__name__}")
 
 
-class Names:
-    """The variables of expressions. Each is looked through once: many accesses may stand behind one long condition."""
-
-    def __init__(self) -> None:
-        self._known: dict[
-            int, tuple[ir.Expr, frozenset[ir.Var]]
-        ] = {}  # by identity; expressions are kept, so that none is new
-
-    def of(self, exprs: tuple[ir.Expr, ...]) -> frozenset[ir.Var]:
-        """Those in any of ``exprs``."""
-        return frozenset[ir.Var]().union(*(self._in(expr) for expr in exprs))
-
-    def _in(self, expr: ir.Expr) -> frozenset[ir.Var]:
-        known = self._known.get(id(expr))
-        if known is None:
-            known = self._known[id(expr)] = expr, self._found(expr)
-        return known[1]
-
-    def _found(self, expr: ir.Expr) -> frozenset[ir.Var]:
-        match expr:
-            case ir.Var():
-                return frozenset({expr})
-            case ir.Load(_, indices) | ir.AddressOf(_, indices):
-                return self.of(indices)
-            case ir.Call(_, args):
-                return self.of(args)
-            case ir.Select(c, a, b):
-                return self.of((c, a, b))
-            case ir.Bin(_, a, b):
-                return self.of((a, b))
-            case ir.Un(_, a) | ir.Cast(_, a):
-                return self.of((a,))
-        return frozenset()
-
-
-def variables(access: Access, names: Names) -> set[ir.Var]:
+def variables(access: Access) -> set[ir.Var]:
     """Variables on which it depends whether and where the access happens."""
-    found = set(names.of(access.indices))
+    found = {var for index in access.indices for var in free_vars(index)}
     for step in reversed(access.way):
         match step:
             case Guard(condition):
-                found |= names.of((condition,))
+                found |= free_vars(condition)
             case Turns(loop):
-                found |= names.of((loop.extent,))
+                found |= free_vars(loop.extent)
             case Name(var, value) if var in found:
-                found |= names.of((value,))
+                found |= free_vars(value)
     return found

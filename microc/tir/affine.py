@@ -10,6 +10,7 @@ result is exact. Bounds are inclusive (low, high).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from microc.errors import InternalError
@@ -20,11 +21,18 @@ from microc.tir.simplifier import Simplifier, negate
 Bounds = Mapping[Var, tuple[int, int]]
 _NONE: Bounds = MappingProxyType({})
 _EMPTY = ir.Seq(())
+REMEMBERED = 1 << 14
+"""Answers that are kept: candidates of a kernel, and its parts after unrolling, ask for the same again and again."""
 
 
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
     """An expression of equal value for all variables within ``bounds``; a variable with one possible value becomes it."""
-    return Simplifier(bounds).simplify(expr)
+    return _simplified(expr, tuple(bounds.items()))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _simplified(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> Expr:
+    return Simplifier(dict(bounds)).simplify(expr)
 
 
 def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
@@ -33,8 +41,13 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have their dtype's range. Signed results are mathematical: they may exceed the
     dtype, which is how a caller sees that an overflow cannot be excluded.
     """
-    low, high = Simplifier(bounds).reach(expr)
+    low, high = _reach(expr, tuple(bounds.items()))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _reach(expr: Expr, bounds: tuple[tuple[Var, tuple[int, int]], ...]) -> interval.Interval:
+    return Simplifier(dict(bounds)).reach(expr)
 
 
 def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
@@ -42,14 +55,15 @@ def prove(condition: Expr, bounds: Bounds = _NONE) -> bool:
     return ir.int_value(simplify(condition, bounds)) == 1
 
 
-def linear(expr: Expr) -> tuple[dict[Expr, int], int]:
+@lru_cache(maxsize=REMEMBERED)
+def linear(expr: Expr) -> tuple[Mapping[Expr, int], int]:
     """``(coefficients, constant)`` of an int32 expression; whatever is not linear is a key of its own."""
     if expr.dtype != "int32":
         raise InternalError(f"a linear form of {expr.dtype}")
     form = Simplifier().difference(expr, ir.const(0, "int32"))
     if form is None:
-        return {expr: 1}, 0
-    return {atom.expr: k for atom, k in form.terms.items()}, form.const
+        return MappingProxyType({expr: 1}), 0
+    return MappingProxyType({atom.expr: k for atom, k in form.terms.items()}), form.const
 
 
 def simplify_stmt(stmt: Stmt, bounds: Bounds = _NONE) -> Stmt:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
 from math import copysign, prod
 
 from microc import dtypes
 from microc.errors import ProgramError
+from microc.tir.node import Node, node
 
 REINTERPRET = "reinterpret"
 """The call that gives the bits of its argument as another dtype of as many."""
@@ -20,11 +21,13 @@ UNARY = frozenset({"neg", "not", "bitnot"})
 SCOPES = ("global", "const", "workspace", "register", "local")
 
 
-class Expr:
+class Expr(Node):
     """An expression; ``dtype`` is its type. Python operators build typed expressions."""
 
-    __slots__ = ()
+    __slots__ = ("known_accesses", "known_vars")
     dtype: str
+    known_accesses: tuple[Load | AddressOf, ...]
+    known_vars: frozenset[Var]  # both found by microc.tir.rewrite when they are asked for
 
     def __add__(self, other: Expr | int | float) -> Expr:
         return binary("add", self, other)
@@ -98,7 +101,7 @@ class Expr:
         return cast(dtype, self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@node
 class Const(Expr):
     """A literal. Integer values fit the dtype; floats are exact in it. 0.0 and -0.0 are different literals."""
 
@@ -114,7 +117,7 @@ class Const(Expr):
         return hash((self.value, self.dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Var(Expr):
     """A scalar variable: loop variable, block iterator, let-bound name or scalar parameter. Unique in its function."""
 
@@ -122,7 +125,7 @@ class Var(Expr):
     dtype: str = "int32"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Bin(Expr):
     """``a op b``; both operands have one dtype; comparisons and logic give ``bool``."""
 
@@ -135,7 +138,7 @@ class Bin(Expr):
         return "bool" if self.op in COMPARISONS or self.op in LOGICAL else self.a.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Un(Expr):
     """``neg``, ``not`` (of bool), ``bitnot``."""
 
@@ -147,7 +150,7 @@ class Un(Expr):
         return self.a.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Cast(Expr):
     """Conversion to ``dtype``."""
 
@@ -155,7 +158,7 @@ class Cast(Expr):
     a: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Select(Expr):
     """``condition ? a : b``; only the chosen side is evaluated, so the other may index out of bounds."""
 
@@ -168,8 +171,8 @@ class Select(Expr):
         return self.a.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+@node
+class Buffer(Node):
     """A tensor in memory, row-major.
 
     ``scope``: ``global`` (parameter), ``const`` (read-only parameter), ``workspace`` (scratch from the arena),
@@ -205,7 +208,7 @@ class Buffer:
         return Load(self, tuple(as_index(item) for item in items))
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Load(Expr):
     """One element of a buffer."""
 
@@ -217,7 +220,7 @@ class Load(Expr):
         return self.buffer.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class AddressOf(Expr):
     """Where an element lies; only an argument of a :class:`Call` whose intrinsic reads or writes from there on.
 
@@ -241,7 +244,7 @@ class AddressOf(Expr):
         return self.buffer.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Call(Expr):
     """A pure function: of mathematics (``exp``, ``sqrt`` ...) or a scalar intrinsic (``smlad`` ...)."""
 
@@ -250,8 +253,15 @@ class Call(Expr):
     dtype: str
 
 
+@lru_cache(maxsize=1 << 12)
+def _index(value: int) -> Const:
+    return Const(value, "int32")
+
+
 def const(value: int | float | bool, dtype: str) -> Const:
     """A literal of ``dtype``, checked to fit."""
+    if type(value) is int and dtype == "int32" and -(1 << 31) <= value < 1 << 31:
+        return _index(value)
     if dtypes.is_float(dtype):
         return Const(float(dtypes.to_numpy(dtype).type(value)), dtype)
     low, high = dtypes.int_range(dtype)

@@ -23,7 +23,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.tir import ir
 from microc.tir.accesses import FOLLOWED, TICKS, Scope, Touch, leaf, row
-from microc.tir.rewrite import walk_expr, walk_stmt
+from microc.tir.rewrite import free_vars, walk_stmt
 
 NEVER_WRITTEN = np.iinfo(np.int64).max
 NEVER_TOUCHED = -1
@@ -157,7 +157,7 @@ def _grids(access: _Access) -> Iterator[tuple[Grid | None, int]]:
     Behind the loops' axes there is one for every index, should it be unknown, and one for the elements from an address on.
     The grid is None when it would be too large.
     """
-    names = {x for index in access.touch.indices for x in walk_expr(index) if isinstance(x, ir.Var)}
+    names = {var for index in access.touch.indices for var in free_vars(index)}
     used = [turn for turn in reversed(access.loops) if turn.var in names]
     rank = len(used) + len(access.touch.indices) + 1
     points = prod(turn.extent for turn in used) * access.touch.extent

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter, is_
+from types import MappingProxyType
+from typing import Any
 
 from microc.errors import InternalError
 from microc.tir import ir
@@ -12,38 +15,54 @@ from microc.tir.ir import Expr, Stmt
 ExprMap = Callable[[Expr], Expr]
 
 
+def _no_children(_: Expr) -> tuple[Expr, ...]:
+    return ()
+
+
+_CHILDREN: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = MappingProxyType(
+    {
+        ir.Bin: attrgetter("a", "b"),
+        ir.Un: lambda x: (x.a,),
+        ir.Cast: lambda x: (x.a,),
+        ir.Select: attrgetter("condition", "a", "b"),
+        ir.Load: attrgetter("indices"),
+        ir.AddressOf: attrgetter("indices"),
+        ir.Call: attrgetter("args"),
+    }
+)
+_REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
+    {
+        ir.Bin: lambda x, new: ir.Bin(x.op, *new),
+        ir.Un: lambda x, new: ir.Un(x.op, *new),
+        ir.Cast: lambda x, new: ir.cast(x.dtype, *new),
+        ir.Select: lambda _, new: ir.Select(*new),
+        ir.Load: lambda x, new: ir.Load(x.buffer, new),
+        ir.AddressOf: lambda x, new: ir.AddressOf(x.buffer, new, x.extent, x.writes, x.step),
+        ir.Call: lambda x, new: ir.Call(x.name, new, x.dtype),
+    }
+)
+"""An expression of the same kind with other operands."""
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The direct operands."""
+    return _CHILDREN.get(type(expr), _no_children)(expr)
+
+
 def map_children(expr: Expr, f: ExprMap) -> Expr:
     """``expr`` with ``f`` applied to its direct operands; the same object when nothing changed."""
-    match expr:
-        case ir.Bin(op, a, b):
-            a2, b2 = f(a), f(b)
-            return expr if a2 is a and b2 is b else ir.Bin(op, a2, b2)
-        case ir.Un(op, a):
-            a2 = f(a)
-            return expr if a2 is a else ir.Un(op, a2)
-        case ir.Cast(dtype, a):
-            a2 = f(a)
-            return expr if a2 is a else ir.cast(dtype, a2)
-        case ir.Select(c, a, b):
-            c2, a2, b2 = f(c), f(a), f(b)
-            return expr if c2 is c and a2 is a and b2 is b else ir.Select(c2, a2, b2)
-        case ir.Load(buffer, indices):
-            new = tuple(f(i) for i in indices)
-            return expr if all(n is o for n, o in zip(new, indices, strict=True)) else ir.Load(buffer, new)
-        case ir.AddressOf(_, indices):
-            new = tuple(f(i) for i in indices)
-            same = all(n is o for n, o in zip(new, indices, strict=True))
-            return expr if same else replace(expr, indices=new)
-        case ir.Call(name, args, dtype):
-            new = tuple(f(a) for a in args)
-            return expr if all(n is o for n, o in zip(new, args, strict=True)) else ir.Call(name, new, dtype)
-        case _:
-            return expr
+    old = children(expr)
+    new = tuple([f(x) for x in old])
+    return expr if all(map(is_, new, old)) else _REBUILT[type(expr)](expr, new)
 
 
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
     """Bottom-up rewriting: operands first, then ``f`` on the rebuilt expression."""
-    return f(map_children(expr, lambda child: map_expr(child, f)))
+
+    def walk(x: Expr) -> Expr:
+        return f(map_children(x, walk))
+
+    return walk(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
@@ -79,9 +98,14 @@ def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | Non
 
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
     """``expr`` with variables replaced."""
-    if not values:
-        return expr
-    return map_expr(expr, lambda x: values.get(x, x) if isinstance(x, ir.Var) else x)
+    wanted = values.keys()
+
+    def walk(x: Expr) -> Expr:
+        if isinstance(x, ir.Var):
+            return values.get(x, x)
+        return x if wanted.isdisjoint(free_vars(x)) else map_children(x, walk)
+
+    return walk(expr)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
@@ -115,30 +139,13 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
     return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))
 
 
-def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct operands."""
-    match expr:
-        case ir.Bin(_, a, b):
-            return (a, b)
-        case ir.Un(_, a) | ir.Cast(_, a):
-            return (a,)
-        case ir.Select(c, a, b):
-            return (c, a, b)
-        case ir.Load(_, indices) | ir.AddressOf(_, indices):
-            return indices
-        case ir.Call(_, args):
-            return args
-        case _:
-            return ()
-
-
 def walk_expr(expr: Expr) -> Iterator[Expr]:
     """``expr`` and everything below it, parents first."""
     stack = [expr]
     while stack:
         found = stack.pop()
         yield found
-        stack.extend(reversed(children(found)))
+        stack.extend(children(found)[::-1])
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
@@ -176,9 +183,11 @@ def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     """``stmt`` and everything below it, in execution order, parents first."""
-    yield stmt
-    for child in stmt_children(stmt):
-        yield from walk_stmt(child)
+    stack = [stmt]
+    while stack:
+        found = stack.pop()
+        yield found
+        stack.extend(stmt_children(found)[::-1])
 
 
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
@@ -188,23 +197,45 @@ def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:
             yield from walk_expr(expr)
 
 
-def free_vars(expr: Expr) -> set[ir.Var]:
-    return {x for x in walk_expr(expr) if isinstance(x, ir.Var)}
+def free_vars(expr: Expr) -> frozenset[ir.Var]:
+    """The variables in an expression; found once, from those of its operands."""
+    try:
+        return expr.known_vars
+    except AttributeError:
+        found: frozenset[ir.Var] = frozenset((expr,)) if isinstance(expr, ir.Var) else frozenset()
+        for child in children(expr):
+            inner = free_vars(child)
+            found = inner if found <= inner else found | inner
+        object.__setattr__(expr, "known_vars", found)
+        return found
+
+
+def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
+    """What an expression reads or takes addresses of, outer elements before those in their indices; found once."""
+    try:
+        return expr.known_accesses
+    except AttributeError:
+        found = tuple(x for x in walk_expr(expr) if isinstance(x, (ir.Load, ir.AddressOf)))
+        object.__setattr__(expr, "known_accesses", found)
+        return found
+
+
+def accesses_in(stmt: Stmt) -> Iterator[ir.Load | ir.AddressOf]:
+    """The accesses of all expressions under a statement."""
+    for s in walk_stmt(stmt):
+        for expr in stmt_exprs(s):
+            yield from accesses_of(expr)
 
 
 def buffers_read(stmt: Stmt) -> set[ir.Buffer]:
     """Buffers that are loaded from (or read through an address) anywhere under ``stmt``."""
-    return {
-        x.buffer
-        for x in walk_all_exprs(stmt)
-        if isinstance(x, ir.Load) or (isinstance(x, ir.AddressOf) and not x.writes)
-    }
+    return {x.buffer for x in accesses_in(stmt) if isinstance(x, ir.Load) or not x.writes}
 
 
 def buffers_written(stmt: Stmt) -> set[ir.Buffer]:
     """Buffers that are stored to (or written through an address) anywhere under ``stmt``."""
     stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store)}
-    return stored | {x.buffer for x in walk_all_exprs(stmt) if isinstance(x, ir.AddressOf) and x.writes}
+    return stored | {x.buffer for x in accesses_in(stmt) if isinstance(x, ir.AddressOf) and x.writes}
 
 
 def ending(loop: ir.For) -> ir.If | None:

@@ -25,7 +25,7 @@ class Numbering:
 
     def __init__(self) -> None:
         self._facts: dict[int, tuple[ir.Expr, Facts]] = {}
-        self._numbers: dict[object, int] = {}
+        self._numbered: dict[object, Facts] = {}
 
     def of(self, expr: ir.Expr) -> Facts:
         found = self._facts.get(id(expr))
@@ -35,12 +35,15 @@ class Numbering:
 
     def _make(self, expr: ir.Expr) -> Facts:
         parts = [self.of(child) for child in children(expr)]
-        buffers = _NONE.union(*(part.buffers for part in parts)) if parts else _NONE
-        if isinstance(expr, (ir.Load, ir.AddressOf)):
-            buffers = buffers | {expr.buffer}
-        key = (type(expr), _own(expr), *(part.number for part in parts))
-        number = self._numbers.setdefault(key, len(self._numbers))
-        return Facts(number, buffers, isinstance(expr, ir.Call) or any(part.calls for part in parts))
+        key = (type(expr), _own(expr), *[part.number for part in parts])
+        found = self._numbered.get(key)
+        if found is None:
+            buffers = _NONE.union(*(part.buffers for part in parts))
+            if isinstance(expr, (ir.Load, ir.AddressOf)):
+                buffers = buffers | {expr.buffer}
+            calls = isinstance(expr, ir.Call) or any(part.calls for part in parts)
+            found = self._numbered[key] = Facts(len(self._numbered), buffers, calls)
+        return found
 
 
 def _own(expr: ir.Expr) -> object:

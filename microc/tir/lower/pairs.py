@@ -13,6 +13,7 @@ from math import prod
 
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
+from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import free_vars, substitute
 
 LANES = 4
@@ -57,8 +58,7 @@ def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
             first, second = _pair(a, var, half), _pair(b, var, half)
             return None if first is None or second is None else ir.Select(condition, first, second)
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
-            steps = [simplify(_flat(buffer, indices, var, k) - _flat(buffer, indices, var, 0)) for k in range(LANES)]
-            if [ir.int_value(s) for s in steps] != list(range(LANES)):
+            if flat_step(buffer, indices, var) != 1:
                 return None
             load, widen = _WIDENED[buffer.dtype]
             start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from microc.tir import ir
 from microc.tir.affine import bounds_of, linear, simplify
-from microc.tir.rewrite import free_vars, stmt_children, stmt_exprs, substitute, walk_expr
+from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Access:
 def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
     """Every access under ``stmt`` (block iterators must have been substituted)."""
     for expr in stmt_exprs(stmt):
-        for part in walk_expr(expr):
+        for part in accesses_of(expr):
             if isinstance(part, ir.Load):
                 yield Access(part.buffer, part.indices, 1, loops, False)
-            elif isinstance(part, ir.AddressOf):
+            else:
                 yield Access(part.buffer, part.indices, part.reach, loops, part.writes)
     if isinstance(stmt, ir.Store):
         yield Access(stmt.buffer, stmt.indices, 1, loops, True)

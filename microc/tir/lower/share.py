@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.lower.numbering import Numbering
-from microc.tir.rewrite import ExprMap, free_vars, map_children, stmt_exprs, walk_expr, walk_stmt
+from microc.tir.rewrite import ExprMap, accesses_in, accesses_of, free_vars, map_children, stmt_exprs, walk_stmt
 
 Versions = dict[ir.Buffer, int]
-Key = tuple[int, tuple[tuple[str, int], ...]]
+Key = tuple[int, tuple[int, ...]]
 """The number of an expression, and how often what it reads has been written."""
 
 
@@ -26,10 +26,9 @@ def share_values(stmt: ir.Stmt) -> ir.Stmt:
 
 class _Sharing:
     def __init__(self, root: ir.Stmt) -> None:
-        exprs = [e for s in walk_stmt(root) for whole in stmt_exprs(s) for e in walk_expr(whole)]
-        self.taken = {e.name for e in exprs if isinstance(e, ir.Var)}
+        self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
         self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, (ir.Alloc, ir.Store))}
-        self.taken |= {e.buffer.name for e in exprs if isinstance(e, (ir.Load, ir.AddressOf))}
+        self.taken |= {access.buffer.name for access in accesses_in(root)}
         self.counters: dict[str, int] = {}
         self.known = Numbering()
 
@@ -60,7 +59,7 @@ class _Sharing:
 
     def fresh(self, expr: ir.Expr) -> ir.Var:
         """A name that tells where the value comes from: the first buffer it reads, else the function it calls."""
-        sources = [x.buffer.name for x in _loads(expr) if x.buffer.scope != "register"]
+        sources = [x.buffer.name for x in accesses_of(expr) if x.buffer.scope != "register"]
         stem = sources[0] if sources else expr.name if isinstance(expr, ir.Call) else "t"
         number = self.counters.get(stem, 0)
         while f"{stem}_{number}" in self.taken:
@@ -135,7 +134,7 @@ class _Sharing:
 
     def key(self, expr: ir.Expr, versions: Versions) -> Key:
         facts = self.known.of(expr)
-        return facts.number, tuple(sorted((b.name, versions.get(b, 0)) for b in facts.buffers))
+        return facts.number, tuple([versions.get(b, 0) for b in facts.buffers])
 
     def count(self, expr: ir.Expr, counts: dict[Key, int], versions: Versions) -> None:
         if self.worthy(expr):
@@ -200,10 +199,6 @@ def _values(stmt: ir.Stmt) -> tuple[ir.Expr, ...]:
             return ()
 
 
-def _loads(expr: ir.Expr) -> list[ir.Load | ir.AddressOf]:
-    return [x for x in walk_expr(expr) if isinstance(x, (ir.Load, ir.AddressOf))]
-
-
 def _strict_children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
     """Operands that are always evaluated; a guarded load must not move in front of its guard. Indices do not count."""
     match expr:
@@ -236,7 +231,7 @@ def _map_strict(expr: ir.Expr, f: ExprMap) -> ir.Expr:
 
 
 def _advance(stmt: ir.Stmt, versions: Versions) -> None:
-    written = [x.buffer for e in stmt_exprs(stmt) for x in walk_expr(e) if isinstance(x, ir.AddressOf) and x.writes]
+    written = [x.buffer for e in stmt_exprs(stmt) for x in accesses_of(e) if isinstance(x, ir.AddressOf) and x.writes]
     if isinstance(stmt, ir.Store):
         written.append(stmt.buffer)
     for buffer in written:
