@@ -19,6 +19,7 @@ load only files that you trust. ``examples/custom_operator`` is a whole one.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import sys
 import traceback
@@ -27,16 +28,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
-from microc.frontend.onnx import application as onnx_application
-from microc.frontend.onnx import reader as onnx_reader
-from microc.frontend.onnx.application import Application as OnnxApplication
-from microc.frontend.tflite import ops as tflite_ops
-from microc.frontend.tflite import spelling as tflite_spelling
-from microc.frontend.tflite.application import Application as TfliteApplication
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
@@ -45,6 +41,10 @@ from microc.ops.surface import through_float
 from microc.schedule.intrinsics import SCALAR, Intrin
 from microc.tir import ir
 from microc.tir.mathematics import FUNCTIONS
+
+if TYPE_CHECKING:  # readers are imported when a model of theirs is read, or a plugin adds to them
+    from microc.frontend.onnx.application import Application as OnnxApplication
+    from microc.frontend.tflite.application import Application as TfliteApplication
 
 __all__ = (
     "Array",
@@ -105,6 +105,13 @@ class Plugin:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
 
+def __getattr__(name: str) -> Any:
+    if name in ("OnnxApplication", "TfliteApplication"):
+        module = importlib.import_module(f"microc.frontend.{name.removesuffix('Application').lower()}.application")
+        return module.Application
+    raise AttributeError(f"module 'microc.plugin' has no attribute {name!r}")
+
+
 def extern(
     name: str,
     params: Iterable[ir.Var | ir.Buffer],
@@ -145,11 +152,17 @@ def active(plugins: Iterable[Plugin]) -> Iterator[None]:
 
 
 def _extend(plugin: Plugin, stack: ExitStack) -> None:
-    tflite = {f"CUSTOM:{code}": tflite_spelling.Spelling(spell, ()) for code, spell in plugin.tflite.items()}
-    onnx = {name: onnx_application.Spelling(spell, ()) for name, spell in plugin.onnx.items()}
     stack.enter_context(registry().extended({operator.name: operator for operator in plugin.operators}))
-    stack.enter_context(tflite_ops.SPELLINGS.extended(tflite))
-    stack.enter_context(onnx_reader.CUSTOM.extended(onnx))
+    if plugin.tflite:
+        from microc.frontend.tflite import ops, spelling
+
+        tflite = {f"CUSTOM:{code}": spelling.Spelling(spell, ()) for code, spell in plugin.tflite.items()}
+        stack.enter_context(ops.SPELLINGS.extended(tflite))
+    if plugin.onnx:
+        from microc.frontend.onnx import application, reader
+
+        onnx = {name: application.Spelling(spell, ()) for name, spell in plugin.onnx.items()}
+        stack.enter_context(reader.CUSTOM.extended(onnx))
     stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in plugin.externs}))
 
 

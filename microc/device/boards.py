@@ -63,7 +63,8 @@ def load_copy(path: Path, name: str) -> Board:
 
 
 def _board(name: str, path: Path, text: str, data: Mapping[str, Any]) -> Board:
-    _check_schema(path, text, data)
+    if path.parent != paths.boards():  # ours are held against the schema by the tests
+        _check_schema(path, text, data)
     data = {**_EMPTY, **data}
     _check_meaning(path, text, data)
     regions = tuple(Region(m["name"], m["kind"], m["origin"], m["size"]) for m in data["memory"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from microc import __version__
-from microc.codegen.exports import Package, export_files
 from microc.codegen.files import write_tree
 from microc.codegen.manifest import streaming_data
 from microc.codegen.network import shared_files
@@ -21,7 +20,6 @@ from microc.driver.compile.lower import Progress
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
-from microc.driver.measure.quick_check import quick_check
 from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.sizes.shapes import RunShapes, as_array
@@ -32,6 +30,9 @@ from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
 from microc.target import Board, target_for
+
+if TYPE_CHECKING:
+    from microc.codegen.exports import Package
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class Program:
         :meth:`write`. ``inputs``, one array for each input, are what the example in it runs on; for a network that keeps
         something from run to run they may have an axis more, the first: the frames of a sequence, a run each.
         """
+        from microc.codegen.exports import export_files
+
         target = accepted.path("a folder", folder)
         accepted.text("a format", name)
         frames = None if inputs is None else self._frames(accepted.arrays("inputs", inputs))
@@ -224,6 +227,8 @@ def compile(
         with active(chosen.plugins):
             library = build_library(shared_files(module, __version__))
         if check and isinstance(source, Graph) and source is not model:
+            from microc.driver.measure.quick_check import quick_check
+
             quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, source, chosen)
             library.reset()
         return library
@@ -231,6 +236,8 @@ def compile(
     program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
     check_modules((program.module,), found)
     if check and isinstance(source, Graph) and source is not model:
+        from microc.driver.measure.quick_check import quick_check
+
         quick_check(model, None, [_tensor(program.module, name) for name in program.module.inputs], source, chosen)
     return program
 

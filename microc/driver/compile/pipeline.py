@@ -18,7 +18,6 @@ from microc.driver.compile.maker import Compiled, Maker
 from microc.driver.compile.merge import merge_kernels
 from microc.driver.model import read_model, source_name
 from microc.driver.options import Options
-from microc.driver.report.dump import dump_kernels
 from microc.driver.sizes.dimensions import open_sizes
 from microc.driver.sizes.family import Family, read_family
 from microc.driver.sizes.general import GeneralMaker
@@ -103,6 +102,8 @@ def compiled(
         made = _compiled(read_model(source, options), source_name(source), target, options, progress, room)
     made = replace(made, module=replace(made.module, hashes=hashes(source, options)))
     if options.dump is not None:
+        from microc.driver.report.dump import dump_kernels
+
         with _extended(options):
             dump_kernels(made, options.dump, progress)
     return made
