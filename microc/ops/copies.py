@@ -5,7 +5,8 @@ from __future__ import annotations
 from microc import dtypes
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.lower.lanes import COPIED, KEY, MOVED, SHORT
+from microc.tir.lower.lanes import COPIED, SHORT
+from microc.tir.names import LANES, MOVED
 
 WORD = 4
 LEAST = 16
@@ -24,7 +25,7 @@ def _way(dtype: str, extent: int, target: Target) -> tuple[str, Notes]:
     """The kind of the loop, and its annotations."""
     width = dtypes.nbytes(dtype)
     if target.has("mve") and dtype in COPIED:
-        return "vectorized", ((KEY, 4),)
+        return "vectorized", ((LANES, 4),)
     if target.has("unaligned") or width == WORD:
         return "vectorized", ()
     if target.has("words") and dtype in SHORT and extent * width >= LEAST:

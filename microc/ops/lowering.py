@@ -22,6 +22,7 @@ from microc.target import Target
 from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT
 
 _LETTERS = ("x", "y", "z", "u", "v")
 
@@ -189,12 +190,12 @@ def _stored(tensor: te.Tensor) -> te.Tensor:
     """A reduction, or a part of one, accumulates somewhere else (registers, after scheduling) and stores its result once."""
     if not isinstance(tensor.definition, ComputeDef) or not _is_sum(tensor.definition.body):
         return tensor
-    return te.compute(tensor.shape, lambda *i: tensor[i], "out", tuple(v.name for v in tensor.definition.axes))
+    return te.compute(tensor.shape, lambda *i: tensor[i], OUT, tuple(v.name for v in tensor.definition.axes))
 
 
 def _is_sum(body: ir.Expr) -> bool:
     """Whether an element is a sum, or one of a tensor ``acc``."""
-    return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == "acc")
+    return isinstance(body, Reduce) or (isinstance(body, TensorRead) and body.tensor.name == ACC)
 
 
 def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, start: str) -> te.Tensor:
@@ -218,20 +219,20 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
         return values[nodes[-1].outputs[0]]
 
     notes = (*_bound(nodes[0]), *_magnitude(group)) if base is not None else _magnitude(group)
-    return te.compute(shape, element, "out", axes, notes)
+    return te.compute(shape, element, OUT, axes, notes)
 
 
 def _bound(node: Node) -> tuple[tuple[str, int | str], ...]:
     """What the node behind an anchor promises about the anchor's values: their largest magnitude, as a note."""
     bound = node.attrs.get("bound", -1) if node.op == "requantize" and not node.attrs.get("input_zero_point") else -1
-    return (("bound", int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
+    return ((BOUND, int(bound)),) if isinstance(bound, int) and bound >= 0 else ()
 
 
 def _magnitude(group: _Group) -> tuple[tuple[str, int | str], ...]:
     """What a schedule may know of the group's float constants: the largest magnitude, where all are finite, as a note."""
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
-    return (("magnitude", ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
+    return ((MAGNITUDE, ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
 
 
 def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:

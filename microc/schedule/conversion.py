@@ -18,10 +18,9 @@ from microc.fixed import TO_WHOLE
 from microc.schedule.selection import RANGES, clamped_parts
 from microc.tir import ir
 from microc.tir.affine import bounds_of
+from microc.tir.names import MAGNITUDE
 from microc.tir.rewrite import map_expr, map_stmt
 
-MAGNITUDE = "magnitude"
-"""The note of a block that reads no constants in memory but integers and floats of magnitudes up to its value."""
 _HUGE = 2.0**100
 """Sums and products below do not come near infinity."""
 _SHORT = (-(1 << 15), (1 << 15) - 1)

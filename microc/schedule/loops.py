@@ -9,6 +9,7 @@ from microc.errors import ScheduleError
 from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.names import BLOCK_NOTES, LOOP_NOTES
 from microc.tir.parallel import has_parts
 from microc.tir.rewrite import (
     buffers_read,
@@ -183,6 +184,7 @@ def _parts_by_turn(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach a note to a loop (kept in the text form, shown in comments)."""
+    _check_note(key, LOOP_NOTES)
     old = find_loop(func.body, loop)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
@@ -190,6 +192,12 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
 
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach a note to a block."""
+    _check_note(key, BLOCK_NOTES)
     old = find_block(func.body, block)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
+
+
+def _check_note(key: str, known: frozenset[str]) -> None:
+    if key not in known:
+        raise ScheduleError(f"nothing reads a note {key!r}", hint="known: " + ", ".join(sorted(known)))

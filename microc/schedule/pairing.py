@@ -22,6 +22,7 @@ from microc.schedule.intrinsics.dsp import WIDENED
 from microc.schedule.tree import extent_of, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
 from microc.tir.rewrite import free_vars, substitute
 
 COLUMNS, TERMS = 2, 4
@@ -31,7 +32,7 @@ SUM_LIMIT = 1 << 23
 def can_pair(block: ir.Block, columns: int) -> bool:
     """Whether the sums of ``block`` may be paired: what its annotations promise."""
     notes = dict(block.annotations)
-    bound, smallest = notes.get("sum_bound"), notes.get("smallest_weight")
+    bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     known = isinstance(bound, int) and isinstance(smallest, int)
     return known and columns % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from microc.schedule.tree import loops_around
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.names import BOUND
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
 RANGES = MappingProxyType({(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"})
@@ -82,7 +83,7 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
         return map_stmt(s, lambda x: x, lambda e: map_expr(e, lambda x: _by_parts(x, short)))
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
-        bound = dict(s.annotations).get("bound") if isinstance(s, ir.Block) else None
+        bound = dict(s.annotations).get(BOUND) if isinstance(s, ir.Block) else None
         return within(s, short=True) if isinstance(bound, int) and bound <= THIRDS else s
 
     return replace(func, body=within(map_stmt(func.body, on_stmt), short=False))

@@ -1,6 +1,6 @@
 """Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
 
-from microc.te.lower import EXTERN, create_prim_func
+from microc.te.lower import create_prim_func
 from microc.te.tensor import (
     ComputeDef,
     ExternDef,
@@ -19,7 +19,6 @@ from microc.te.tensor import (
 from microc.te.text import to_text
 
 __all__ = [
-    "EXTERN",
     "ComputeDef",
     "ExternDef",
     "Reduce",

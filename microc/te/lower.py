@@ -9,9 +9,7 @@ from microc.errors import ProgramError
 from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
-
-EXTERN = "extern"
-"""Annotates the blocks whose loops an operator wrote: no stage is inlined into them, nor they into any."""
+from microc.tir.names import EXTERN
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:

@@ -15,6 +15,7 @@ from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir.lower import lower
+from microc.tir.names import BOUND, PEEL
 from tests.schedule.functions import chain, matmul, outputs, padded_rows
 
 Steps = Callable[[Schedule], Schedule]
@@ -33,7 +34,7 @@ MATMUL: dict[str, Steps] = {
     "parallel turns with memory of their own": lambda s: (
         s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p")
     ),
-    "annotate": lambda s: s.annotate("acc", "note", 1).annotate("p", "note", "x"),
+    "annotate": lambda s: s.annotate("acc", BOUND, 1).annotate("p", PEEL, 0),
     "decompose_reduction": lambda s: s.decompose_reduction("acc", "k"),
     "rfactor": lambda s: s.rfactor("acc", "k"),
     "rfactor of an inner loop": lambda s: s.split("k", (None, 4)).rfactor("acc", "k_1").unroll("k_1_1"),
@@ -85,6 +86,8 @@ def test_padding(name: str, lowered: bool) -> None:
 
 
 REFUSED: dict[str, Steps] = {
+    "a note that nothing reads": lambda s: s.annotate("p", "peal", 0),
+    "a note of loops on a block": lambda s: s.annotate("acc", PEEL, 0),
     "no such loop": lambda s: s.split("q", (None, 2)),
     "no such block": lambda s: s.compute_inline("nothing"),
     "split by nothing": lambda s: s.split("k", (None, None)),

@@ -31,6 +31,7 @@ from microc.ops.surface import split_activation
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, GROUPED, SMALLEST_WEIGHT, SUM_BOUND
 
 LONG_RUN = 8
 """Neighbours that are gathered fast enough for a patch, even of a single channel."""
@@ -124,8 +125,8 @@ def _group_product(
         product = ir.cast(dtype, a[p, group, k.var]) * ir.cast(dtype, b[row, k.var])
         return te.sum_reduce(product, k, init=start(bias, row, dtype))
 
-    notes = (*product_notes(data, weight, bias), ("grouped", 1))
-    return te.compute((g.pixels, g.groups, outs), element, "acc", ("p", "g", "o"), notes)
+    notes = (*product_notes(data, weight, bias), (GROUPED, 1))
+    return te.compute((g.pixels, g.groups, outs), element, ACC, ("p", "g", "o"), notes)
 
 
 def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
@@ -218,8 +219,8 @@ def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes
         first + np.maximum(rows * low, rows * high).sum(axis=1),
     )
     return (
-        ("sum_bound", int(max(np.abs(end).max(initial=0) for end in ends))),
-        ("smallest_weight", int(rows.min(initial=0))),
+        (SUM_BOUND, int(max(np.abs(end).max(initial=0) for end in ends))),
+        (SMALLEST_WEIGHT, int(rows.min(initial=0))),
     )
 
 
@@ -231,7 +232,7 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
         product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
         return te.sum_reduce(product, k, init=start(bias, o, dtype))
 
-    return te.compute((a.shape[0], b.shape[0]), element, "acc", ("p", "o"), notes)
+    return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
 
 
 def _depthwise(
@@ -251,7 +252,7 @@ def _depthwise(
         init = start(bias, c, dtype) if first is None else first[c]
         return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=init)
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
 
 
 def _less_offset(weight: Operand, bias: Operand | None) -> te.Tensor:
@@ -276,7 +277,7 @@ def _grouped(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | No
         product = ir.cast(dtype, value) * ir.cast(dtype, taps[c, ky.var, kx.var, k.var])
         return te.sum_reduce(product, ky, kx, k, init=start(bias, c, dtype))
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, "acc", ("n", "y", "x", "c"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
 
 
 def _taps(g: Geometry, y: Expr, x: Expr, ky: Expr, kx: Expr) -> tuple[Expr, Expr]:

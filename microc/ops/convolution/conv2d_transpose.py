@@ -30,6 +30,7 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC
 
 ATTRS: Attributes = {
     **WINDOWS,
@@ -150,7 +151,7 @@ def _compute(call: OpCall) -> te.Tensor:
         first = ir.const(0, dtype) if bias is None else bias.tensor((outputs,))[c]
         return te.sum_reduce(product, ky, kx, k, init=first)
 
-    return te.compute(call.out_types[0].shape, element, "acc", ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
 
 
 # ---------------------------------------------------------------- legalisation

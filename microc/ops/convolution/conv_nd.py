@@ -22,6 +22,7 @@ from microc.ops.attributes import SPATIAL, Attributes, integer
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC, CHANNELS_FIRST, PATCH
 
 _ATTRS: Attributes = {**SPATIAL, "groups": integer("of channels that have weights of their own", 1, least=1)}
 DTYPES = ("float32", "float64", "int32")
@@ -118,12 +119,12 @@ def _gathered(call: OpCall) -> te.Tensor:
         met, value = ir.all_of(inside), x[(0, channel, *places)]
         return value if met is None else ir.select(met, value, 0)
 
-    patch = te.compute((prod(spatial), prod(window)), gathered, "patch", ("p", "k"))
+    patch = te.compute((prod(spatial), prod(window)), gathered, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
         return te.sum_reduce(patch[p, k.var] * w[o, k.var], k, init=_start(bias, o, x.dtype))
 
-    return te.compute((outputs, prod(spatial)), element, "acc", ("o", "p"), (("channels_first", 1),))
+    return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
 
 def _apart(index: Expr, extents: Sequence[int]) -> list[Expr]:
@@ -160,7 +161,7 @@ def _compute(call: OpCall) -> te.Tensor:
             value * w[(o, depth.var, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
         )
 
-    return te.compute(call.out_types[0].shape, element, "acc")
+    return te.compute(call.out_types[0].shape, element, ACC)
 
 
 # ---------------------------------------------------------------- transposed
@@ -225,7 +226,7 @@ def _compute_transpose(call: OpCall) -> te.Tensor:
             value * w[(channel, o % each, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
         )
 
-    return te.compute(call.out_types[0].shape, element, "acc")
+    return te.compute(call.out_types[0].shape, element, ACC)
 
 
 # ---------------------------------------------------------------- registry

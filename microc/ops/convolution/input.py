@@ -9,6 +9,7 @@ from microc.ops.convolution.geometry import Geometry
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import PADDED, PATCH
 
 WORD = 4
 """Bytes of a machine word: copies of whole words are cheap."""
@@ -75,8 +76,8 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
         return value if inside is None else ir.select(inside, value, pad_value)
 
     if g.groups > 1:
-        return te.compute((g.pixels, g.groups, depth), element, "patch", ("p", "g", "k"))
-    return te.compute((g.pixels + again, depth), element, "patch", ("p", "k"))
+        return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))
+    return te.compute((g.pixels + again, depth), element, PATCH, ("p", "k"))
 
 
 def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: bool = False) -> te.Tensor:
@@ -101,4 +102,4 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: b
             value, border = ir.cast("uint8", ir.cast("int32", value) + 128), ir.const(pad_value + 128, "uint8")
         return value if inside is None else ir.select(inside, value, border)
 
-    return te.compute((g.batch, height, width, g.channels), element, "padded", ("n", "y", "x", "c"))
+    return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

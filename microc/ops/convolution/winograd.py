@@ -37,6 +37,7 @@ from microc.ops.convolution.input import padded_input
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, ROWS, TILE, UNTILE
 
 POINTS = 4
 """Inputs of a tile along an axis; it makes two outputs."""
@@ -106,24 +107,24 @@ def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor 
 
         return ir.cast("int16", _input_step(s % POINTS, [column(q) for q in range(POINTS)]))
 
-    v = te.compute((POINTS * POINTS, *image, g.channels), tile, "tile", ("s", "n", "y", "x", "c"))
+    v = te.compute((POINTS * POINTS, *image, g.channels), tile, TILE, ("s", "n", "y", "x", "c"))
     k = te.reduce_axis(g.channels, "k")
 
     def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast("int32", v[s, n, y, x, k.var]) * ir.cast("int32", weight[s, o, k.var]), k)
 
-    m = te.compute((POINTS * POINTS, *image, g.out_channels), multiply, "acc", ("s", "n", "y", "x", "o"))
+    m = te.compute((POINTS * POINTS, *image, g.out_channels), multiply, ACC, ("s", "n", "y", "x", "o"))
 
     def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return _output_step(a, [m[j + i * POINTS, n, y, x, o] for i in range(POINTS)])
 
-    z = te.compute((POINTS, 2, *image, g.out_channels), row, "rows", ("j", "a", "n", "y", "x", "o"))
+    z = te.compute((POINTS, 2, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
 
     def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
         total = _output_step(x % 2, [z[j, y % 2, n, y // 2, x // 2, o] for j in range(POINTS)]) >> 2
         return total if bias is None else total + ir.cast("int32", bias[o])
 
-    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, "untile", ("n", "y", "x", "o"))
+    return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), untile, UNTILE, ("n", "y", "x", "o"))
 
 
 def _input_step(i: Expr, d: list[Expr]) -> Expr:

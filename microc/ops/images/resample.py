@@ -23,6 +23,7 @@ from microc.ops.attributes import integer, integers
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC
 
 INDEX_DTYPES = ("int16", "int32")
 
@@ -106,7 +107,7 @@ def _compute(call: OpCall) -> te.Tensor:
         factor = reduce(lambda a, b: a * b, parts)
         return te.sum_reduce(ir.cast(wide, x[place(index, [tap.var for tap in taps])]) * factor, *taps)
 
-    acc = te.compute(shape, element, "acc")
+    acc = te.compute(shape, element, ACC)
     if dtypes.is_float(dtype):
         return acc
     half = 1 << call.attrs["shift"] >> 1

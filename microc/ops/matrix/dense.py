@@ -25,6 +25,7 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import PATCH
 
 ATTRS: Attributes = {
     "activation": ACTIVATION,
@@ -124,7 +125,7 @@ def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor
     def element(p: Var, k: Var) -> Expr:
         return ir.select(k < depth, source[p, k], 0)
 
-    return te.compute((rows, padded), element, "patch", ("p", "k"))
+    return te.compute((rows, padded), element, PATCH, ("p", "k"))
 
 
 def _dense_legalize(node: Node, graph: Graph) -> Legalized | None:

@@ -21,6 +21,7 @@ from microc.ops.numbers import wrapping
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC
 
 DTYPES = ("float32", "float64", "int32", "int64")
 
@@ -79,7 +80,7 @@ def _compute(call: OpCall) -> te.Tensor:
 
     dtype, shape = call.out_types[0].dtype, call.out_types[0].shape
     wide = f"u{dtype}" if dtype in ("int32", "int64") else dtype  # integers wrap around
-    found = te.compute(shape, element, "acc" if axes else "product")
+    found = te.compute(shape, element, ACC if axes else "product")
     return found if found.dtype == dtype else te.compute(shape, lambda *i: ir.cast(dtype, found[i]), "wrapped")
 
 

@@ -30,6 +30,7 @@ from microc.ops.surface import split_activation
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, COLUMNS, PATCH
 
 ATTRS: Attributes = {
     **ACTIVATED,
@@ -137,7 +138,7 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
         product = left.centred(batch, p, k.var, dtype=dtype) * right.centred(batch, k.var, o, dtype=dtype)
         return te.sum_reduce(product, k)
 
-    return te.compute(shape, element, "acc", _names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, _names(shape, "p", "o"))
 
 
 def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
@@ -155,8 +156,8 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
         return element
 
     *batch, rows, columns = shape
-    turned = te.compute((*batch, columns, padded), copy(right, lambda o, t: (t, o)), "columns", _names(shape, "o", "k"))
-    patch = te.compute((*batch, rows, padded), copy(left, lambda p, t: (p, t)), "patch", _names(shape, "p", "k"))
+    turned = te.compute((*batch, columns, padded), copy(right, lambda o, t: (t, o)), COLUMNS, _names(shape, "o", "k"))
+    patch = te.compute((*batch, rows, padded), copy(left, lambda p, t: (p, t)), PATCH, _names(shape, "p", "k"))
 
     def element(*index: Var) -> Expr:
         *first, p, o = index
@@ -164,7 +165,7 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
             ir.cast("int32", patch[(*first, p, k.var)]) * ir.cast("int32", turned[(*first, o, k.var)]), k
         )
 
-    return te.compute(shape, element, "acc", _names(shape, "p", "o"))
+    return te.compute(shape, element, ACC, _names(shape, "p", "o"))
 
 
 def _by_words(target: Target) -> bool:

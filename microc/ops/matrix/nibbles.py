@@ -14,6 +14,7 @@ from microc.dtypes import Array
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC
 
 LEAST, MOST = -8, 7
 
@@ -51,4 +52,4 @@ def nibble_product(rows: te.Tensor, weight: Operand, depth: int, start: te.Tenso
         init = ir.const(0, "int32") if start is None else start[o]
         return te.sum_reduce(first * low + second * high, j, init=init)
 
-    return te.compute((rows.shape[0], units), element, "acc", ("p", "o"))
+    return te.compute((rows.shape[0], units), element, ACC, ("p", "o"))

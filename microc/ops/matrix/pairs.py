@@ -26,6 +26,7 @@ from microc.dtypes import Array
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, PAIRS, PART, VALUE
 
 FIELD = 1 << 15
 """Fields hold -FIELD .. FIELD - 1."""
@@ -132,14 +133,14 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
             total = total + pair(p, block + k)
         return ir.select(place < terms, pair(p, block + place), number(ADDED) - (total << 7))
 
-    pairs = te.compute((half, depth // terms * (terms + 1)), entry, "pairs", ("p", "e"))
+    pairs = te.compute((half, depth // terms * (terms + 1)), entry, PAIRS, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(depth // terms, "j")
 
     def summed(p: Var, j: Var, o: Var) -> Expr:
         product = pairs[p, j * (terms + 1) + term.var] * ir.cast("uint32", taps[o, j * terms + term.var])
         return te.sum_reduce(product, term, init=pairs[p, j * (terms + 1) + terms])
 
-    part = te.compute((half, depth // terms, channels), summed, "part", ("p", "j", "o"))
+    part = te.compute((half, depth // terms, channels), summed, PART, ("p", "j", "o"))
 
     def field(p: Var, h: Var, o: Var) -> Expr:
         total, start = part[p, block.var, o], ir.cast("uint32", first[o])
@@ -149,13 +150,13 @@ def paired_product(pixels: te.Tensor, count: int, weight: Operand, bias: Operand
             low, high = low + rest, high + (rest >> 16)
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=ir.select(h < 1, low, high))
 
-    acc = te.compute((half, 2, channels), field, "acc", ("p", "h", "o"))
+    acc = te.compute((half, 2, channels), field, ACC, ("p", "h", "o"))
 
     def value(p: Var, o: Var) -> Expr:
         low = acc[p // 2, 0, o] - (acc[p // 2, 1, o] << 16)
         return ir.cast("int32", ir.select(p % 2 < 1, low, acc[p // 2, 1, o]))
 
-    return te.compute((count, channels), value, "value", ("p", "o"))
+    return te.compute((count, channels), value, VALUE, ("p", "o"))
 
 
 def _start(weight: Operand, bias: Operand | None, packing: Packing, channels: int) -> te.Tensor:

@@ -26,6 +26,7 @@ from microc.ops.matrix.pairs import ADDED, FIELD, HIGH, number, overflow, padded
 from microc.ops.registry import Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.names import ACC, COLUMN, ENTRY, PART, VALUE
 
 CHANNELS = 4
 """Weights in a word."""
@@ -126,7 +127,7 @@ def quad_product(
         behind = number(ADDED) - total - (total << 16)
         return ir.select(place < terms, word(inputs[p, block + place]), behind) if widened else behind
 
-    entries = te.compute((count, blocks * (kept + 1)), entry, "entry", ("p", "e"))
+    entries = te.compute((count, blocks * (kept + 1)), entry, ENTRY, ("p", "e"))
     term, block = te.reduce_axis(terms, "i"), te.reduce_axis(blocks, "j")
 
     def summed(p: Var, j: Var, g: Var, f: Var) -> Expr:
@@ -135,20 +136,20 @@ def quad_product(
         x = entries[p, j * (terms + 1) + term.var] if widened else word(inputs[p, j * terms + term.var])
         return te.sum_reduce(factor * x, term)
 
-    part = te.compute((count, blocks, quads, 2), summed, "part", ("p", "j", "g", "f"))
+    part = te.compute((count, blocks, quads, 2), summed, PART, ("p", "j", "g", "f"))
 
     def field(p: Var, g: Var, f: Var, h: Var) -> Expr:
         odd, whole = part[p, block.var, g, 0], part[p, block.var, g, 1]
         total = ir.select(f < 1, whole - (odd << 8), odd) + entries[p, block.var * (kept + 1) + kept]
         return te.sum_reduce(ir.select(h < 1, total, total >> 16), block, init=first[g, f, h])
 
-    acc = te.compute((count, quads, 2, 2), field, "acc", ("p", "g", "f", "h"))
+    acc = te.compute((count, quads, 2, 2), field, ACC, ("p", "g", "f", "h"))
 
     def value(p: Var, o: Var) -> Expr:
         low, high = acc[p, o // CHANNELS, o % 2, 0], acc[p, o // CHANNELS, o % 2, 1]
         return ir.cast("int32", ir.select(o % CHANNELS < 2, low - (high << 16), high))
 
-    return te.compute((count, quads * CHANNELS), value, "value", ("p", "o"))
+    return te.compute((count, quads * CHANNELS), value, VALUE, ("p", "o"))
 
 
 def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tensor:
@@ -162,7 +163,7 @@ def _columns(rows: te.Tensor, weight: Operand, packing: QuadPacking) -> te.Tenso
         again = ir.cast("int32", places[ir.binary("max", k - depth, ir.const(0, "int32"))])
         return rows[p, ir.select(k < depth, k, again)]
 
-    return te.compute((count, packing.weights.shape[1]), column, "column", ("p", "k"))
+    return te.compute((count, packing.weights.shape[1]), column, COLUMN, ("p", "k"))
 
 
 def _start(weight: Operand, bias: Operand | None, packing: QuadPacking) -> te.Tensor:

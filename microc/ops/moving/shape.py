@@ -17,6 +17,7 @@ from microc.ops.moving.concat import CONCAT, GATHER, first_operand
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import PADDED
 
 # ---------------------------------------------------------------- reshape
 
@@ -191,7 +192,7 @@ def _compute_pad(call: OpCall) -> te.Tensor:
         read = x[tuple(i - before if before else i for i, (before, _) in zip(index, padding, strict=True))]
         return read if inside is None else ir.select(inside, read, value)
 
-    return te.compute(call.out_types[0].shape, element, "padded")
+    return te.compute(call.out_types[0].shape, element, PADDED)
 
 
 def _cases_pad() -> Iterable[Case]:

@@ -25,6 +25,7 @@ from microc.ops.pooling.quantised import legalize_avg, legalize_max
 from microc.ops.registry import Case, OpCall, OpDef, RowWindow
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC, PADDED
 
 WINDOWS: Attributes = {
     "kernel": integers("rows and columns of a window", length=2, least=1),
@@ -129,7 +130,7 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
         def whole(n: Expr, c: Expr) -> Expr:
             return te.Reduce(combine, ir.cast(dtype, image[n, k.var, c]), (k,), start)
 
-        return te.compute((batch, channels), whole, "acc", ("n", "c"))
+        return te.compute((batch, channels), whole, ACC, ("n", "c"))
     x = _padded(call, data.tensor(), pad)
     ky, kx = (te.reduce_axis(extent, name) for extent, name in zip(call.attrs["kernel"], ("ky", "kx"), strict=True))
     down, right = call.attrs["strides"]
@@ -138,7 +139,7 @@ def _reduced(call: OpCall, combine: str, pad: float, init: float) -> te.Tensor:
         value = x[n, y * down + ky.var, column * right + kx.var, c]
         return te.Reduce(combine, ir.cast(dtype, value), (ky, kx), start)
 
-    return te.compute(call.out_types[0].shape, element, "acc", ("n", "y", "x", "c"))
+    return te.compute(call.out_types[0].shape, element, ACC, ("n", "y", "x", "c"))
 
 
 def _sides(call: OpCall) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ def _padded(call: OpCall, x: te.Tensor, value: float) -> te.Tensor:
         return ir.select(inside, x[n, row - top, column - left, c], ir.const(value, x.dtype))
 
     shape = (batch, height + top + bottom, width + left + right, channels)
-    return te.compute(shape, element, "padded", ("n", "y", "x", "c"))
+    return te.compute(shape, element, PADDED, ("n", "y", "x", "c"))
 
 
 def _max_compute(call: OpCall) -> te.Tensor:

@@ -21,6 +21,7 @@ from microc.ops.numbers import NUMBERS, beats, compute_dtype
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
+from microc.tir.names import ACC
 
 _WINDOW: Attributes = {"kernel": integers("of each spatial axis", least=1), **SPATIAL}
 
@@ -95,7 +96,7 @@ def _compute(combine: str, call: OpCall) -> te.Tensor:
         return te.Reduce(combine, value if inside is None else ir.select(inside, value, nothing), tuple(taps), nothing)
 
     shape = call.out_types[0].shape
-    acc = te.compute(shape, element, "acc")
+    acc = te.compute(shape, element, ACC)
     return acc if wide == kind.dtype else te.compute(shape, lambda *index: ir.cast(kind.dtype, acc[index]), "narrowed")
 
 

@@ -14,6 +14,7 @@ from microc.graph.ir import TensorType
 from microc.ops.registry import OpCall
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC
 
 SHAPES = ((1, 4, 6, 3, 2), (2, 5, 4, 1, 1), (1, 1, 1, 2, 1), (1, 8, 8, 10, 4))
 """Batch, depth, filters, memory, rank."""
@@ -78,7 +79,7 @@ def summed(call: OpCall, following: te.Tensor, time: te.Tensor, bias: te.Tensor,
         product = ir.cast(dtype, following[b, f, m.var]) * ir.cast(dtype, time[f, m.var])
         return te.sum_reduce(product, r, m, init=ir.cast(dtype, bias[u]))
 
-    return te.compute((batch, filters // rank), element, "acc", ("b", "u"))
+    return te.compute((batch, filters // rank), element, ACC, ("b", "u"))
 
 
 def feature(call: OpCall, x: te.Tensor, weights: te.Tensor, dtype: str, bias: te.Tensor | None = None) -> te.Tensor:

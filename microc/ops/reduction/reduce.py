@@ -30,6 +30,7 @@ from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.names import ACC
 
 
 def _axes(attrs: Mapping[str, Any], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
@@ -123,7 +124,7 @@ def _compute(reduction: Reduction, call: OpCall) -> te.Tensor:
             start %= 1 << dtypes.info(dtype).bits
         return te.Reduce(reduction.combine, ir.cast(dtype, x[where]), tuple(reduced), ir.const(start, dtype))
 
-    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, "acc")
+    acc = te.compute(tuple(extent for extent, is_reduced in runs if not is_reduced), element, ACC)
     out_dtype = call.out_types[0].dtype
     if reduction.name != "mean" and acc.dtype == out_dtype:
         return acc

@@ -34,6 +34,7 @@ from microc.schedule.tree import find_block
 from microc.sealed import Registry
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
+from microc.tir.names import ACC
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
 
 def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
     """What the rules make that suit an operator on a core. Loops without a turn have nothing to tile."""
-    if start.has("acc") and any(i.extent == 0 for i in find_block(start.func.body, "acc").iters):
+    if start.has(ACC) and any(i.extent == 0 for i in find_block(start.func.body, ACC).iters):
         return (schedule_generic(start, target).named("generic"),)
     if is_rows(start):
         return tuple(schedule.named("matrix rows") for schedule in schedule_matrix_rows(start, target))
@@ -117,7 +118,7 @@ def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedu
         if suits_winograd(start, target):
             return (schedule_winograd(start, target).named("winograd"),)
         return (schedule_generic(start, target).named("generic"),)
-    if op == "conv2d" and start.has("acc"):
+    if op == "conv2d" and start.has(ACC):
         if suits_depthwise_mve(start, target):
             return (schedule_depthwise_mve(start).named("depthwise mve"),)
         if suits_planes(start, target):

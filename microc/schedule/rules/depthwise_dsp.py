@@ -20,6 +20,7 @@ from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.affine import linear
+from microc.tir.names import ACC, OUT, PADDED
 from microc.tir.rewrite import walk_expr
 
 MOST_TERMS = 128
@@ -67,7 +68,7 @@ class Depthwise:
 
 def depthwise_form(schedule: Schedule) -> Depthwise | None:
     """What ``acc`` computes, if it is a depthwise convolution by constant weights."""
-    block = find_block(schedule.func.body, "acc")
+    block = find_block(schedule.func.body, ACC)
     store = block.body
     if [i.kind for i in block.iters] != ["space"] * 4 + ["reduce"] * 2 or not isinstance(store, ir.Store):
         return None
@@ -145,7 +146,7 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     form = depthwise_form(schedule)
     walk = choose_walk(form) if form is not None else None
     assert form is not None and walk is not None
-    names = schedule.loops_of("acc")
+    names = schedule.loops_of(ACC)
     n, c, run, across = names[0], names[3], names[walk.run], names[3 - walk.run]
     taps, rows = names[3 + walk.run], names[6 - walk.run]
     channel: tuple[str, ...] = (c,)
@@ -154,12 +155,12 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.split(run, (None, walk.tile)).split(taps, (None, walk.taps))
     outer = (n, across, *channel) if form.channels == 1 else (n, *channel, across)
     schedule = schedule.reorder(*outer, f"{run}_0", rows, f"{taps}_0", f"{run}_1", f"{taps}_1")
-    schedule = schedule.decompose_reduction("acc", rows)
+    schedule = schedule.decompose_reduction(ACC, rows)
     plane = "padded"
-    if not schedule.has("padded"):
-        schedule = schedule.cache_read("acc", form.data.name, "workspace")
+    if not schedule.has(PADDED):
+        schedule = schedule.cache_read(ACC, form.data.name, "workspace")
         plane = f"{form.data.name}_workspace"
-    schedule = schedule.pad_reduction("acc").reverse_compute_at("out", f"{run}_0")
+    schedule = schedule.pad_reduction(ACC).reverse_compute_at(OUT, f"{run}_0")
     schedule = schedule.set_scope(form.total.name, "register")
     schedule = _widened(schedule, form, plane, walk)
     if form.weight.dtype == "int8":
@@ -172,7 +173,7 @@ def schedule_depthwise_dsp(schedule: Schedule, target: Target) -> Schedule:
     if padded and form.channels > 1:
         schedule = schedule.decompose_padding(plane)
     schedule = schedule.vectorize(inner[walk.run - 1]).unroll(rows).unroll(f"{taps}_0")
-    outputs = schedule.loops_of("out")[walk.run - 4]
+    outputs = schedule.loops_of(OUT)[walk.run - 4]
     return schedule.unroll(schedule.loops_of("acc_init")[-1]).unroll(outputs)
 
 

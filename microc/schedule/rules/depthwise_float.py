@@ -13,6 +13,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.names import ACC, OUT, PADDED
 
 TILES = (4, 5, 3, 2)
 """Outputs at once, the best first."""
@@ -34,17 +35,17 @@ def schedule_depthwise_float(schedule: Schedule, target: Target) -> Schedule:
     schedule = inline_elementwise(schedule)
     form = depthwise_form(schedule)
     assert form is not None
-    n, y, x, c, *taps = schedule.loops_of("acc")
+    n, y, x, c, *taps = schedule.loops_of(ACC)
     run, across = (x, y) if form.outputs[1] >= form.outputs[0] else (y, x)
     length = loop_extent(schedule.func, run)
     tile = next((t for t in TILES if length % t == 0), min(length, TILES[0]))
     schedule = schedule.split(run, (None, tile)).reorder(n, c, across, f"{run}_0", *taps, f"{run}_1")
-    schedule = schedule.decompose_reduction("acc", taps[0])
+    schedule = schedule.decompose_reduction(ACC, taps[0])
     plane = "padded"
-    if not schedule.has("padded"):
-        schedule = schedule.cache_read("acc", form.data.name, "workspace")
+    if not schedule.has(PADDED):
+        schedule = schedule.cache_read(ACC, form.data.name, "workspace")
         plane = f"{form.data.name}_workspace"
-    schedule = schedule.reverse_compute_at("out", f"{run}_0").set_scope(form.total.name, "register")
+    schedule = schedule.reverse_compute_at(OUT, f"{run}_0").set_scope(form.total.name, "register")
     block = find_block(schedule.func.body, plane)
     image = (1, 2) if run == x else (2, 1)
     whole = ((None,),) * 4
@@ -57,5 +58,5 @@ def schedule_depthwise_float(schedule: Schedule, target: Target) -> Schedule:
     schedule = schedule.vectorize(inner[1] if run == x else inner[0])
     for loop in (*taps, f"{run}_1"):
         schedule = schedule.unroll(loop)
-    outputs = next(name for name in reversed(schedule.loops_of("out")) if loop_extent(schedule.func, name) == tile)
+    outputs = next(name for name in reversed(schedule.loops_of(OUT)) if loop_extent(schedule.func, name) == tile)
     return schedule.unroll(schedule.loops_of("acc_init")[-1]).unroll(outputs)

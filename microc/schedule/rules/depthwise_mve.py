@@ -16,6 +16,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.names import ACC, OUT, PADDED
 
 LANES = 4
 UNROLL = 32
@@ -37,19 +38,19 @@ def schedule_depthwise_mve(schedule: Schedule) -> Schedule:
 
 def _planes(schedule: Schedule, form: Depthwise) -> Schedule:
     """Channels outermost; for each the plane, then rows of vectors."""
-    names = schedule.loops_of("acc")
+    names = schedule.loops_of(ACC)
     along = min((1, 2), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis])
     n, c, run, across = names[0], names[3], names[along], names[3 - along]
     channel: tuple[str, ...] = (c,)
     if form.times > 1:
         schedule, channel = schedule.split(c, (None, form.times)), (f"{c}_0", f"{c}_1")
-    taps = reduce_loops(schedule, "acc")
-    schedule = schedule.reorder(n, *channel, across, run, *taps).decompose_reduction("acc", taps[0])
+    taps = reduce_loops(schedule, ACC)
+    schedule = schedule.reorder(n, *channel, across, run, *taps).decompose_reduction(ACC, taps[0])
     plane = "padded"
-    if not schedule.has("padded"):
-        schedule = schedule.cache_read("acc", form.data.name, "workspace")
+    if not schedule.has(PADDED):
+        schedule = schedule.cache_read(ACC, form.data.name, "workspace")
         plane = f"{form.data.name}_workspace"
-    schedule = schedule.reverse_compute_at("out", run).set_scope(form.total.name, "register")
+    schedule = schedule.reverse_compute_at(OUT, run).set_scope(form.total.name, "register")
     buffer, image = stored_buffer(find_block(schedule.func.body, plane)).name, (1, 2) if along == 2 else (2, 1)
     whole = ((None,),) * 4
     schedule = schedule.transform_layout(buffer, whole, (0, 3, *image))
@@ -62,13 +63,13 @@ def _planes(schedule: Schedule, form: Depthwise) -> Schedule:
         schedule = schedule.decompose_padding(plane)
         schedule = vectorize_lanes(schedule, schedule.loops_of(f"{plane}_fill")[-2])
     schedule = vectorize_lanes(schedule, inner[along - 1])
-    return vectorize_lanes(unroll_small(schedule, "acc", taps, UNROLL), run)
+    return vectorize_lanes(unroll_small(schedule, ACC, taps, UNROLL), run)
 
 
 def _channels(schedule: Schedule, form: Depthwise) -> Schedule:
     """Four channels at a time, pixel by pixel."""
-    *_, channel, _, _ = schedule.loops_of("acc")
-    taps = reduce_loops(schedule, "acc")
-    schedule = schedule.decompose_reduction("acc", taps[0])
-    schedule = schedule.reverse_compute_at("out", channel).set_scope(form.total.name, "register")
-    return vectorize_lanes(unroll_small(schedule, "acc", taps, UNROLL), channel)
+    *_, channel, _, _ = schedule.loops_of(ACC)
+    taps = reduce_loops(schedule, ACC)
+    schedule = schedule.decompose_reduction(ACC, taps[0])
+    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(form.total.name, "register")
+    return vectorize_lanes(unroll_small(schedule, ACC, taps, UNROLL), channel)

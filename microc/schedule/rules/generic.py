@@ -10,8 +10,8 @@ from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
-from microc.te import EXTERN
 from microc.tir import ir
+from microc.tir.names import ACC, EXTERN, MOVED, PADDED, PATCH
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
@@ -86,7 +86,7 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
     """Sums of ``acc`` (decomposed) doubled by their constant weights, where the scaling wants them so: a shift less for every
     output. The weights were bytes and are stored in 16 bits."""
     try:
-        return schedule.double_reduction("acc", weight)
+        return schedule.double_reduction(ACC, weight)
     except ScheduleError as refusal:  # the scaling needs the sum itself
         return schedule.without(f"double_reduction(acc, {weight})", refusal)
 
@@ -108,10 +108,10 @@ def _reads(schedule: Schedule, block: str, producer: str) -> bool:
 
 def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
     """Materialise ``padded`` for one output row at a time: the second spatial loop of ``acc``."""
-    if schedule.has("padded") and schedule.has("acc") and _reads(schedule, "acc", "padded"):
-        rows = schedule.loops_of("acc")
+    if schedule.has(PADDED) and schedule.has(ACC) and _reads(schedule, ACC, PADDED):
+        rows = schedule.loops_of(ACC)
         if len(rows) > 2:
-            return copy_words(schedule.compute_at("padded", rows[1]), "padded", target)
+            return copy_words(schedule.compute_at(PADDED, rows[1]), PADDED, target)
     return schedule
 
 
@@ -125,15 +125,15 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     long = extent >= LONG_RUN and not target.has(
         "thumb1"
     )  # where a call takes the registers that a loop around it needs
-    return schedule.annotate(inner, "moved", 1) if target.has("words") and long else schedule
+    return schedule.annotate(inner, MOVED, 1) if target.has("words") and long else schedule
 
 
 def finish_tile(schedule: Schedule, loops: tuple[str, str, str], tile: str, target: Target) -> Schedule:
     """The end of a register tile of a matrix product, p by o, split and reordered: its patch copied in the loop ``tile``, scalars
     for every sum."""
     p, o, k = loops
-    if schedule.has("patch"):
-        schedule = copy_words(schedule.compute_at("patch", tile), "patch", target)
+    if schedule.has(PATCH):
+        schedule = copy_words(schedule.compute_at(PATCH, tile), PATCH, target)
     for block in ("acc_init", "out"):
         around = schedule.loops_of(block)
         for loop in around[around.index(f"{o}_0") + 1 :]:

@@ -16,6 +16,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.names import ACC, CHANNELS_FIRST, GROUPED, OUT
 from microc.tir.rewrite import walk_expr, walk_stmt
 
 
@@ -48,37 +49,37 @@ class Axes:
 
 def product_axes(schedule: Schedule) -> Axes:
     """The loops of ``acc``; whatever is around p in a product that is not grouped stays there."""
-    *around, p, o, k = schedule.loops_of("acc")
-    if is_noted(schedule, "grouped"):
+    *around, p, o, k = schedule.loops_of(ACC)
+    if is_noted(schedule, GROUPED):
         return Axes(around[-1], (p,), o, k)
-    return Axes(o, (), p, k) if is_noted(schedule, "channels_first") else Axes(p, (), o, k)
+    return Axes(o, (), p, k) if is_noted(schedule, CHANNELS_FIRST) else Axes(p, (), o, k)
 
 
 def is_noted(schedule: Schedule, what: str) -> bool:
     """Whether ``acc`` says of itself: ``grouped``, a sum over k for pixels p, groups, and channels o of a group;
     ``channels_first``: for channels o, and pixels p."""
-    return schedule.has("acc") and what in dict(find_block(schedule.func.body, "acc").annotations)
+    return schedule.has(ACC) and what in dict(find_block(schedule.func.body, ACC).annotations)
 
 
 def is_matrix(schedule: Schedule) -> bool:
     """Whether ``acc`` is a sum over k for pixels p and channels o, of one group or of several."""
-    if not schedule.has("acc"):
+    if not schedule.has(ACC):
         return False
-    kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
-    return kinds == ["space", "space", "reduce"] or is_noted(schedule, "grouped")
+    kinds = [i.kind for i in find_block(schedule.func.body, ACC).iters]
+    return kinds == ["space", "space", "reduce"] or is_noted(schedule, GROUPED)
 
 
 def is_batched_matrix(schedule: Schedule) -> bool:
     """Whether ``acc`` is a sum over k for rows p and columns o of one matrix, or of each of many."""
-    if not schedule.has("acc"):
+    if not schedule.has(ACC):
         return False
-    kinds = [i.kind for i in find_block(schedule.func.body, "acc").iters]
+    kinds = [i.kind for i in find_block(schedule.func.body, ACC).iters]
     return len(kinds) > 2 and kinds == ["space"] * (len(kinds) - 1) + ["reduce"]
 
 
 def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
     """Dtypes of the two factors."""
-    block = find_block(schedule.func.body, "acc")
+    block = find_block(schedule.func.body, ACC)
     loads = [
         x.dtype
         for s in walk_stmt(block.body)
@@ -120,7 +121,7 @@ def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -
     ``words``: both factors lie along k, so that an instruction may take several of each.
     """
     schedule = inline_elementwise(schedule)
-    acc = find_block(schedule.func.body, "acc")
+    acc = find_block(schedule.func.body, ACC)
     axes = product_axes(schedule)
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
     store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
@@ -135,8 +136,8 @@ def _tiled(schedule: Schedule, axes: Axes, tile: Tile, total: str, target: Targe
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
-    schedule = schedule.decompose_reduction("acc", f"{k}_0")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
     if tile.intrin:
         schedule = schedule.tensorize(f"{k}_2", tile.intrin)
-    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(total, "register")
+    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(total, "register")
     return finish_tile(schedule, (p, o, k), axes.tile, target)

@@ -18,6 +18,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
 from microc.tir import ir
+from microc.tir.names import ACC, OUT, PATCH
 from microc.tir.rewrite import walk_expr, walk_stmt
 
 STEP = 4
@@ -51,7 +52,7 @@ class Operands:
 
 def operands(schedule: Schedule) -> Operands | None:
     """What ``acc`` multiplies; None when it is not one product of two loads."""
-    store = next(s for s in walk_stmt(find_block(schedule.func.body, "acc").body) if isinstance(s, ir.Store))
+    store = next(s for s in walk_stmt(find_block(schedule.func.body, ACC).body) if isinstance(s, ir.Store))
     loads = [x.buffer for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer]
     return Operands(loads[0], loads[1], store.buffer) if len(loads) == 2 else None
 
@@ -63,7 +64,7 @@ def suits_dsp(schedule: Schedule, target: Target) -> bool:
     found = operands(schedule)
     if found is None or found.data.dtype not in ("int8", "uint8", "int16") or found.total.dtype != "int32":
         return False
-    depth = loop_extent(schedule.func, schedule.loops_of("acc")[-1])
+    depth = loop_extent(schedule.func, schedule.loops_of(ACC)[-1])
     return found.weight.scope == "const" and found.weight.dtype == "int8" and depth % STEP == 0
 
 
@@ -75,13 +76,13 @@ def schedule_matrix_dsp(schedule: Schedule, target: Target, goal: Goal) -> tuple
     assert found is not None
     axes = product_axes(schedule)
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
-    if rows == 1 and found.data.dtype != "int16" and not schedule.has("patch"):
+    if rows == 1 and found.data.dtype != "int16" and not schedule.has(PATCH):
         return (_one_row(schedule, found, columns, depth),)
     patch = "patch"
-    if not schedule.has("patch"):
-        schedule = schedule.cache_read("acc", found.data.name, "workspace")
+    if not schedule.has(PATCH):
+        schedule = schedule.cache_read(ACC, found.data.name, "workspace")
         patch = f"{found.data.name}_workspace"
-    pairs = can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH
+    pairs = can_pair(find_block(schedule.func.body, ACC), columns) and depth >= PAIRED_DEPTH
 
     def stored(*, wide: bool) -> Schedule:
         return _patched(schedule, found, patch, target, pairs=pairs, wide=wide)
@@ -126,7 +127,7 @@ def _one_row(schedule: Schedule, found: Operands, columns: int, depth: int) -> S
     axes = product_axes(schedule)
     o, k = axes.o, axes.k
     wide = _row_width(columns)
-    if can_pair(find_block(schedule.func.body, "acc"), columns) and depth >= PAIRED_DEPTH:
+    if can_pair(find_block(schedule.func.body, ACC), columns) and depth >= PAIRED_DEPTH:
         schedule = tiled(schedule, found, (1, (wide // 2, 2)), depth)
         schedule = schedule.tensorize_pairs(found.weight.name, f"{o}_2", f"{k}_0", found.data.dtype)
     else:
@@ -151,8 +152,8 @@ def tiled(schedule: Schedule, found: Operands, tile: tuple[int, tuple[int, ...]]
     schedule = schedule.split(p, (None, tile[0])).split(o, (None, *tile[1])).split(k, (None, unroll, STEP))
     inner = [f"{o}_{n + 1}" for n in range(len(tile[1]))]
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
-    schedule = schedule.decompose_reduction("acc", f"{k}_0")
-    return schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
+    return schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(found.total.name, "register")
 
 
 def unrolled(schedule: Schedule, axes: Axes) -> Schedule:

@@ -12,6 +12,7 @@ from microc.schedule.rules.matrix import product_axes
 from microc.schedule.rules.matrix_dsp import operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
+from microc.tir.names import ACC, OUT
 
 REGISTERS = 30
 """Registers for sums, weights and an activation; two are left for the elementwise end and the C compiler."""
@@ -53,6 +54,6 @@ def schedule_matrix_float(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.transform_layout(found.weight.name, ((None, wide), (None,)), (0, 2, 1))
     schedule = schedule.split(p, (None, tall)).split(o, (None, wide)).split(k, (None, unroll))
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1")
-    schedule = schedule.decompose_reduction("acc", f"{k}_0")
-    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "register")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
+    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(found.total.name, "register")
     return finish_tile(schedule, (p, o, k), axes.tile, target)

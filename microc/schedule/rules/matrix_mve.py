@@ -13,6 +13,7 @@ from microc.schedule.rules.matrix import product_axes
 from microc.schedule.rules.matrix_dsp import Operands, operands
 from microc.schedule.schedule import Schedule
 from microc.target import Target
+from microc.tir.names import ACC, LANES, OUT, PATCH, PRODUCT
 
 TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
@@ -29,7 +30,7 @@ def suits_mve(schedule: Schedule, target: Target) -> bool:
         return False
     known = {("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")}
     return (found.data.dtype, found.weight.dtype) in known and loop_extent(
-        schedule.func, schedule.loops_of("acc")[-1]
+        schedule.func, schedule.loops_of(ACC)[-1]
     ) > 1
 
 
@@ -49,27 +50,27 @@ def schedule_matrix_mve(schedule: Schedule) -> Schedule:
     schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{p}_1", f"{o}_1", k)
     apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
     if apart:
-        schedule = schedule.decompose_reduction("acc", f"{p}_1")
-    schedule = schedule.reverse_compute_at("out", f"{o}_0").set_scope(found.total.name, "local")
+        schedule = schedule.decompose_reduction(ACC, f"{p}_1")
+    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(found.total.name, "local")
     schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
     if not apart:
-        schedule = schedule.decompose_reduction("acc", f"{p}_1")
+        schedule = schedule.decompose_reduction(ACC, f"{p}_1")
     for loop in (f"{p}_1", f"{o}_1_1", k):
-        schedule = schedule.annotate(loop, "product", 1)
+        schedule = schedule.annotate(loop, PRODUCT, 1)
     if patch:
         schedule = copy_lanes(schedule.compute_at(patch, axes.tile), patch)
     for row, column in (schedule.loops_of(block)[-2:] for block in (("acc_init", "out") if apart else ("out",))):
         schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
-    return schedule if apart else schedule.annotate(schedule.loops_of("acc_init")[-1], "product", 1)
+    return schedule if apart else schedule.annotate(schedule.loops_of("acc_init")[-1], PRODUCT, 1)
 
 
 def _patch(schedule: Schedule, found: Operands, rows: int) -> tuple[Schedule, str]:
     """The block that gathers the activations of a tile; a single row is read where it is."""
-    if schedule.has("patch"):
+    if schedule.has(PATCH):
         return schedule, "patch"
     if rows == 1:
         return schedule, ""
-    return schedule.cache_read("acc", found.data.name, "workspace"), f"{found.data.name}_workspace"
+    return schedule.cache_read(ACC, found.data.name, "workspace"), f"{found.data.name}_workspace"
 
 
 def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
@@ -85,7 +86,7 @@ def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
 
 def vectorize_lanes(schedule: Schedule, loop: str) -> Schedule:
     """Four iterations of ``loop`` at once, in the lanes of vectors."""
-    return schedule.vectorize(loop).annotate(loop, "lanes", 4)
+    return schedule.vectorize(loop).annotate(loop, LANES, 4)
 
 
 def copy_lanes(schedule: Schedule, block: str) -> Schedule:

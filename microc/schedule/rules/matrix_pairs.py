@@ -11,6 +11,7 @@ from microc.schedule.rules.generic import copy_words, inline_elementwise
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
+from microc.tir.names import ACC, OUT, PAIRS, PART, PATCH, PEEL
 from microc.tir.rewrite import buffers_read
 
 COLUMNS = 2
@@ -23,38 +24,38 @@ COPY_STEP = 16
 
 def is_paired(schedule: Schedule) -> bool:
     """Whether the function multiplies pairs of pixels."""
-    return schedule.has("pairs") and schedule.has("part")
+    return schedule.has(PAIRS) and schedule.has(PART)
 
 
 def schedule_matrix_pairs(schedule: Schedule, target: Target) -> Schedule:
     """Two pixels at a time: their inputs paired, then tiles of channels, block by block."""
     schedule = inline_elementwise(schedule)
-    end = "out" if schedule.has("out") else "value"
+    end = "out" if schedule.has(OUT) else "value"
     p, o = schedule.loops_of(end)
     alone = loop_extent(schedule.func, p) % 2
     wide = COLUMNS if loop_extent(schedule.func, o) % COLUMNS == 0 else 1
     schedule = schedule.split(p, (None, 2)).split(o, (None, wide))
-    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at("acc", f"{o}_0")
-    _, field, channel, j = schedule.loops_of("acc")[-4:]
-    schedule = schedule.reorder(j, channel, field).decompose_reduction("acc", j)
+    schedule = schedule.reorder(f"{p}_0", f"{o}_0", f"{p}_1", f"{o}_1").compute_at(ACC, f"{o}_0")
+    _, field, channel, j = schedule.loops_of(ACC)[-4:]
+    schedule = schedule.reorder(j, channel, field).decompose_reduction(ACC, j)
     schedule, j = _several(schedule, j)
-    schedule = schedule.compute_at("part", j)
-    columns, term = schedule.loops_of("part")[-2:]
-    schedule = schedule.reorder(term, columns).decompose_reduction("part", term)
+    schedule = schedule.compute_at(PART, j)
+    columns, term = schedule.loops_of(PART)[-2:]
+    schedule = schedule.reorder(term, columns).decompose_reduction(PART, term)
     terms = loop_extent(schedule.func, term)
-    weight = next(b for b in buffers_read(find_block(schedule.func.body, "part")) if b.dtype == "uint8")
+    weight = next(b for b in buffers_read(find_block(schedule.func.body, PART)) if b.dtype == "uint8")
     schedule = schedule.transform_layout(weight.name, ((None, wide), (None, terms)), (0, 2, 3, 1))
     for block in ("acc", "part"):
         schedule = schedule.set_scope(stored_buffer(find_block(schedule.func.body, block)).name, "register")
-    entries = schedule.compute_at("pairs", f"{p}_0").loops_of("pairs")[-1]
-    schedule = schedule.compute_at("pairs", f"{p}_0").split(entries, (None, terms + 1))
+    entries = schedule.compute_at(PAIRS, f"{p}_0").loops_of(PAIRS)[-1]
+    schedule = schedule.compute_at(PAIRS, f"{p}_0").split(entries, (None, terms + 1))
     if alone:  # the last pixel has no partner: two tests cost less than all of it again
-        schedule = schedule.annotate(f"{p}_0", "peel", 0)
-    if schedule.has("patch"):
-        schedule = copy_words(schedule.compute_at("patch", f"{p}_0"), "patch", target)
+        schedule = schedule.annotate(f"{p}_0", PEEL, 0)
+    if schedule.has(PATCH):
+        schedule = copy_words(schedule.compute_at(PATCH, f"{p}_0"), PATCH, target)
         schedule = _copied(schedule, "patch")
     unrolled = (*schedule.loops_of("acc_init")[-2:], *schedule.loops_of("part_init")[-1:], *schedule.loops_of(end)[-2:])
-    for loop in (*unrolled, term, columns, channel, field, schedule.loops_of("pairs")[-1]):
+    for loop in (*unrolled, term, columns, channel, field, schedule.loops_of(PAIRS)[-1]):
         schedule = schedule.unroll(loop)
     return schedule
 

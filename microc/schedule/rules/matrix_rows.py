@@ -13,21 +13,22 @@ from microc.schedule.rules.matrix_dsp import TALL, WIDTH, operands, tiled, unrol
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve
 from microc.schedule.schedule import Schedule
 from microc.target import Target
+from microc.tir.names import ACC, COLUMNS, PATCH
 
 
 def is_rows(schedule: Schedule) -> bool:
     """Whether ``acc`` multiplies copies of both sides."""
-    return schedule.has("columns") and schedule.has("patch") and schedule.has("acc")
+    return schedule.has(COLUMNS) and schedule.has(PATCH) and schedule.has(ACC)
 
 
 def schedule_matrix_rows(schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
     """The right side's copy before its tiles, the left side's before each."""
-    outside = schedule.loops_of("acc")[:-3]
+    outside = schedule.loops_of(ACC)[:-3]
     if outside:
-        schedule = schedule.compute_at("columns", outside[-1])
+        schedule = schedule.compute_at(COLUMNS, outside[-1])
     if target.has("mve"):
         return (schedule_matrix_mve(schedule),)
-    schedule = copy_words(schedule, "columns", target)
+    schedule = copy_words(schedule, COLUMNS, target)
     if not target.has("dsp"):
         return schedule_matrix(schedule, target, words=False)
     schedule = inline_elementwise(schedule)
@@ -36,5 +37,5 @@ def schedule_matrix_rows(schedule: Schedule, target: Target) -> tuple[Schedule, 
     axes = product_axes(schedule)
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
     schedule = tiled(schedule, found, (min(rows, TALL), (min(columns, WIDTH),)), depth)
-    schedule = copy_words(schedule.compute_at("patch", axes.tile), "patch", target)
+    schedule = copy_words(schedule.compute_at(PATCH, axes.tile), PATCH, target)
     return (unrolled(schedule.tensorize(f"{axes.k}_2", "dot4_int16_int16"), axes),)

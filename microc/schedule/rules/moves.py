@@ -18,6 +18,7 @@ from microc.schedule.rules.generic import (
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.names import MOVED
 from microc.tir.rewrite import free_vars, walk_all_exprs, walk_expr
 
 RUNS = (8, 4)
@@ -64,7 +65,7 @@ def _moved_by_words(schedule: Schedule, blocks: list[ir.Block]) -> Schedule:
     """Copies that look when they run whether words can be moved."""
     for block in blocks:
         inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
-        schedule = schedule.annotate(inner[-1], "moved", 1) if inner else schedule
+        schedule = schedule.annotate(inner[-1], MOVED, 1) if inner else schedule
     return schedule
 
 

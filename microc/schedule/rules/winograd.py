@@ -12,6 +12,7 @@ from microc.schedule.rules.generic import copy_words
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import buffer_named
 from microc.target import Target
+from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 
 SCRATCH = 2048
 """Bytes of transformed inputs held at once, where a pair of tiles does not take more."""
@@ -32,7 +33,7 @@ def is_winograd(schedule: Schedule) -> bool:
 
 def suits_winograd(schedule: Schedule, target: Target) -> bool:
     """Whether :func:`schedule_winograd` applies."""
-    return is_winograd(schedule) and target.has("dsp") and buffer_named(schedule.func, "tile").shape[-1] % STEP == 0
+    return is_winograd(schedule) and target.has("dsp") and buffer_named(schedule.func, TILE).shape[-1] % STEP == 0
 
 
 def held_tiles(columns: int, channels: int) -> int:
@@ -44,33 +45,33 @@ def held_tiles(columns: int, channels: int) -> int:
 def schedule_winograd(schedule: Schedule, target: Target) -> Schedule:
     """Everything is computed where the outputs of a pair of tiles and a pair of channels want it."""
     end = "untile"
-    if schedule.has("out"):
-        schedule, end = schedule.compute_inline("untile"), "out"
-    points, *image, channels = buffer_named(schedule.func, "tile").shape
-    outputs = buffer_named(schedule.func, "acc").shape[-1]
+    if schedule.has(OUT):
+        schedule, end = schedule.compute_inline(UNTILE), "out"
+    points, *image, channels = buffer_named(schedule.func, TILE).shape
+    outputs = buffer_named(schedule.func, ACC).shape[-1]
     weight = next(b.name for b in schedule.func.params if b.shape == (points, outputs, channels))
     held = held_tiles(image[-1], channels)
     _, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
     schedule = schedule.split(y, (None, 2)).split(x, (None, held // PAIR, PAIR, 2)).split(o, (None, pair))
     schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{x}_2", f"{y}_1", f"{x}_3")
-    schedule = schedule.cache_write("acc", "register").compute_at("rows", f"{x}_2").set_scope("rows", "register")
+    schedule = schedule.cache_write(ACC, "register").compute_at(ROWS, f"{x}_2").set_scope(ROWS, "register")
     schedule = schedule.compute_at("acc_register", f"{x}_1")
-    schedule = schedule.compute_at("acc", schedule.loops_of("acc_register")[-5]).compute_at("tile", f"{x}_0")
-    if schedule.has("padded"):
-        schedule = copy_words(schedule.compute_at("padded", f"{x}_0"), "padded", target)
+    schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
+    if schedule.has(PADDED):
+        schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     schedule = _multiplied(_transformed(schedule), weight, channels)
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
-        schedule = schedule.annotate(loop, "peel", 0)
-    for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of("rows")[-6:-4], f"{y}_1", f"{x}_3"):
+        schedule = schedule.annotate(loop, PEEL, 0)
+    for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
         schedule = schedule.unroll(loop)
     return schedule
 
 
 def _transformed(schedule: Schedule) -> Schedule:
     """Four channels at once, all points of a tile one after the other."""
-    schedule = schedule.transform_layout("tile", (_AS_IT_IS,) * 4 + (_CROSSED,), (0, 1, 2, 3, 4, 6, 5))
-    s, n, y, x, c = schedule.loops_of("tile")[-5:]
+    schedule = schedule.transform_layout(TILE, (_AS_IT_IS,) * 4 + (_CROSSED,), (0, 1, 2, 3, 4, 6, 5))
+    s, n, y, x, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, STEP)).reorder(n, y, x, f"{c}_0", f"{c}_1", s)
     return schedule.unroll(s).vectorize(f"{c}_1")
 
@@ -78,10 +79,10 @@ def _transformed(schedule: Schedule) -> Schedule:
 def _multiplied(schedule: Schedule, weight: str, channels: int) -> Schedule:
     """The sums of a point: k innermost, two by two of them in registers."""
     schedule = schedule.transform_layout(weight, (_AS_IT_IS, _AS_IT_IS, _CROSSED), (0, 1, 2, 4, 3))
-    *_, x, o, k = schedule.loops_of("acc")
+    *_, x, o, k = schedule.loops_of(ACC)
     unroll = next(n for n in range(UNROLL, 0, -1) if channels // STEP % n == 0)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
-    schedule = schedule.decompose_reduction("acc", f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")
     for loop in (*schedule.loops_of("acc_init")[-2:], f"{k}_1", x, o):
         schedule = schedule.unroll(loop)
     return schedule

@@ -15,15 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from microc.tir import ir
+from microc.tir import ir, names
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.lane_code import LANES, TYPES, LaneCode, NoLanesError, fixed
 from microc.tir.lower.region import address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_stmt
 
-KEY, MOVED = "lanes", "moved"
-"""The annotations."""
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""
 SHORT = ("int8", "uint8", "int16", "uint16")
@@ -42,10 +40,12 @@ def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
         if not isinstance(s, ir.For):
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
-        plain = replace(s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] not in (KEY, MOVED)))
-        if MOVED in notes:
+        plain = replace(
+            s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] not in (names.LANES, names.MOVED))
+        )
+        if names.MOVED in notes:
             return (_moved(s, extent) if extent is not None else None) or plain
-        if KEY not in notes:
+        if names.LANES not in notes:
             return _joined(s) or _after_fixed(s)
         if extent is None:
             return plain

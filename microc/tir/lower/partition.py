@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from microc.tir import ir
 from microc.tir.affine import bounds_of, linear, simplify, simplify_stmt
+from microc.tir.names import PEEL
 from microc.tir.rewrite import free_vars, map_stmt, replace_buffers, substitute_stmt, walk_stmt
 
 Bounds = dict[ir.Var, tuple[int, int]]
@@ -34,7 +35,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             if shorter is not stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
-            cut = _threshold(var, count, body, here) if ("peel", 0) not in annotations else None
+            cut = _threshold(var, count, body, here) if (PEEL, 0) not in annotations else None
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [

@@ -16,10 +16,9 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.lower.region import flat_step
+from microc.tir.names import PRODUCT
 from microc.tir.rewrite import map_stmt, substitute
 
-KEY = "product"
-"""The annotation; a nest of annotated loops that adds up something else is a defect of the schedule."""
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 
 
@@ -33,7 +32,7 @@ def lower_products(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def _marked(loop: ir.For) -> bool:
-    return KEY in dict(loop.annotations)
+    return PRODUCT in dict(loop.annotations)
 
 
 def _replaced(stmt: ir.Stmt) -> ir.Stmt:

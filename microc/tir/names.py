@@ -1,0 +1,55 @@
+"""The names that two floors share: of blocks, which operators make and schedule rules look for, and of notes, which one floor
+leaves on a block or a loop and another reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ACC: Final = "acc"
+"""A reduction: of a matrix product, a convolution, a pool."""
+OUT: Final = "out"
+"""The elementwise end, which stores a result once."""
+PADDED: Final = "padded"
+"""The input with its border."""
+PATCH: Final = "patch"
+"""im2col rows (P, K): the terms of a pixel, copied."""
+COLUMNS: Final = "columns"
+"""The right side of a product of two matrices that are data, copied along k."""
+PAIRS: Final = "pairs"
+"""Two pixels in a word, and the start of each block's sum; inputs as quads of weights are multiplied by them, likewise."""
+ENTRY: Final = "entry"
+COLUMN: Final = "column"
+"""The inputs of a quad's columns."""
+PART: Final = "part"
+"""Sums of the blocks of terms, whose fields ``ACC`` adds up."""
+VALUE: Final = "value"
+"""Sums taken from their fields."""
+TILE: Final = "tile"
+"""Winograd: transformed inputs; rows of products transformed back; outputs of a tile."""
+ROWS: Final = "rows"
+UNTILE: Final = "untile"
+
+EXTERN: Final = "extern"
+"""Note on a block: an operator wrote its loops. No stage is inlined into it, nor it into any."""
+GROUPED: Final = "grouped"
+"""Note on a product: for pixels p, groups, and channels o of a group."""
+CHANNELS_FIRST: Final = "channels_first"
+"""Note on a product: for channels o, and pixels p."""
+SUM_BOUND: Final = "sum_bound"
+"""Note on a product by constants: the largest magnitude of a sum with its bias; the smallest weight."""
+SMALLEST_WEIGHT: Final = "smallest_weight"
+BOUND: Final = "bound"
+"""Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
+MAGNITUDE: Final = "magnitude"
+
+LANES: Final = "lanes"
+"""Note on a loop: so many iterations go side by side in vectors."""
+MOVED: Final = "moved"
+"""Note on a loop of copies: it looks, when it runs, whether whole words can be moved."""
+PEEL: Final = "peel"
+"""Note on a loop: 0 leaves a test in it that its first or last iterations would do without."""
+PRODUCT: Final = "product"
+"""Note on the loops of a product: one instruction's, over all terms."""
+
+LOOP_NOTES: Final = frozenset({LANES, MOVED, PEEL, PRODUCT})
+BLOCK_NOTES: Final = frozenset({EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE})
