@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from microc import dtypes
 from microc.codegen.c_expr import Bounds, ExprPrinter
 from microc.codegen.scopes import distinct, tile_names
@@ -101,20 +103,33 @@ class StmtPrinter:
 
 
 WIDTH = 118
-_BREAKS = (", ", " ? ", " : ", " && ", " || ", " + ")
+_BREAKS = (", ", " ? ", " : ", " && ", " || ", " + ", " = ")
 
 
-def wrapped(line: str, prefix: str = "") -> list[str]:
-    """A line of code (or, with ``prefix``, of a comment) broken after separators so that it stays within the width."""
+def wrapped(line: str) -> list[str]:
+    """A line of code broken so that it stays within the width: behind the last separator within the fewest brackets."""
     indent = line[: len(line) - len(line.lstrip())]
     lines = []
-    while len(line) > WIDTH:
-        cut = max((line.rfind(mark, len(indent) + 24, WIDTH - 1) + len(mark.rstrip()) for mark in _BREAKS), default=0)
-        if cut <= len(indent) + 24:
-            break
+    while len(line) > WIDTH and (cut := _place_to_break(line, len(indent) + 24)):
         lines.append(line[:cut])
-        line = f"{indent}{prefix or INDENT}{line[cut:].lstrip()}"
+        line = f"{indent}{INDENT}{line[cut:].lstrip()}"
     return [*lines, line]
+
+
+def _place_to_break(line: str, first: int) -> int:
+    depth, fewest, found = 0, len(line), 0
+    for k, letter in enumerate(line[: WIDTH - 1]):
+        depth += (letter in "([") - (letter in ")]")
+        mark = next((mark for mark in _BREAKS if line.startswith(mark, k)), None)
+        end = k + len((mark or "").rstrip())
+        if mark and depth <= fewest and first < end < WIDTH:
+            fewest, found = depth, end
+    return found
+
+
+def wrapped_comment(text: str) -> list[str]:
+    """Lines of a block comment."""
+    return textwrap.wrap(f" * {text}", WIDTH, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
 def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:

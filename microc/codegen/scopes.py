@@ -1,12 +1,15 @@
 """Names inside of a function: what a block of C declares is called unlike all else that can be seen there.
 
 Passes over TIR copy statements and make up names, one apart from the other, and a ``Let`` ends with its statement where a
-declaration of C lives on to the end of its block. So names are made different here, for a whole function at once, right before
-it is printed.
+declaration of C lives on to the end of its block. So names are made here, for a whole function at once, right before it is
+printed: a loop is called like the axis that it runs along (``y``), or like that axis's tiles (``y_tile``), and values are
+numbered in the order of the text.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -31,12 +34,27 @@ def tile_names(buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
 
 
 def distinct(func: ir.PrimFunc) -> ir.PrimFunc:
-    """The function with names that C can have side by side; the same one where it has them already."""
+    """The function with names that C can have side by side and people can read."""
     names = _Names(func)
-    params = tuple(names.buffer(p) for p in func.params)
-    scalars = tuple(names.variable(s) for s in func.scalars)
-    body = names.statement(func.body)
-    return replace(func, params=params, scalars=scalars, body=body) if names.changed else func
+    params = tuple(names.buffer(p, p.name) for p in func.params)
+    scalars = tuple(names.variable(s, s.name) for s in func.scalars)
+    return replace(func, params=params, scalars=scalars, body=names.statement(func.body))
+
+
+_SUFFIX = re.compile(r"(_[a-z]+\d+)+$")
+_COPIED = re.compile(r"\d+|init|fill|from|[a-z]+\d+")
+"""Words that passes put behind the name of what they copy or divide."""
+
+
+def axis_name(name: str, buffers: Iterable[str]) -> str:
+    """What a loop is called for short: ``y`` for ``y_acc_1`` where ``acc`` is a buffer, ``y_tile`` for ``y_acc_0``."""
+    longest = max((b for b in buffers if name.startswith(f"{b}_i")), key=len, default=None)
+    words = (name.removeprefix(f"{longest}_") if longest else name).split("_")
+    stages = {word for buffer in buffers for word in buffer.split("_")}
+    behind: list[str] = []
+    while len(words) > 1 and words[0] and (_COPIED.fullmatch(words[-1]) or words[-1] in stages):
+        behind.append(words.pop())
+    return "_".join(words) + ("_tile" if "0" in behind else "")
 
 
 class _Names:
@@ -44,34 +62,41 @@ class _Names:
 
     def __init__(self, func: ir.PrimFunc) -> None:
         self.func = func
-        self.changed = False
         self.seen: list[set[str]] = [set()]
         self.taken = {func.name, *(p.name for p in func.params), *(s.name for s in func.scalars)}
+        self.stages = {p.name for p in func.params}
         for stmt in walk_stmt(func.body):
             match stmt:
                 case ir.For(var) | ir.Let(var):
                     self.taken.add(var.name)
                 case ir.Alloc(buffer, body):
                     self.taken.update(_declared(buffer, body))
+                    self.stages.add(buffer.name)
                 case _:
                     pass
         self.variables: dict[ir.Var, ir.Var] = {}
         self.buffers: dict[ir.Buffer, ir.Buffer] = {}
 
-    def variable(self, var: ir.Var) -> ir.Var:
+    def variable(self, var: ir.Var, wanted: str) -> ir.Var:
         """Declare a variable; what it is called from here on."""
-        chosen = var if self.fits([var.name]) else replace(var, name=self.fresh(var.name))
+        chosen = replace(var, name=wanted if self.fits([wanted]) else self.fresh(wanted))
         self.declare([chosen.name])
         self.variables[var] = chosen
         return chosen
 
-    def buffer(self, buffer: ir.Buffer, body: ir.Stmt | None = None) -> ir.Buffer:
+    def value(self, var: ir.Var) -> ir.Var:
+        """The same of a ``Let``, without the loop before ``__``: a number at the end is the next one of the block."""
+        wanted = var.name.rpartition("__")[2]
+        stem = re.sub(r"_\d+$", "", wanted)
+        if stem == wanted:
+            return self.variable(var, wanted)
+        return self.variable(var, next(n for n in (f"{stem}_{k}" for k in itertools.count()) if self.fits([n])))
+
+    def buffer(self, buffer: ir.Buffer, wanted: str, body: ir.Stmt | None = None) -> ir.Buffer:
         """The same of a buffer, which in registers is several scalars; ``body`` says which."""
-        parts = _declared(buffer, body)
-        chosen = buffer
-        while not self.fits(parts):
-            chosen = replace(buffer, name=self.fresh(buffer.name))
-            parts = [chosen.name + part.removeprefix(buffer.name) for part in _declared(buffer, body)]
+        chosen = replace(buffer, name=wanted)
+        while not self.fits(parts := _declared(chosen, body, buffer)):
+            chosen = replace(buffer, name=self.fresh(wanted))
         self.declare(parts)
         self.buffers[buffer] = chosen
         return chosen
@@ -92,7 +117,6 @@ class _Names:
         self.seen[-1].update(names)
 
     def fresh(self, stem: str) -> str:
-        self.changed = True
         number = 2
         while f"{stem}_{number}" in self.taken or not self.is_free(f"{stem}_{number}"):
             number += 1
@@ -121,18 +145,20 @@ class _Names:
             case ir.For(var, extent, body, kind, annotations):
                 extent, outer = self.expr(extent), self.variables.get(var)
                 self.seen.append(set())
-                made: ir.Stmt = ir.For(self.variable(var), extent, self.block(body), kind, annotations)
+                counter = self.variable(var, axis_name(var.name, self.stages))
+                made: ir.Stmt = ir.For(counter, extent, self.block(body), kind, annotations)
                 self.seen.pop()
                 self.restore(var, outer)
                 return made
             case ir.Let(var, value, body):
                 value, outer = self.expr(value), self.variables.get(var)
-                made = ir.Let(self.variable(var), value, self.statement(body))
+                made = ir.Let(self.value(var), value, self.statement(body))
                 self.restore(var, outer)
                 return made
             case ir.Alloc(buffer, body):
                 before = self.buffers.get(buffer)
-                made = ir.Alloc(self.buffer(buffer, body), self.statement(body))
+                wanted = _SUFFIX.sub("", buffer.name)
+                made = ir.Alloc(self.buffer(buffer, wanted, body), self.statement(body))
                 if before is not None:
                     self.buffers[buffer] = before
                 return made
@@ -144,7 +170,7 @@ class _Names:
             self.variables[var] = outer
 
     def expr(self, expr: ir.Expr) -> ir.Expr:
-        return map_expr(expr, self.renamed) if self.changed else expr
+        return map_expr(expr, self.renamed)
 
     def renamed(self, expr: ir.Expr) -> ir.Expr:
         match expr:
@@ -158,5 +184,9 @@ class _Names:
                 return expr
 
 
-def _declared(buffer: ir.Buffer, body: ir.Stmt | None) -> list[str]:
-    return tile_names(buffer, body) if buffer.scope == "register" and body is not None else [buffer.name]
+def _declared(buffer: ir.Buffer, body: ir.Stmt | None, original: ir.Buffer | None = None) -> list[str]:
+    """The names that a buffer takes; ``original``: what it is called in ``body``."""
+    if buffer.scope != "register" or body is None:
+        return [buffer.name]
+    before = (original or buffer).name
+    return [buffer.name + part.removeprefix(before) for part in tile_names(original or buffer, body)]

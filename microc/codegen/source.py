@@ -9,7 +9,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
-from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
+from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped, wrapped_comment
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
 from microc.codegen.text import Code, Name, Note, Text, Word
@@ -85,7 +85,7 @@ class ModelContext:
     data_definitions: tuple[Code, ...]
     flash_space: Name | None
     data_needs_math: bool
-    regions: tuple[tuple[int, int, Name], ...]
+    arena_end: int
     stem: Name
 
 
@@ -185,10 +185,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         ),
         flash_space=_flash_space(module) if space else None,
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
-        regions=tuple(
-            (offset, module.values[name].nbytes, Name(name))
-            for name, offset in sorted(plan.offsets.items(), key=lambda x: x[::-1])
-        ),
+        arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         stem=Name(stem),
     )
 
@@ -224,7 +221,7 @@ def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> Code:
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{_short(call.layer)} (step {k}, {call.macs} MACs)" for k, call in uses]
     notes = [*layers, *kernel.comment]
-    comment = [line for note in notes for line in wrapped(f" * {Note(note)}", "*     ")]
+    comment = [line for note in notes for line in wrapped_comment(Note(note))]
     code = [line for whole in printer.function(kernel.func, f"{module.name.upper()}_KERNEL") for line in wrapped(whole)]
     return Code("\n".join(["/*", *comment, " */", *code]))
 

@@ -12,7 +12,7 @@ import pytest
 from microc.codegen.c_stmt import StmtPrinter
 from microc.codegen.helpers import helper_texts
 from microc.codegen.names import is_function
-from microc.codegen.scopes import distinct
+from microc.codegen.scopes import axis_name, distinct
 from microc.tir import ir
 from tests.native import build, call
 
@@ -63,12 +63,32 @@ def test_names_side_by_side(tmp_path: Path, compiler: str) -> None:
         assert call(library, func, [VALUES, None])[1].tolist() == SUMS, func.name
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("y", "y"), ("y_acc", "y"), ("c_acc_1", "c"), ("y_acc_0", "y_tile"), ("k_0_p41", "k_tile"), ("x_1_from_3", "x"),
+        ("y_1_fill", "y"), ("data_workspace_i1_0_p41", "i1_tile"), ("row_of_pixels", "row_of_pixels"), ("_0", "_0"),
+    ],
+)  # fmt: skip
+def test_loops_are_called_like_axes(name: str, shown: str) -> None:
+    assert axis_name(name, {"acc", "data", "data_workspace", "out"}) == shown
+
+
+def test_values_are_numbered_as_they_come() -> None:
+    """Block by block; a loop that counts again, inside of its own axis, gets a number."""
+    i, j = ir.Var("i_out"), ir.Var("i_1")
+    inner = ir.For(j, ir.const(1, "int32"), ir.seq(let("data_9", 2), ir.Store(OUT, (j,), i + j)))
+    func = ir.PrimFunc("kernel", (DATA, OUT), ir.seq(let("data_7", 0), ir.For(i, ir.const(1, "int32"), inner)))
+    text = "\n".join(StmtPrinter().function(func))
+    assert "data_0 = data[0]" in text and "data_1 = data[2]" in text and "out[i_2] = i + i_2" in text
+
+
 def test_what_is_well_named_stays() -> None:
     """Blocks beside each other may use a name again, as passes do; such a function is not touched."""
     i = ir.Var("i")
     loop = ir.For(i, ir.const(4, "int32"), ir.Store(OUT, (i,), DATA[i]))
     func = ir.PrimFunc("kernel", (DATA, OUT), ir.seq(loop, loop, let("value", 0), let("log2", 1)))
-    assert distinct(func) is func
+    assert distinct(func) == func
 
 
 def test_a_function_that_is_called_is_no_value() -> None:

@@ -230,7 +230,7 @@ class LaneCode:
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
         """The name of a vector or number that is set before the loop."""
-        return self.constants.setdefault(value, ir.Var(f"{self.var.name}_{stem}{self.label}", value.dtype))
+        return self.constants.setdefault(value, ir.Var(f"{self.var.name}__{stem}{self.label}", value.dtype))
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
         """A number for all lanes; constants in memory are read before the loop."""
@@ -239,16 +239,16 @@ class LaneCode:
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
         if not loads or not fixed(expr) or any(x in self.inside for x in walk_expr(expr)):
             return expr
-        return self.constant(f"{loads[0].buffer.name}{len(self.constants)}", expr)
+        return self.constant(f"{loads[0].buffer.name}_{len(self.constants)}", expr)
 
     def repeated(self, expr: ir.Expr) -> ir.Expr:
         """A number in all lanes; literals are set before the loop."""
         number = self.uniform(expr)
         vector = ir.Call(f"dup_{_suffix()}", (number,), VECTOR)
         if isinstance(expr, ir.Const):
-            return self.constant(f"{'m' if expr.value < 0 else ''}{abs(expr.value)}", vector)
+            return self.constant(f"{'minus' if expr.value < 0 else 'all'}{abs(expr.value)}", vector)
         named = isinstance(number, ir.Var) and number in self.constants.values()
-        return self.constant(f"all{len(self.constants)}", vector) if named else vector
+        return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
 
     def hoisted(self, loop: ir.Stmt) -> ir.Stmt:
         """The loop, after the vectors of literals that it uses."""

@@ -41,7 +41,7 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
                 tails = [
                     _shorten(
                         substitute_stmt(
-                            _renamed(body, f"_{var.name.removesuffix('_0')}{t}"), {var: ir.const(t, "int32")}
+                            _renamed(body, f"_{var.name.partition('_')[0]}{t}"), {var: ir.const(t, "int32")}
                         ),
                         bounds,
                     )

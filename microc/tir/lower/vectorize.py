@@ -49,7 +49,7 @@ def _words(loop: ir.For) -> ir.Stmt | None:
     if isinstance(loop.body, ir.Alloc) and loop.body.buffer.scope == "register":
         made = _words(replace(loop, body=loop.body.body))
         return made and ir.Alloc(loop.body.buffer, made)
-    extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(loop.var.name, loop.var.dtype)
+    extent, store, word = ir.int_value(loop.extent), loop.body, ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     if extent is None:
         return None
     found, widens = word_stores(loop.body, loop.var, word), isinstance(store, ir.Store) and _widens(store)
@@ -88,7 +88,7 @@ def _runs(loop: ir.For, store: ir.Store, word: ir.Var, extent: int) -> ir.Stmt:
 
 def _whole_words(loop: ir.For, store: ir.Store, extent: int) -> ir.Stmt:
     """A copy of 32-bit elements, four to an iteration."""
-    word = ir.Var(loop.var.name, loop.var.dtype)
+    word = ir.Var(f"{loop.var.name}_0", loop.var.dtype)
     count = extent // LANES
     four = ir.seq(*(_element(store, {loop.var: word * LANES + k}) for k in range(LANES)))
     body = ir.For(word, ir.const(count, "int32"), four, "serial" if count > 4 else "unrolled")

@@ -9,10 +9,10 @@
  */
 NET_KERNEL add_v0(const float *a, const float *b, float *out)
 {
-    for (int32_t i0_0 = 0; i0_0 < 2; ++i0_0) {
-        out[i0_0 * 4] = a[i0_0 * 4] + b[i0_0 * 4];
-        out[i0_0 * 4 + 1] = a[i0_0 * 4 + 1] + b[i0_0 * 4 + 1];
-        out[i0_0 * 4 + 2] = a[i0_0 * 4 + 2] + b[i0_0 * 4 + 2];
-        out[i0_0 * 4 + 3] = a[i0_0 * 4 + 3] + b[i0_0 * 4 + 3];
+    for (int32_t i0_tile = 0; i0_tile < 2; ++i0_tile) {
+        out[i0_tile * 4] = a[i0_tile * 4] + b[i0_tile * 4];
+        out[i0_tile * 4 + 1] = a[i0_tile * 4 + 1] + b[i0_tile * 4 + 1];
+        out[i0_tile * 4 + 2] = a[i0_tile * 4 + 2] + b[i0_tile * 4 + 2];
+        out[i0_tile * 4 + 3] = a[i0_tile * 4 + 3] + b[i0_tile * 4 + 3];
     }
 }

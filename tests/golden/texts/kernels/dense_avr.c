@@ -21,19 +21,19 @@ NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
     int32_t acc_0, acc_1;
     acc_0 = bias[0];
     acc_1 = bias[1];
-    for (int32_t k_0 = 0; k_0 < 2; ++k_0) {
-        const int8_t data_0 = data[k_0 * 4];
-        acc_0 += (int32_t)data_0 * (int32_t)weight[k_0 * 4];
-        acc_1 += (int32_t)data_0 * (int32_t)weight[k_0 * 4 + 8];
-        const int8_t data_1 = data[k_0 * 4 + 1];
-        acc_0 += (int32_t)data_1 * (int32_t)weight[k_0 * 4 + 1];
-        acc_1 += (int32_t)data_1 * (int32_t)weight[k_0 * 4 + 9];
-        const int8_t data_2 = data[k_0 * 4 + 2];
-        acc_0 += (int32_t)data_2 * (int32_t)weight[k_0 * 4 + 2];
-        acc_1 += (int32_t)data_2 * (int32_t)weight[k_0 * 4 + 10];
-        const int8_t data_3 = data[k_0 * 4 + 3];
-        acc_0 += (int32_t)data_3 * (int32_t)weight[k_0 * 4 + 3];
-        acc_1 += (int32_t)data_3 * (int32_t)weight[k_0 * 4 + 11];
+    for (int32_t k_tile = 0; k_tile < 2; ++k_tile) {
+        const int8_t data_0 = data[k_tile * 4];
+        acc_0 += (int32_t)data_0 * (int32_t)weight[k_tile * 4];
+        acc_1 += (int32_t)data_0 * (int32_t)weight[k_tile * 4 + 8];
+        const int8_t data_1 = data[k_tile * 4 + 1];
+        acc_0 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + 1];
+        acc_1 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + 9];
+        const int8_t data_2 = data[k_tile * 4 + 2];
+        acc_0 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + 2];
+        acc_1 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + 10];
+        const int8_t data_3 = data[k_tile * 4 + 3];
+        acc_0 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 3];
+        acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 11];
     }
     out[0] = (int8_t)min_i32(max_i32(smmlar(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
     out[1] = (int8_t)min_i32(max_i32(smmlar(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7, -128), 127);

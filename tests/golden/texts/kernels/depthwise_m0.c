@@ -38,14 +38,13 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
         out[c] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
         out[c + 2] = (int8_t)clamp8((((product_2_30(acc_1, 1518500250) + 1) >> 1) + ((acc_1 >> 31) + 448)) >> 7);
     }
-    for (int32_t c_x1 = 0; c_x1 < 2; ++c_x1) {
-        int32_t acc_x1_0;
-        acc_x1_0 = bias[c_x1];
-        acc_x1_0 += (int32_t)data[c_x1 + 4] * (int32_t)weight[c_x1];
-        acc_x1_0 += (int32_t)data[c_x1 + 6] * (int32_t)weight[c_x1 + 2];
-        acc_x1_0 += (int32_t)data[c_x1 + 12] * (int32_t)weight[c_x1 + 4];
-        acc_x1_0 += (int32_t)data[c_x1 + 14] * (int32_t)weight[c_x1 + 6];
-        out[c_x1 + 4] = (int8_t)clamp8((((product_2_30(acc_x1_0, 1518500250) + 1) >> 1) + ((acc_x1_0 >> 31) +
-            448)) >> 7);
+    for (int32_t c = 0; c < 2; ++c) {
+        int32_t acc_0;
+        acc_0 = bias[c];
+        acc_0 += (int32_t)data[c + 4] * (int32_t)weight[c];
+        acc_0 += (int32_t)data[c + 6] * (int32_t)weight[c + 2];
+        acc_0 += (int32_t)data[c + 12] * (int32_t)weight[c + 4];
+        acc_0 += (int32_t)data[c + 14] * (int32_t)weight[c + 6];
+        out[c + 4] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
     }
 }

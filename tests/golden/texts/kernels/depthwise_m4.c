@@ -23,11 +23,11 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     int16_t *data_workspace)
 {
     for (int32_t c = 0; c < 2; ++c) {
-        for (int32_t data_workspace_i1_1 = 0; data_workspace_i1_1 < 3; ++data_workspace_i1_1) {
-            data_workspace[data_workspace_i1_1 * 6] = (int16_t)data[data_workspace_i1_1 * 8 + c];
-            data_workspace[data_workspace_i1_1 * 6 + 1] = (int16_t)data[data_workspace_i1_1 * 8 + c + 2];
-            data_workspace[data_workspace_i1_1 * 6 + 2] = (int16_t)data[data_workspace_i1_1 * 8 + c + 4];
-            data_workspace[data_workspace_i1_1 * 6 + 3] = (int16_t)data[data_workspace_i1_1 * 8 + c + 6];
+        for (int32_t i1 = 0; i1 < 3; ++i1) {
+            data_workspace[i1 * 6] = (int16_t)data[i1 * 8 + c];
+            data_workspace[i1 * 6 + 1] = (int16_t)data[i1 * 8 + c + 2];
+            data_workspace[i1 * 6 + 2] = (int16_t)data[i1 * 8 + c + 4];
+            data_workspace[i1 * 6 + 3] = (int16_t)data[i1 * 8 + c + 6];
         }
         for (int32_t y = 0; y < 2; ++y) {
             int32_t acc_0, acc_1, acc_2, acc_3;
@@ -42,16 +42,16 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
             const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[y * 6 + 2]);
             acc_1 = smlabt(data_workspace_1, weight_0, smlatb(data_workspace_0, weight_0, acc_1));
             acc_2 = smlad(data_workspace_1, weight_0, acc_2);
-            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0, smlatb(data_workspace_1,
-                weight_0, acc_3));
+            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0,
+                smlatb(data_workspace_1, weight_0, acc_3));
             const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[y * 6 + 6]);
             const int32_t weight_1 = load_i16x2(&weight[c * 4 + 2]);
             acc_0 = smlad(data_workspace_2, weight_1, acc_0);
             const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[y * 6 + 8]);
             acc_1 = smlabt(data_workspace_3, weight_1, smlatb(data_workspace_2, weight_1, acc_1));
             acc_2 = smlad(data_workspace_3, weight_1, acc_2);
-            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1, smlatb(data_workspace_3,
-                weight_1, acc_3));
+            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1,
+                smlatb(data_workspace_3, weight_1, acc_3));
             out[y * 6 + c] = (int8_t)ssat8(smmlar(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
             out[y * 6 + c + 2] = (int8_t)ssat8(smmlar(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
             out[y * 6 + c + 4] = (int8_t)ssat8(smmlar(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);

@@ -23,41 +23,41 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
     int8_t *padded)
 {
     fill_i8(&padded[0], -1, 24);
-    for (int32_t c_acc = 0; c_acc < 2; ++c_acc) {
-        const int32x4 x_1_by2 = ramp_i32x4(2);
-        for (int32_t y_1 = 0; y_1 < 2; ++y_1) {
-            store_i8_i32x4(&padded[y_1 * 6 + 7], gather_i8_i32x4(&data[y_1 * 8 + c_acc], x_1_by2));
+    for (int32_t c = 0; c < 2; ++c) {
+        const int32x4 by2 = ramp_i32x4(2);
+        for (int32_t y = 0; y < 2; ++y) {
+            store_i8_i32x4(&padded[y * 6 + 7], gather_i8_i32x4(&data[y * 8 + c], by2));
         }
-        const int32_t x_acc_bias0 = bias[c_acc];
-        const int32x4 x_acc_all1 = dup_i32x4(x_acc_bias0);
-        const int32_t x_acc_weight2 = (int32_t)weight[c_acc * 9];
-        const int32_t x_acc_weight3 = (int32_t)weight[c_acc * 9 + 1];
-        const int32_t x_acc_weight4 = (int32_t)weight[c_acc * 9 + 2];
-        const int32_t x_acc_weight5 = (int32_t)weight[c_acc * 9 + 3];
-        const int32_t x_acc_weight6 = (int32_t)weight[c_acc * 9 + 4];
-        const int32_t x_acc_weight7 = (int32_t)weight[c_acc * 9 + 5];
-        const int32_t x_acc_weight8 = (int32_t)weight[c_acc * 9 + 6];
-        const int32_t x_acc_weight9 = (int32_t)weight[c_acc * 9 + 7];
-        const int32_t x_acc_weight10 = (int32_t)weight[c_acc * 9 + 8];
-        const int32x4 x_acc_by2 = ramp_i32x4(2);
-        const int32x4 x_acc_3 = dup_i32x4(3);
-        const int32x4 x_acc_m128 = dup_i32x4(-128);
-        const int32x4 x_acc_127 = dup_i32x4(127);
-        for (int32_t y_acc = 0; y_acc < 2; ++y_acc) {
+        const int32_t bias_0 = bias[c];
+        const int32x4 lanes_0 = dup_i32x4(bias_0);
+        const int32_t weight_0 = (int32_t)weight[c * 9];
+        const int32_t weight_1 = (int32_t)weight[c * 9 + 1];
+        const int32_t weight_2 = (int32_t)weight[c * 9 + 2];
+        const int32_t weight_3 = (int32_t)weight[c * 9 + 3];
+        const int32_t weight_4 = (int32_t)weight[c * 9 + 4];
+        const int32_t weight_5 = (int32_t)weight[c * 9 + 5];
+        const int32_t weight_6 = (int32_t)weight[c * 9 + 6];
+        const int32_t weight_7 = (int32_t)weight[c * 9 + 7];
+        const int32_t weight_8 = (int32_t)weight[c * 9 + 8];
+        const int32x4 by2_2 = ramp_i32x4(2);
+        const int32x4 all3 = dup_i32x4(3);
+        const int32x4 minus128 = dup_i32x4(-128);
+        const int32x4 all127 = dup_i32x4(127);
+        for (int32_t y = 0; y < 2; ++y) {
             int32x4 acc;
-            acc = x_acc_all1;
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6]), x_acc_weight2);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 1]), x_acc_weight3);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 2]), x_acc_weight4);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 6]), x_acc_weight5);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 7]), x_acc_weight6);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 8]), x_acc_weight7);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 12]), x_acc_weight8);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 13]), x_acc_weight9);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y_acc * 6 + 14]), x_acc_weight10);
-            scatter_i8_i32x4(&out[y_acc * 8 + c_acc], x_acc_by2,
+            acc = lanes_0;
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6]), weight_0);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 1]), weight_1);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 2]), weight_2);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 6]), weight_3);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 7]), weight_4);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 8]), weight_5);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 12]), weight_6);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 13]), weight_7);
+            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 14]), weight_8);
+            scatter_i8_i32x4(&out[y * 8 + c], by2_2,
                 min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc, 1518500250),
-                shl_n_i32x4(acc, -31)), -7), x_acc_3), x_acc_m128), x_acc_127));
+                shl_n_i32x4(acc, -31)), -7), all3), minus128), all127));
         }
     }
 }

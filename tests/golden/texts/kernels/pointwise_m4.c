@@ -21,8 +21,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     int16_t *data_workspace)
 {
     int32_t acc_0_0, acc_0_1, acc_1_0, acc_1_1, acc_2_0, acc_2_1;
-    for (int32_t data_workspace_i0_1 = 0; data_workspace_i0_1 < 3; ++data_workspace_i0_1) {
-        widen_i8x4(&data_workspace[data_workspace_i0_1 * 4], load_i8x4(&data[data_workspace_i0_1 * 4]));
+    for (int32_t i0 = 0; i0 < 3; ++i0) {
+        widen_i8x4(&data_workspace[i0 * 4], load_i8x4(&data[i0 * 4]));
     }
     const int32_t bias_0 = bias[0] * 2;
     acc_0_0 = bias_0;
@@ -32,22 +32,22 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     acc_1_1 = bias_1;
     acc_2_0 = bias_0;
     acc_2_1 = bias_1;
-    const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[0]);
-    const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[2]);
-    const int32_t weight_1 = load_i16x2_aligned(&weight[0]);
-    const int32_t weight_0 = load_i16x2_aligned(&weight[2]);
-    acc_0_0 = smlad(data_workspace_0, weight_0, smlad(data_workspace_1, weight_1, acc_0_0));
-    const int32_t weight_3 = load_i16x2_aligned(&weight[4]);
-    const int32_t weight_2 = load_i16x2_aligned(&weight[6]);
-    acc_0_1 = smlad(data_workspace_0, weight_2, smlad(data_workspace_1, weight_3, acc_0_1));
-    const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[4]);
-    const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[6]);
-    acc_1_0 = smlad(data_workspace_2, weight_0, smlad(data_workspace_3, weight_1, acc_1_0));
-    acc_1_1 = smlad(data_workspace_2, weight_2, smlad(data_workspace_3, weight_3, acc_1_1));
-    const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[8]);
-    const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[10]);
-    acc_2_0 = smlad(data_workspace_4, weight_0, smlad(data_workspace_5, weight_1, acc_2_0));
-    acc_2_1 = smlad(data_workspace_4, weight_2, smlad(data_workspace_5, weight_3, acc_2_1));
+    const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[0]);
+    const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[2]);
+    const int32_t weight_0 = load_i16x2_aligned(&weight[0]);
+    const int32_t weight_1 = load_i16x2_aligned(&weight[2]);
+    acc_0_0 = smlad(data_workspace_1, weight_1, smlad(data_workspace_0, weight_0, acc_0_0));
+    const int32_t weight_2 = load_i16x2_aligned(&weight[4]);
+    const int32_t weight_3 = load_i16x2_aligned(&weight[6]);
+    acc_0_1 = smlad(data_workspace_1, weight_3, smlad(data_workspace_0, weight_2, acc_0_1));
+    const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[4]);
+    const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[6]);
+    acc_1_0 = smlad(data_workspace_3, weight_1, smlad(data_workspace_2, weight_0, acc_1_0));
+    acc_1_1 = smlad(data_workspace_3, weight_3, smlad(data_workspace_2, weight_2, acc_1_1));
+    const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[8]);
+    const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[10]);
+    acc_2_0 = smlad(data_workspace_5, weight_1, smlad(data_workspace_4, weight_0, acc_2_0));
+    acc_2_1 = smlad(data_workspace_5, weight_3, smlad(data_workspace_4, weight_2, acc_2_1));
     out[0] = (int8_t)ssat8(smmlar(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
     out[1] = (int8_t)ssat8(smmlar(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
     out[2] = (int8_t)ssat8(smmlar(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);

@@ -14,36 +14,36 @@
  */
 NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
 {
-    for (int32_t n_softmax = 0; n_softmax < 2; ++n_softmax) {
+    for (int32_t n = 0; n < 2; ++n) {
         float largest;
         float total;
         float factor;
         largest = -INFINITY;
-        for (int32_t k_1 = 0; k_1 < 5; ++k_1) {
-            largest = max_f32(data[n_softmax * 5 + k_1], largest);
+        for (int32_t k = 0; k < 5; ++k) {
+            largest = max_f32(data[n * 5 + k], largest);
         }
-        for (int32_t c_1 = 0; c_1 < 5; ++c_1) {
-            power[c_1] = data[n_softmax * 5 + c_1] - largest < -87.0f ? 0.0f :
-                (((((0.008290272f * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
-                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.04189816f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
-                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.16667639f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
-                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.49999148f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
-                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                0.9999997f) * (data[n_softmax * 5 + c_1] - largest - ((data[n_softmax * 5 +
-                c_1] - largest) * 1.442695f + 1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
-                1.0f) * f32_of_u32((u32_of_f32((data[n_softmax * 5 + c_1] - largest) * 1.442695f +
-                1.2582912e+07f) << 23U) + 1065353216U);
+        for (int32_t c = 0; c < 5; ++c) {
+            power[c] = data[n * 5 + c] - largest < -87.0f ? 0.0f :
+                (((((0.008290272f * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
+                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.04189816f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
+                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.16667639f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
+                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.49999148f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
+                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                0.9999997f) * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
+                1.2582912e+07f - 1.2582912e+07f) * 0.6931472f) +
+                1.0f) * f32_of_u32((u32_of_f32((data[n * 5 + c] - largest) * 1.442695f + 1.2582912e+07f) << 23U) +
+                1065353216U);
         }
         total = 0.0f;
-        for (int32_t j_1 = 0; j_1 < 5; ++j_1) {
-            total += power[j_1];
+        for (int32_t j = 0; j < 5; ++j) {
+            total += power[j];
         }
         factor = 1.0f / total;
-        for (int32_t c_softmax = 0; c_softmax < 5; ++c_softmax) {
-            softmax[n_softmax * 5 + c_softmax] = power[c_softmax] * factor;
+        for (int32_t c = 0; c < 5; ++c) {
+            softmax[n * 5 + c] = power[c] * factor;
         }
     }
 }

@@ -24,30 +24,33 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
     int32_t headroom;
     int32_t scale;
     largest = -128;
-    for (int32_t k_1 = 0; k_1 < 4; ++k_1) {
-        largest = max_i32(largest, (int32_t)data[k_1]);
+    for (int32_t k = 0; k < 4; ++k) {
+        largest = max_i32(largest, (int32_t)data[k]);
     }
     total = 0;
     const int32_t place_0 = largest;
-    for (int32_t j_1 = 0; j_1 < 4; ++j_1) {
-        const int32_t table_0 = table[place_0 - (int32_t)data[j_1]];
+    for (int32_t j = 0; j < 4; ++j) {
+        const int32_t table_0 = table[place_0 - (int32_t)data[j]];
         total += (table_0 >> 12) + ((table_0 >> 11) & 1);
     }
     headroom = (total < 1048576 ? 1 : 0) + (total < 2097152 ? 1 : 0) + (total < 4194304 ? 1 : 0) +
-        (total < 8388608 ? 1 : 0) + (total < 16777216 ? 1 : 0) + (total < 33554432 ? 1 : 0) + (total < 67108864 ?
-        1 : 0) + (total < 134217728 ? 1 : 0) + (total < 268435456 ? 1 : 0) + (total < 536870912 ? 1 : 0) +
-        (total < 1073741824 ? 1 : 0);
+        (total < 8388608 ? 1 : 0) + (total < 16777216 ? 1 : 0) + (total < 33554432 ? 1 : 0) +
+        (total < 67108864 ? 1 : 0) + (total < 134217728 ? 1 : 0) + (total < 268435456 ? 1 : 0) +
+        (total < 536870912 ? 1 : 0) + (total < 1073741824 ? 1 : 0);
     const int64_t t_0 = (int64_t)(int32_t)((uint32_t)total << headroom);
     const int32_t t_1 = (int32_t)((t_0 * INT64_C(-1010580540) + INT64_C(1073741824)) >> INT64_C(31)) + 1515870810;
     const int64_t t_2 = (int64_t)t_1;
-    const int32_t t_3 = t_1 + (int32_t)((t_2 * (int64_t)(536870912 - (int32_t)((t_0 * t_2 +
-        INT64_C(1073741824)) >> INT64_C(31))) + INT64_C(1073741824)) >> INT64_C(31)) * 4;
+    const int32_t t_3 = t_1 +
+        (int32_t)((t_2 * (int64_t)(536870912 - (int32_t)((t_0 * t_2 + INT64_C(1073741824)) >> INT64_C(31))) +
+        INT64_C(1073741824)) >> INT64_C(31)) * 4;
     const int64_t t_4 = (int64_t)t_3;
-    const int32_t t_5 = t_3 + (int32_t)((t_4 * (int64_t)(536870912 - (int32_t)((t_0 * t_4 +
-        INT64_C(1073741824)) >> INT64_C(31))) + INT64_C(1073741824)) >> INT64_C(31)) * 4;
+    const int32_t t_5 = t_3 +
+        (int32_t)((t_4 * (int64_t)(536870912 - (int32_t)((t_0 * t_4 + INT64_C(1073741824)) >> INT64_C(31))) +
+        INT64_C(1073741824)) >> INT64_C(31)) * 4;
     const int64_t t_6 = (int64_t)t_5;
-    const int32_t t_7 = t_5 + (int32_t)((t_6 * (int64_t)(536870912 - (int32_t)((t_0 * t_6 +
-        INT64_C(1073741824)) >> INT64_C(31))) + INT64_C(1073741824)) >> INT64_C(31)) * 4;
+    const int32_t t_7 = t_5 +
+        (int32_t)((t_6 * (int64_t)(536870912 - (int32_t)((t_0 * t_6 + INT64_C(1073741824)) >> INT64_C(31))) +
+        INT64_C(1073741824)) >> INT64_C(31)) * 4;
     const int32_t t_8 = (t_7 >> 30) & 1;
     scale = ((t_7 | -t_8) & 1073741823) * 2 + t_8;
     const int32_t place_1 = largest;

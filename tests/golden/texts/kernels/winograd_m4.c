@@ -32,143 +32,143 @@
 NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     int32_t *acc, int8_t *padded, int16_t *tile)
 {
-    for (int32_t y_1 = 0; y_1 < 4; ++y_1) {
-        for (int32_t x_1 = 0; x_1 < 6; ++x_1) {
-            if (x_1 < 4) {
-                store_i8x4(&padded[y_1 * 24 + x_1 * 4], load_i8x4(&data[y_1 * 16 + x_1 * 4]));
+    for (int32_t y = 0; y < 4; ++y) {
+        for (int32_t x = 0; x < 6; ++x) {
+            if (x < 4) {
+                store_i8x4(&padded[y * 24 + x * 4], load_i8x4(&data[y * 16 + x * 4]));
             } else {
-                store_i8x4(&padded[y_1 * 24 + x_1 * 4], -1);
+                store_i8x4(&padded[y * 24 + x * 4], -1);
             }
         }
     }
-    for (int32_t x_tile_1 = 0; x_tile_1 < 2; ++x_tile_1) {
-        const int32_t padded_0 = load_i8x4(&padded[x_tile_1 * 8]);
-        const int32_t padded_3 = load_i8x4(&padded[x_tile_1 * 8 + 8]);
-        const int32_t padded_1 = load_i8x4(&padded[x_tile_1 * 8 + 48]);
-        const int32_t padded_4 = load_i8x4(&padded[x_tile_1 * 8 + 56]);
-        const int32_t padded_2 = sxtb16(padded_1);
-        const int32_t padded_5 = sxtb16(padded_4);
-        const int32_t padded_6 = ssub16(sxtb16(padded_3), padded_5);
-        store_i16x2_aligned(&tile[x_tile_1 * 4], ssub16(ssub16(sxtb16(padded_0), padded_2), padded_6));
-        const int32_t padded_7 = load_i8x4(&padded[x_tile_1 * 8 + 4]);
-        const int32_t padded_8 = load_i8x4(&padded[x_tile_1 * 8 + 52]);
+    for (int32_t x = 0; x < 2; ++x) {
+        const int32_t padded_0 = load_i8x4(&padded[x * 8]);
+        const int32_t padded_1 = load_i8x4(&padded[x * 8 + 8]);
+        const int32_t padded_2 = load_i8x4(&padded[x * 8 + 48]);
+        const int32_t padded_3 = load_i8x4(&padded[x * 8 + 56]);
+        const int32_t padded_4 = sxtb16(padded_2);
+        const int32_t padded_5 = sxtb16(padded_3);
+        const int32_t padded_6 = ssub16(sxtb16(padded_1), padded_5);
+        store_i16x2_aligned(&tile[x * 4], ssub16(ssub16(sxtb16(padded_0), padded_4), padded_6));
+        const int32_t padded_7 = load_i8x4(&padded[x * 8 + 4]);
+        const int32_t padded_8 = load_i8x4(&padded[x * 8 + 52]);
         const int32_t padded_9 = sxtb16(padded_8);
         const int32_t padded_10 = ssub16(sxtb16(padded_7), padded_9);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 8], sadd16(padded_10, padded_6));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 16], ssub16(padded_6, padded_10));
-        const int32_t padded_11 = load_i8x4(&padded[x_tile_1 * 8 + 12]);
-        const int32_t padded_12 = load_i8x4(&padded[x_tile_1 * 8 + 60]);
+        store_i16x2_aligned(&tile[x * 4 + 8], sadd16(padded_10, padded_6));
+        store_i16x2_aligned(&tile[x * 4 + 16], ssub16(padded_6, padded_10));
+        const int32_t padded_11 = load_i8x4(&padded[x * 8 + 12]);
+        const int32_t padded_12 = load_i8x4(&padded[x * 8 + 60]);
         const int32_t padded_13 = sxtb16(padded_12);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 24], ssub16(padded_10, ssub16(sxtb16(padded_11), padded_13)));
-        const int32_t padded_14 = load_i8x4(&padded[x_tile_1 * 8 + 24]);
-        const int32_t padded_16 = load_i8x4(&padded[x_tile_1 * 8 + 32]);
-        const int32_t padded_15 = sxtb16(padded_14);
-        const int32_t padded_17 = sxtb16(padded_16);
+        store_i16x2_aligned(&tile[x * 4 + 24], ssub16(padded_10, ssub16(sxtb16(padded_11), padded_13)));
+        const int32_t padded_14 = load_i8x4(&padded[x * 8 + 24]);
+        const int32_t padded_15 = load_i8x4(&padded[x * 8 + 32]);
+        const int32_t padded_16 = sxtb16(padded_14);
+        const int32_t padded_17 = sxtb16(padded_15);
         const int32_t padded_18 = sadd16(padded_17, padded_5);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 32], ssub16(sadd16(padded_15, padded_2), padded_18));
-        const int32_t padded_19 = load_i8x4(&padded[x_tile_1 * 8 + 28]);
+        store_i16x2_aligned(&tile[x * 4 + 32], ssub16(sadd16(padded_16, padded_4), padded_18));
+        const int32_t padded_19 = load_i8x4(&padded[x * 8 + 28]);
         const int32_t padded_20 = sxtb16(padded_19);
         const int32_t padded_21 = sadd16(padded_20, padded_9);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 40], sadd16(padded_21, padded_18));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 48], ssub16(padded_18, padded_21));
-        const int32_t padded_22 = load_i8x4(&padded[x_tile_1 * 8 + 36]);
+        store_i16x2_aligned(&tile[x * 4 + 40], sadd16(padded_21, padded_18));
+        store_i16x2_aligned(&tile[x * 4 + 48], ssub16(padded_18, padded_21));
+        const int32_t padded_22 = load_i8x4(&padded[x * 8 + 36]);
         const int32_t padded_23 = sxtb16(padded_22);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 56], ssub16(padded_21, sadd16(padded_23, padded_13)));
+        store_i16x2_aligned(&tile[x * 4 + 56], ssub16(padded_21, sadd16(padded_23, padded_13)));
         const int32_t padded_24 = ssub16(padded_5, padded_17);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 64], ssub16(ssub16(padded_2, padded_15), padded_24));
+        store_i16x2_aligned(&tile[x * 4 + 64], ssub16(ssub16(padded_4, padded_16), padded_24));
         const int32_t padded_25 = ssub16(padded_9, padded_20);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 72], sadd16(padded_25, padded_24));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 80], ssub16(padded_24, padded_25));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 88], ssub16(padded_25, ssub16(padded_13, padded_23)));
-        const int32_t padded_26 = load_i8x4(&padded[x_tile_1 * 8 + 72]);
-        const int32_t padded_27 = load_i8x4(&padded[x_tile_1 * 8 + 80]);
+        store_i16x2_aligned(&tile[x * 4 + 72], sadd16(padded_25, padded_24));
+        store_i16x2_aligned(&tile[x * 4 + 80], ssub16(padded_24, padded_25));
+        store_i16x2_aligned(&tile[x * 4 + 88], ssub16(padded_25, ssub16(padded_13, padded_23)));
+        const int32_t padded_26 = load_i8x4(&padded[x * 8 + 72]);
+        const int32_t padded_27 = load_i8x4(&padded[x * 8 + 80]);
         const int32_t padded_28 = ssub16(padded_17, sxtb16(padded_27));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 96], ssub16(ssub16(padded_15, sxtb16(padded_26)), padded_28));
-        const int32_t padded_29 = load_i8x4(&padded[x_tile_1 * 8 + 76]);
+        store_i16x2_aligned(&tile[x * 4 + 96], ssub16(ssub16(padded_16, sxtb16(padded_26)), padded_28));
+        const int32_t padded_29 = load_i8x4(&padded[x * 8 + 76]);
         const int32_t padded_30 = ssub16(padded_20, sxtb16(padded_29));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 104], sadd16(padded_30, padded_28));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 112], ssub16(padded_28, padded_30));
-        const int32_t padded_31 = load_i8x4(&padded[x_tile_1 * 8 + 84]);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 120], ssub16(padded_30, ssub16(padded_23, sxtb16(padded_31))));
-        const int32_t padded_32 = sxtb16_ror8(padded_1);
-        const int32_t padded_33 = sxtb16_ror8(padded_4);
-        const int32_t padded_34 = ssub16(sxtb16_ror8(padded_3), padded_33);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 2], ssub16(ssub16(sxtb16_ror8(padded_0), padded_32), padded_34));
+        store_i16x2_aligned(&tile[x * 4 + 104], sadd16(padded_30, padded_28));
+        store_i16x2_aligned(&tile[x * 4 + 112], ssub16(padded_28, padded_30));
+        const int32_t padded_31 = load_i8x4(&padded[x * 8 + 84]);
+        store_i16x2_aligned(&tile[x * 4 + 120], ssub16(padded_30, ssub16(padded_23, sxtb16(padded_31))));
+        const int32_t padded_32 = sxtb16_ror8(padded_2);
+        const int32_t padded_33 = sxtb16_ror8(padded_3);
+        const int32_t padded_34 = ssub16(sxtb16_ror8(padded_1), padded_33);
+        store_i16x2_aligned(&tile[x * 4 + 2], ssub16(ssub16(sxtb16_ror8(padded_0), padded_32), padded_34));
         const int32_t padded_35 = sxtb16_ror8(padded_8);
         const int32_t padded_36 = ssub16(sxtb16_ror8(padded_7), padded_35);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 10], sadd16(padded_36, padded_34));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 18], ssub16(padded_34, padded_36));
+        store_i16x2_aligned(&tile[x * 4 + 10], sadd16(padded_36, padded_34));
+        store_i16x2_aligned(&tile[x * 4 + 18], ssub16(padded_34, padded_36));
         const int32_t padded_37 = sxtb16_ror8(padded_12);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 26], ssub16(padded_36, ssub16(sxtb16_ror8(padded_11), padded_37)));
+        store_i16x2_aligned(&tile[x * 4 + 26], ssub16(padded_36, ssub16(sxtb16_ror8(padded_11), padded_37)));
         const int32_t padded_38 = sxtb16_ror8(padded_14);
-        const int32_t padded_39 = sxtb16_ror8(padded_16);
+        const int32_t padded_39 = sxtb16_ror8(padded_15);
         const int32_t padded_40 = sadd16(padded_39, padded_33);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 34], ssub16(sadd16(padded_38, padded_32), padded_40));
+        store_i16x2_aligned(&tile[x * 4 + 34], ssub16(sadd16(padded_38, padded_32), padded_40));
         const int32_t padded_41 = sxtb16_ror8(padded_19);
         const int32_t padded_42 = sadd16(padded_41, padded_35);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 42], sadd16(padded_42, padded_40));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 50], ssub16(padded_40, padded_42));
+        store_i16x2_aligned(&tile[x * 4 + 42], sadd16(padded_42, padded_40));
+        store_i16x2_aligned(&tile[x * 4 + 50], ssub16(padded_40, padded_42));
         const int32_t padded_43 = sxtb16_ror8(padded_22);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 58], ssub16(padded_42, sadd16(padded_43, padded_37)));
+        store_i16x2_aligned(&tile[x * 4 + 58], ssub16(padded_42, sadd16(padded_43, padded_37)));
         const int32_t padded_44 = ssub16(padded_33, padded_39);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 66], ssub16(ssub16(padded_32, padded_38), padded_44));
+        store_i16x2_aligned(&tile[x * 4 + 66], ssub16(ssub16(padded_32, padded_38), padded_44));
         const int32_t padded_45 = ssub16(padded_35, padded_41);
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 74], sadd16(padded_45, padded_44));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 82], ssub16(padded_44, padded_45));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 90], ssub16(padded_45, ssub16(padded_37, padded_43)));
+        store_i16x2_aligned(&tile[x * 4 + 74], sadd16(padded_45, padded_44));
+        store_i16x2_aligned(&tile[x * 4 + 82], ssub16(padded_44, padded_45));
+        store_i16x2_aligned(&tile[x * 4 + 90], ssub16(padded_45, ssub16(padded_37, padded_43)));
         const int32_t padded_46 = ssub16(padded_39, sxtb16_ror8(padded_27));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 98], ssub16(ssub16(padded_38, sxtb16_ror8(padded_26)), padded_46));
+        store_i16x2_aligned(&tile[x * 4 + 98], ssub16(ssub16(padded_38, sxtb16_ror8(padded_26)), padded_46));
         const int32_t padded_47 = ssub16(padded_41, sxtb16_ror8(padded_29));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 106], sadd16(padded_47, padded_46));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 114], ssub16(padded_46, padded_47));
-        store_i16x2_aligned(&tile[x_tile_1 * 4 + 122], ssub16(padded_47, ssub16(padded_43, sxtb16_ror8(padded_31))));
+        store_i16x2_aligned(&tile[x * 4 + 106], sadd16(padded_47, padded_46));
+        store_i16x2_aligned(&tile[x * 4 + 114], ssub16(padded_46, padded_47));
+        store_i16x2_aligned(&tile[x * 4 + 122], ssub16(padded_47, ssub16(padded_43, sxtb16_ror8(padded_31))));
     }
-    for (int32_t acc_register_i0_1 = 0; acc_register_i0_1 < 16; ++acc_register_i0_1) {
+    for (int32_t i0 = 0; i0 < 16; ++i0) {
         int32_t acc_register_0, acc_register_1;
         acc_register_0 = 0;
         acc_register_1 = 0;
-        const int32_t weight_1 = load_i16x2_aligned(&weight[acc_register_i0_1 * 4]);
-        const int32_t weight_0 = load_i16x2_aligned(&weight[acc_register_i0_1 * 4 + 2]);
-        acc_register_0 = smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 2]), weight_0,
-            smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8]), weight_1, acc_register_0));
-        acc_register_1 = smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 6]), weight_0,
-            smlad(load_i16x2_aligned(&tile[acc_register_i0_1 * 8 + 4]), weight_1, acc_register_1));
-        acc[acc_register_i0_1 * 2] = acc_register_0;
-        acc[acc_register_i0_1 * 2 + 1] = acc_register_1;
+        const int32_t weight_0 = load_i16x2_aligned(&weight[i0 * 4]);
+        const int32_t weight_1 = load_i16x2_aligned(&weight[i0 * 4 + 2]);
+        acc_register_0 = smlad(load_i16x2_aligned(&tile[i0 * 8 + 2]), weight_1,
+            smlad(load_i16x2_aligned(&tile[i0 * 8]), weight_0, acc_register_0));
+        acc_register_1 = smlad(load_i16x2_aligned(&tile[i0 * 8 + 6]), weight_1,
+            smlad(load_i16x2_aligned(&tile[i0 * 8 + 4]), weight_0, acc_register_1));
+        acc[i0 * 2] = acc_register_0;
+        acc[i0 * 2 + 1] = acc_register_1;
     }
-    for (int32_t x_out_2 = 0; x_out_2 < 2; ++x_out_2) {
+    for (int32_t x = 0; x < 2; ++x) {
         int32_t rows_0_0, rows_0_1, rows_1_0, rows_1_1, rows_2_0, rows_2_1, rows_3_0, rows_3_1;
-        const int32_t acc_0 = acc[x_out_2 + 8];
-        const int32_t acc_1 = acc[x_out_2 + 16];
-        rows_0_0 = acc[x_out_2] + (acc_0 + acc_1);
-        rows_0_1 = acc_0 - acc_1 - acc[x_out_2 + 24];
-        const int32_t acc_2 = acc[x_out_2 + 10];
-        const int32_t acc_3 = acc[x_out_2 + 18];
-        rows_1_0 = acc[x_out_2 + 2] + (acc_2 + acc_3);
-        rows_1_1 = acc_2 - acc_3 - acc[x_out_2 + 26];
-        const int32_t acc_4 = acc[x_out_2 + 12];
-        const int32_t acc_5 = acc[x_out_2 + 20];
-        rows_2_0 = acc[x_out_2 + 4] + (acc_4 + acc_5);
-        rows_2_1 = acc_4 - acc_5 - acc[x_out_2 + 28];
-        const int32_t acc_6 = acc[x_out_2 + 14];
-        const int32_t acc_7 = acc[x_out_2 + 22];
-        rows_3_0 = acc[x_out_2 + 6] + (acc_6 + acc_7);
-        rows_3_1 = acc_6 - acc_7 - acc[x_out_2 + 30];
-        if (x_out_2 < 1) {
+        const int32_t acc_0 = acc[x + 8];
+        const int32_t acc_1 = acc[x + 16];
+        rows_0_0 = acc[x] + (acc_0 + acc_1);
+        rows_0_1 = acc_0 - acc_1 - acc[x + 24];
+        const int32_t acc_2 = acc[x + 10];
+        const int32_t acc_3 = acc[x + 18];
+        rows_1_0 = acc[x + 2] + (acc_2 + acc_3);
+        rows_1_1 = acc_2 - acc_3 - acc[x + 26];
+        const int32_t acc_4 = acc[x + 12];
+        const int32_t acc_5 = acc[x + 20];
+        rows_2_0 = acc[x + 4] + (acc_4 + acc_5);
+        rows_2_1 = acc_4 - acc_5 - acc[x + 28];
+        const int32_t acc_6 = acc[x + 14];
+        const int32_t acc_7 = acc[x + 22];
+        rows_3_0 = acc[x + 6] + (acc_6 + acc_7);
+        rows_3_1 = acc_6 - acc_7 - acc[x + 30];
+        if (x < 1) {
             const int32_t bias_0 = ((rows_0_0 + (rows_1_0 + rows_2_0)) >> 2) + bias[0];
-            out[x_out_2 * 2] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+            out[x * 2] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
         }
-        if (x_out_2 < 1) {
-            const int32_t bias_1 = ((rows_1_0 - rows_2_0 - rows_3_0) >> 2) + bias[0];
-            out[x_out_2 * 2 + 1] = (int8_t)ssat8(smmlar(bias_1 * 2, 1518500250, (bias_1 >> 31) + 448) >> 7);
+        if (x < 1) {
+            const int32_t bias_0 = ((rows_1_0 - rows_2_0 - rows_3_0) >> 2) + bias[0];
+            out[x * 2 + 1] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
         }
-        if (x_out_2 < 1) {
-            const int32_t bias_2 = ((rows_0_1 + (rows_1_1 + rows_2_1)) >> 2) + bias[0];
-            out[x_out_2 * 2 + 2] = (int8_t)ssat8(smmlar(bias_2 * 2, 1518500250, (bias_2 >> 31) + 448) >> 7);
+        if (x < 1) {
+            const int32_t bias_0 = ((rows_0_1 + (rows_1_1 + rows_2_1)) >> 2) + bias[0];
+            out[x * 2 + 2] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
         }
-        if (x_out_2 < 1) {
-            const int32_t bias_3 = ((rows_1_1 - rows_2_1 - rows_3_1) >> 2) + bias[0];
-            out[x_out_2 * 2 + 3] = (int8_t)ssat8(smmlar(bias_3 * 2, 1518500250, (bias_3 >> 31) + 448) >> 7);
+        if (x < 1) {
+            const int32_t bias_0 = ((rows_1_1 - rows_2_1 - rows_3_1) >> 2) + bias[0];
+            out[x * 2 + 3] = (int8_t)ssat8(smmlar(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
         }
     }
 }
