@@ -1,8 +1,8 @@
 """The primitive tensorize_pairs: two columns of a product of bytes share their words of weights.
 
-The weights of columns 2 i and 2 i + 1 are stored together, h[i, k] = w[2 i, k] + 256 w[2 i + 1, k], in 16 bits. One SMLAD by
-a word of h adds both columns at once, SXTB16 of the same word leaves the even column alone, so that four products of two columns
-take one load, one SXTB16 and two SMLAD, where separate bytes take one more SXTB16.
+The weights of columns 2 i and 2 i + 1 are stored together, h[i, k] = w[2 i, k] + 256 w[2 i + 1, k], in 16 bits. One ``dot2`` by
+a word of h adds both columns at once, ``evens`` of the same word leaves the even column alone, so that four products of
+two columns take one load, one widening and two ``dot2``, where separate bytes take one more widening.
 
 In the loop the odd sum is kept as t = c0 + 256 c1, modulo 2**32. Afterwards c1 = (t - c0) >> 8 (the shift keeps the sign),
 exactly, if c1 lies within 24 bits. Two things must be known before: |c1| < 2**23 (``sum_bound``), and h must fit 16 bits,
@@ -48,7 +48,7 @@ class _Product:
 
 
 def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
-    """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by SMLAD on paired weights.
+    """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights.
 
     ``reduction`` is the outermost loop of the decomposed reduction: the sums are entangled before and separated behind it.
     ``dtype`` is that of the activations: bytes are taken apart crossed (0, 2 and 1, 3), and the weights lie accordingly.
@@ -117,7 +117,7 @@ def _steps(product: _Product, pairs: ir.Buffer) -> ir.Stmt:
     for half in (0, 1):
         left = _activations(product.data.dtype, half).value(product.data)
         word = ("load_i16x2_aligned",)
-        for output, names, name in ((0, (*word, "sxtb16"), "smlad"), (1, word, "smlad_wrapping")):
+        for output, names, name in ((0, (*word, "evens_i8"), "dot2"), (1, word, "dot2_wrapping")):
             right = Part(2 * half, names, 2).value(start)
             sums[output] = ir.Call(name, (left, right, sums[output]), "int32")
     return ir.seq(ir.Store(store.buffer, even.indices, sums[0]), ir.Store(store.buffer, both.indices, sums[1]))

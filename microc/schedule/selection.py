@@ -11,14 +11,14 @@ from microc.tir.affine import simplify
 from microc.tir.names import BOUND
 from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_expr, walk_stmt
 
-RANGES = MappingProxyType({(-128, 127): "ssat8", (0, 255): "usat8", (-32768, 32767): "ssat16"})
+RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
 """What one instruction saturates to."""
 THIRDS = 1 << 20
 """The largest magnitude of what ``product_2_30`` multiplies."""
 
 
 def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
-    """``min(max(x, low), high)`` becomes ``ssat8(x)`` and the like; a shift by one to the right below it joins in."""
+    """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like; a shift by one to the right below it joins in."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         parts = clamped_parts(e)
@@ -27,7 +27,7 @@ def select_saturation(func: ir.PrimFunc) -> ir.PrimFunc:
             return e
         x = simplify(parts[0])
         if isinstance(x, ir.Bin) and x.op == "shr" and x.b == ir.const(1, "int32"):
-            return ir.Call(f"{name}_asr1", (x.a,), "int32")
+            return ir.Call(f"{name}_half", (x.a,), "int32")
         return ir.Call(name, (x,), "int32")
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
@@ -73,7 +73,7 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
-    """High halves of products, ``smmulr(x << 1, m)``, by parts: for cores where 64-bit products are calls.
+    """High halves of products, ``high_mul_round(x << 1, m)``, by parts: for cores where 64-bit products are calls.
 
     The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs. A sum that its block's note ``bound``
     keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one.
@@ -91,12 +91,12 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
 
 def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
     match e:
-        case ir.Call("smmulr", (ir.Bin("shl", x, ir.Const(1)), m)):
+        case ir.Call("high_mul_round", (ir.Bin("shl", x, ir.Const(1)), m)):
             if short and _is_sum(x):
                 return (ir.call("product_2_30", x, m) + 1) >> 1
             return ir.call("high_mul", x, m)
-        case ir.Call("smmlar", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
-            return _by_parts(ir.call("smmulr", doubled, m), short) + added
+        case ir.Call("high_mac_round", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
+            return _by_parts(ir.call("high_mul_round", doubled, m), short) + added
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
             return ir.Bin("shr", rounded, _one_more(shift))
         case ir.Bin(
@@ -130,8 +130,9 @@ def _is_sum(x: ir.Expr) -> bool:
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
     """Rounding by a shift that changes in the innermost loop becomes the last of two shifts.
 
-    ``smmlar(x, m, k * (1 << (s - 1))) >> s`` makes what it adds from s: good where a loop repeats one s. Else
-    ``((smmulr(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, for a division that rounds down can be done in two.
+    ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` makes what it adds from s: good where a loop repeats one s. Else
+    ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, for a division that rounds down can be done in
+    two.
     """
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
@@ -163,11 +164,11 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
 def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
     """The sum before rounding, the shift, and what is added in steps of half the divisor; None of anything else."""
     match e:
-        case ir.Bin("shr", ir.Call("smmlar", (x, m, added)), shift):
+        case ir.Bin("shr", ir.Call("high_mac_round", (x, m, added)), shift):
             pass
         case _:
             return None
-    product: ir.Expr = ir.call("smmulr", x, m)
+    product: ir.Expr = ir.call("high_mul_round", x, m)
     if isinstance(added, ir.Bin) and added.op == "add":
         product, added = product + added.a, added.b
     match added:

@@ -246,7 +246,7 @@ class AddressOf(Expr):
 
 @node
 class Call(Expr):
-    """A pure function: of mathematics (``exp``, ``sqrt`` ...) or a scalar intrinsic (``smlad`` ...)."""
+    """A pure function: of mathematics (``exp``, ``sqrt`` ...) or a scalar intrinsic (``dot2`` ...)."""
 
     name: str
     args: tuple[Expr, ...]

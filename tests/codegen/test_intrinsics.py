@@ -59,9 +59,9 @@ def halves(dice: np.random.Generator, limit: int) -> Array:
 
 @lru_cache
 def operands(name: str) -> tuple[Array, ...]:
-    """Data for all parameters but the last; products of ``smlad`` and its kin stay within 32 bits."""
+    """Data for all parameters but the last; products of ``dot2`` and its kin stay within 32 bits."""
     dice = np.random.default_rng(0)
-    if name.startswith("smla"):
+    if name.startswith(("dot2", "mac_")):
         a, b = halves(dice, 20000), halves(dice, 20000)
         a[0], b[0] = -(1 << 31), -(1 << 31)  # one half -32768 squared, the other zero
         c = dice.integers(-1_000_000_000, 1_000_000_000, COUNT).astype(np.int32)
@@ -82,7 +82,7 @@ def operands(name: str) -> tuple[Array, ...]:
         found = [found[0] >> 11, np.abs(found[1] // 2 * 2 + 1)]
     if name.startswith("widen_less"):  # differences within 16 bits
         found[-1] = (((found[-1] % 511 - 255) & 0xFFFF).astype(np.uint32) * np.uint32(0x10001)).view(np.int32)
-    if name in ("smmla", "smmlar"):  # the product's upper half takes 31 bits
+    if name in ("high_mac", "high_mac_round"):  # the product's upper half takes 31 bits
         found[2] //= 2
     return tuple(found)
 

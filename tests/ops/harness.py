@@ -28,9 +28,9 @@ UNDEFINED: Mapping[str, Mapping[str, str]] = {
 }
 """Edges of operators for which no result is defined, and why."""
 INTRINSICS: Mapping[str, Any] = {
-    "smmulr": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32,
-    "smmla": lambda args: int(args[2]) + ((int(args[0]) * int(args[1])) >> 32),
-    "smmlar": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
+    "high_mul_round": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32,
+    "high_mac": lambda args: int(args[2]) + ((int(args[0]) * int(args[1])) >> 32),
+    "high_mac_round": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
 }
 
 

@@ -60,11 +60,11 @@ def run(func: ir.PrimFunc, x: Array) -> Array:
     return out
 
 
-def test_smmulr_of_twice_x_is_the_doubling_high_multiply() -> None:
+def test_high_mul_round_of_twice_x_is_the_doubling_high_multiply() -> None:
     x = edges(-HALF, HALF - 1)
     for mantissa in MANTISSAS:
-        smmulr = (2 * x * mantissa + (1 << 31)) >> 32
-        np.testing.assert_array_equal(smmulr, doubling_high_mul(x, mantissa, NUMPY))
+        high_mul_round = (2 * x * mantissa + (1 << 31)) >> 32
+        np.testing.assert_array_equal(high_mul_round, doubling_high_mul(x, mantissa, NUMPY))
 
 
 def test_negative_values_clamp_to_the_zero_point_whatever_their_rounding() -> None:

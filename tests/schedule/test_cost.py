@@ -63,7 +63,7 @@ def test_a_product_is_accumulated_in_one_instruction() -> None:
 
 
 def test_lacking_instructions_cost_more() -> None:
-    high = ir.call("smmulr", DATA[Y], ir.const(7, "int32"))
+    high = ir.call("high_mul_round", DATA[Y], ir.const(7, "int32"))
     assert cost(loop(high), "cortex-m0").instructions > 3 * cost(loop(high)).instructions
     assert cost(loop(DATA[Y] // DATA[0]), "cortex-m0").operations["call_divide"] == 64
 

@@ -50,7 +50,7 @@ def test_shifts_behind_thirds_are_joined() -> None:
         block = ir.Block("out", iters, ir.Store(out, (v,), value), annotations=(("bound", bound),))
         return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], block))
 
-    scaled, third = ir.call("smmulr", x[v] << 1, m), ir.call("product_2_30", x[v], m)
+    scaled, third = ir.call("high_mul_round", x[v] << 1, m), ir.call("product_2_30", x[v], m)
     selected = Schedule(func(scaled >> 3, THIRDS)).select_high_mul().func
     assert selected == func((third + 1) >> 4, THIRDS)
     selected = Schedule(func((scaled + 5) >> 3, THIRDS)).select_high_mul().func
@@ -60,7 +60,7 @@ def test_shifts_behind_thirds_are_joined() -> None:
     wide = Schedule(func(scaled >> 3, THIRDS + 1)).select_high_mul().func
     assert wide == func(ir.call("high_mul", x[v], m) >> 3, THIRDS + 1)
     for shifted in (x[v] << 18, x[v] * (1 << 18)):  # a multiplier above one: the note speaks of the sum, not of this
-        selected = Schedule(func(ir.call("smmulr", shifted << 1, m), THIRDS)).select_high_mul().func
+        selected = Schedule(func(ir.call("high_mul_round", shifted << 1, m), THIRDS)).select_high_mul().func
         assert selected == func(ir.call("high_mul", shifted, m), THIRDS)
 
 
@@ -72,9 +72,9 @@ def test_selection_needs_the_shift() -> None:
     def func(value: ir.Expr) -> ir.PrimFunc:
         return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], ir.Store(out, (i,), value)))
 
-    doubled = func(ir.call("smmlar", x[i] << 1, m, ir.const(7, "int32")))
+    doubled = func(ir.call("high_mac_round", x[i] << 1, m, ir.const(7, "int32")))
     assert Schedule(doubled).select_high_mul().func == func(ir.call("high_mul", x[i], m) + 7)
-    plain = func(ir.call("smmulr", x[i], m))
+    plain = func(ir.call("high_mul_round", x[i], m))
     assert Schedule(plain).select_high_mul().func == plain
 
 

@@ -25,7 +25,7 @@ from tests.ops.compiled import compiled_case
 from tests.schedule.test_depthwise import LAYERS, arguments, reference
 
 M55 = target_for("cortex-m55")
-SCALAR_SCALING = ("smmulr", "smmlar", "ssat8")
+SCALAR_SCALING = ("high_mul_round", "high_mac_round", "saturate_i8")
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -35,7 +35,7 @@ def test_depthwise_in_lanes_is_exact(name: str) -> None:
     func = lower(schedule.func)
     verify(func, trust_data=True)
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
-    assert any(call.startswith("qrdmulh") for call in calls) and not calls & set(SCALAR_SCALING)
+    assert any(call.startswith("doubling_high_mul") for call in calls) and not calls & set(SCALAR_SCALING)
     x = LAYERS[name].input()
     arrays = arguments(group, schedule, func, x)
     run(func, arrays, meanings())
@@ -103,11 +103,11 @@ def test_the_loop_inside_an_intrinsic_is_counted() -> None:
 def test_rounding_added_by_the_multiplication_is_recognised() -> None:
     """With a zero point, with what else is added, by a distance that is data or a number; not what rounds otherwise."""
     x, m, s = ir.Var("x"), ir.Var("m"), ir.Var("s")
-    one, product = ir.const(1, "int32"), ir.call("smmulr", x << 1, m)
+    one, product = ir.const(1, "int32"), ir.call("high_mul_round", x << 1, m)
     half = one << (s - 1)
 
     def rounded(added: ir.Expr, distance: ir.Expr | int) -> ir.Expr:
-        return ir.call("smmlar", x << 1, m, added) >> distance
+        return ir.call("high_mac_round", x << 1, m, added) >> distance
 
     assert rounding_shift(rounded(half, s)) == (product, s, 0)
     assert rounding_shift(rounded(half * -255, s)) == (product, s, -128)

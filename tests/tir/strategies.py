@@ -231,7 +231,7 @@ def statements(draw: st.DrawFn, depth: int, variables: tuple[Var, ...] = ()) -> 
         case "evaluate":
             address = ir.AddressOf(OUTPUT, (expr("int32"), expr("int32")), draw(st.integers(1, 3)), draw(st.booleans()))
             first = address if draw(st.booleans()) else expr("float32")
-            return ir.Evaluate(ir.Call(draw(st.sampled_from(["exp", "min", "lambda", "smlad"])), (first,), "float32"))
+            return ir.Evaluate(ir.Call(draw(st.sampled_from(["exp", "min", "lambda", "dot2"])), (first,), "float32"))
         case "empty":
             return ir.Seq(())
         case "for":

@@ -76,7 +76,7 @@ def test_sizes_are_parameters() -> None:
         (Bin("eq", Bin("lt", Var("x"), Var("y")), Const(1, "bool")), "(x < y) == True"),
         (Var("lambda"), "lambda_"),
         (ir.Call("exp", (Var("x", "float32"),), "float32"), "T.exp(x)"),
-        (ir.Call("smlad", (Var("x"),), "int64"), 'T.call("smlad", x, dtype="int64")'),
+        (ir.Call("dot2", (Var("x"),), "int64"), 'T.call("dot2", x, dtype="int64")'),
     ],
 )
 def test_expressions(expr: ir.Expr, text: str) -> None:

@@ -1,13 +1,14 @@
 """Fixed-point scaling over TIR: the cheapest sequence that is exact for what is known about its operand.
 
-``fixed.py`` is the definition; everything here equals it, which tests prove over edge values. What makes the difference is
-the operand's range: an x within -2**30 .. 2**30 - 1 leaves one bit, so that ``SMMULR`` of 2 x is the doubling high multiply:
+``fixed.py`` is the definition; everything here equals it, which tests prove over edge values. What makes the difference is the
+operand's range: an x within -2**30 .. 2**30 - 1 leaves one bit, so that ``high_mul_round`` of 2 x is the doubling high
+multiply:
 
     (2 x m + 2**31) >> 32  =  (x m + 2**30) >> 31.
 
 Rounding half away from zero by 2**e is ``(r + (r >> 31) + 2**(e - 1)) >> e``: the middle term takes one from negative r,
 so that their ties fall. ``e >= 1``, for e = 0 has no ties. The sign of x serves as well as that of its product r: they
-differ only where r = 0, and (0 - 1 + 2**(e - 1)) >> e = 0. So everything is added by ``SMMLAR``, and what it adds to
+differ only where r = 0, and (0 - 1 + 2**(e - 1)) >> e = 0. So everything is added by ``high_mac_round``, and what it adds to
 positive x does not depend on x: channels that are computed in a loop of their own make it once.
 """
 
@@ -94,7 +95,7 @@ def high_mul(x: Expr, low: int, high: int, multiplier: Expr | int) -> Expr:
         return (x + 1) >> 1
     factor = ir.as_expr(multiplier, "int32")
     if low >= -HALF and high < HALF:
-        return ir.call("smmulr", x << 1, factor)
+        return ir.call("high_mul_round", x << 1, factor)
     product: Expr = doubling_high_mul(x, factor, TIR)
     return product
 
@@ -132,8 +133,8 @@ def rounded_right(r: Expr, bound: int, scale: Scale, out: Output | None) -> tupl
 
 
 def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
-    """High product and rounding shift of |x| <= bound in one ``SMMLAR`` and one shift, and whether ``out``'s zero point is in
-    it; None where that is not exact. Multipliers are not negative."""
+    """High product and rounding shift of |x| <= bound in one ``high_mac_round`` and one shift, and whether ``out``'s zero
+    point is in it; None where that is not exact. Multipliers are not negative."""
     least, most = scale.right_range
     if bound >= HALF or least < 1 or most > 30 or scale.multiplier == HALF:
         return None
@@ -149,7 +150,7 @@ def accumulated(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[
         half = (ir.const(1, "int32") << (scale.right - 1)) * steps
     if out is None or not out.hides_negative:
         half = (x >> 31) + half
-    return ir.call("smmlar", x << 1, ir.as_expr(scale.multiplier, "int32"), half) >> scale.right, folded
+    return ir.call("high_mac_round", x << 1, ir.as_expr(scale.multiplier, "int32"), half) >> scale.right, folded
 
 
 def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | None = None) -> Expr:
@@ -178,7 +179,7 @@ def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | Non
 
 def rounded_once(x: Expr, bound: int, scale: Scale, out: Output) -> Expr | None:
     """``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of an int32 with |x| <= bound, stored to ``out``; None
-    where no ``SMMLA`` does it. Its high half of x m may be taken first, for what rounding adds has no lower half:
+    where no ``high_mac`` does it. Its high half of x m may be taken first, for what rounding adds has no lower half:
 
         (x m + 2**(30 + right)) >> (31 + right)  =  ((x m >> 32) + 2**(right - 2)) >> (right - 1),    right >= 2.
 
@@ -192,7 +193,7 @@ def rounded_once(x: Expr, bound: int, scale: Scale, out: Output) -> Expr | None:
         half: Expr = ir.const(steps << (most - 2), "int32")
     else:
         half = (ir.const(1, "int32") << (scale.right - 2)) * steps
-    value = ir.call("smmla", x, ir.as_expr(scale.multiplier, "int32"), half) >> (scale.right - 1)
+    value = ir.call("high_mac", x, ir.as_expr(scale.multiplier, "int32"), half) >> (scale.right - 1)
     return clamped(value, out.minimum, out.maximum, out.dtype)
 
 

@@ -99,7 +99,7 @@ class Step:
 
     left: Part
     right: Part
-    name: str = "smlad"
+    name: str = "dot2"
     output: int = 0
 
 

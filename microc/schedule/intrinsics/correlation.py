@@ -17,6 +17,7 @@ from microc.schedule.intrinsics.base import Part, Step, TensorIntrin
 MOST_TAPS = 16
 SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
 """Outputs and stride."""
+_HALVES = ("low", "high")
 
 
 def correlation(outputs: int, taps: int, stride: int) -> str:
@@ -34,10 +35,15 @@ def _pair(tap: int) -> Part:
     return Part(tap, ("load_i16x2",), 2)
 
 
+def _product_of(left: int, right: int) -> str:
+    """The product of one half of each word, by the numbers of the elements that are meant."""
+    return f"mac_{_HALVES[left % 2]}_{_HALVES[right % 2]}"
+
+
 def _apart(outputs: int) -> TensorIntrin:
     """One tap for neighbouring outputs."""
     weight = Part(0, (), 1)
-    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, f"smla{'bt'[n % 2]}b", n) for n in range(outputs))
+    steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, _product_of(n, 0), n) for n in range(outputs))
     order = tuple(range(outputs))
     return TensorIntrin(
         correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, "dsp", steps, outputs=outputs
@@ -47,8 +53,7 @@ def _apart(outputs: int) -> TensorIntrin:
 def _single(output: int, element: int, tap: int, taps: int) -> Step:
     """One product. Weight words start at the tap itself, the last tap is the top of the word before."""
     top = tap == taps - 1
-    name = f"smla{'bt'[element % 2]}{'t' if top else 'b'}"
-    return Step(_row(element), _pair(tap - 1 if top else tap), name, output)
+    return Step(_row(element), _pair(tap - 1 if top else tap), _product_of(element, top), output)
 
 
 def _steps(output: int, start: int, taps: int) -> list[Step]:
@@ -58,7 +63,7 @@ def _steps(output: int, start: int, taps: int) -> list[Step]:
         steps.append(_single(output, start, 0, taps))
         tap = 1
     while tap + 1 < taps:
-        steps.append(Step(_row(start + tap), _pair(tap), "smlad", output))
+        steps.append(Step(_row(start + tap), _pair(tap), "dot2", output))
         tap += 2
     if tap < taps:
         steps.append(_single(output, start + tap, tap, taps))

@@ -35,15 +35,15 @@ __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
     return Intrin(name, (pointer, _A, *((_Z,) if less else ())), ir.seq(*stores), "dsp", _DSP, body)
 
 
-def _half(name: str, a: Expr, b: Expr) -> Intrin:
-    """One half of each word multiplied: b is the bottom, t the top."""
-    body = assembly(f"{name} %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)')
+def _half(name: str, instruction: str, a: Expr, b: Expr) -> Intrin:
+    """One half of each word multiplied, and added."""
+    body = assembly(f"{instruction} %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)')
     return Intrin(name, (_A, _B, _C), _C + a * b, "dsp", _DSP, body)
 
 
-def _lanes(name: str, low: Expr, high: Expr) -> Intrin:
+def _lanes(name: str, instruction: str, low: Expr, high: Expr) -> Intrin:
     """Both halves of two words added or subtracted, modulo 2**16."""
-    text = assembly(f"{name} %0, %1, %2", '"r"(a), "r"(b)')
+    text = assembly(f"{instruction} %0, %1, %2", '"r"(a), "r"(b)')
     return Intrin(name, (_A, _B), pack16(low, sign16(high)), "dsp", _DSP, text)
 
 
@@ -73,24 +73,24 @@ DSP = (
         for name in ("max", "min")
         for letter, bits in (("i", 8), ("u", 8), ("i", 16))
     ),
-    _lanes("sadd16", sign16(_A) + sign16(_B), (_A >> 16) + (_B >> 16)),
-    _lanes("ssub16", sign16(_A) - sign16(_B), (_A >> 16) - (_B >> 16)),
+    _lanes("add_i16x2", "sadd16", sign16(_A) + sign16(_B), (_A >> 16) + (_B >> 16)),
+    _lanes("sub_i16x2", "ssub16", sign16(_A) - sign16(_B), (_A >> 16) - (_B >> 16)),
     _widen("widen_i8x4", signed=True),
     _widen("widen_u8x4", signed=False),
     _widen("widen_less_i8x4", signed=True, less=True),
     _widen("widen_less_u8x4", signed=False, less=True),
-    Intrin("sxtb16", (_A,), pack16(sign8(_A), sign8(_A >> 16)), "dsp", _DSP, assembly("sxtb16 %0, %1", '"r"(a)')),
+    Intrin("evens_i8", (_A,), pack16(sign8(_A), sign8(_A >> 16)), "dsp", _DSP, assembly("sxtb16 %0, %1", '"r"(a)')),
     Intrin(
-        "sxtb16_ror8",
+        "odds_i8",
         (_A,),
         pack16(sign8(_A >> 8), sign8(_A >> 24)),
         "dsp",
         _DSP,
         assembly("sxtb16 %0, %1, ror #8", '"r"(a)'),
     ),
-    Intrin("uxtb16", (_A,), _A & 0x00FF00FF, "dsp", _DSP, assembly("uxtb16 %0, %1", '"r"(a)')),
+    Intrin("evens_u8", (_A,), _A & 0x00FF00FF, "dsp", _DSP, assembly("uxtb16 %0, %1", '"r"(a)')),
     Intrin(
-        "uxtb16_ror8",
+        "odds_u8",
         (_A,),
         (_A >> 8) & 0x00FF00FF,
         "dsp",
@@ -98,19 +98,19 @@ DSP = (
         assembly("uxtb16 %0, %1, ror #8", '"r"(a)'),
     ),
     Intrin(
-        "smlad",
+        "dot2",
         (_A, _B, _C),
         _C + sign16(_A) * sign16(_B) + (_A >> 16) * (_B >> 16),
         "dsp",
         _DSP,
         assembly("smlad %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
-    _half("smlabb", sign16(_A), sign16(_B)),
-    _half("smlabt", sign16(_A), _B >> 16),
-    _half("smlatb", _A >> 16, sign16(_B)),
-    _half("smlatt", _A >> 16, _B >> 16),
+    _half("mac_low_low", "smlabb", sign16(_A), sign16(_B)),
+    _half("mac_low_high", "smlabt", sign16(_A), _B >> 16),
+    _half("mac_high_low", "smlatb", _A >> 16, sign16(_B)),
+    _half("mac_high_high", "smlatt", _A >> 16, _B >> 16),
     Intrin(
-        "smlad_wrapping",
+        "dot2_wrapping",
         (_A, _B, _C),
         (
             _C.astype("int64") + (sign16(_A) * sign16(_B)).astype("int64") + ((_A >> 16) * (_B >> 16)).astype("int64")
@@ -120,7 +120,7 @@ DSP = (
         assembly("smlad %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
     Intrin(
-        "smmulr",
+        "high_mul_round",
         (_A, _B),
         ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),
         "dsp",
@@ -128,7 +128,7 @@ DSP = (
         assembly("smmulr %0, %1, %2", '"r"(a), "r"(b)'),
     ),
     Intrin(
-        "smmla",
+        "high_mac",
         (_A, _B, _C),
         _C + ((_A.astype("int64") * _B.astype("int64")) >> 32).astype("int32"),
         "dsp",
@@ -136,7 +136,7 @@ DSP = (
         assembly("smmla %0, %1, %2, %3", '"r"(a), "r"(b), "r"(c)'),
     ),
     Intrin(
-        "smmlar",
+        "high_mac_round",
         (_A, _B, _C),
         _C + ((_A.astype("int64") * _B.astype("int64") + (1 << 31)) >> 32).astype("int32"),
         "dsp",
@@ -147,8 +147,8 @@ DSP = (
 
 
 WIDENED = {
-    "int8": (("load_i8x4", "sxtb16"), ("load_i8x4", "sxtb16_ror8")),
-    "uint8": (("load_u8x4", "uxtb16"), ("load_u8x4", "uxtb16_ror8")),
+    "int8": (("load_i8x4", "evens_i8"), ("load_i8x4", "odds_i8")),
+    "uint8": (("load_u8x4", "evens_u8"), ("load_u8x4", "odds_u8")),
 }
 """How a word of four bytes becomes the pairs (0, 2) and (1, 3)."""
 

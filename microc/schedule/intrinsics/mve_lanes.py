@@ -64,10 +64,10 @@ def _arithmetic() -> Iterator[Intrin]:
         ("add", wrapping("add", _a, _b), "vaddq_s32", "vaddq_n_s32"),
         ("sub", wrapping("sub", _a, _b), "vsubq_s32", "vsubq_n_s32"),
         ("mul", wrapping("mul", _a, _b), "vmulq_s32", "vmulq_n_s32"),
-        ("qrdmulh", _doubled(_a, _b), "vqrdmulhq_s32", "vqrdmulhq_n_s32"),
-        ("rmulh", _high(_a, _b), "vrmulhq_s32", ""),
+        ("doubling_high_mul", _doubled(_a, _b), "vqrdmulhq_s32", "vqrdmulhq_n_s32"),
+        ("high_mul_round", _high(_a, _b), "vrmulhq_s32", ""),
         ("shl", _shifted(_a, _b), "vshlq_s32", "vshlq_r_s32"),
-        ("rshl", _rounded(_a, _b), "vrshlq_s32", "vrshlq_n_s32"),
+        ("shift_round", _rounded(_a, _b), "vrshlq_s32", "vrshlq_n_s32"),
         ("min", ir.minimum(_a, _b), "vminq_s32", ""),
         ("max", ir.maximum(_a, _b), "vmaxq_s32", ""),
         ("and", _a & _b, "vandq_s32", ""),
@@ -79,7 +79,7 @@ def _arithmetic() -> Iterator[Intrin]:
         if number:
             yield _lanewise(f"{name}_n_i32x4", (_A, _b), meaning, f"return {number}(a, b);")
     yield _lanewise(
-        "mla_n_i32x4", (_A, _B, _n), wrapping("add", _a, wrapping("mul", _b, _n)), "return vmlaq_n_s32(a, b, n);"
+        "mac_n_i32x4", (_A, _B, _n), wrapping("add", _a, wrapping("mul", _b, _n)), "return vmlaq_n_s32(a, b, n);"
     )
     yield _lanewise("dup_i32x4", (_n,), _n, "return vdupq_n_s32(n);")
     ramp = "return vmulq_n_s32(vreinterpretq_s32_u32(vidupq_n_u32(0u, 1)), n);"

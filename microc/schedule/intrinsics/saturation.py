@@ -14,7 +14,7 @@ _SAT = "defined(__ARM_FEATURE_SAT) && __ARM_FEATURE_SAT"
 def _saturate(name: str, text: str, low: int, high: int) -> tuple[Intrin, ...]:
     plain = Intrin(name, (_A,), ir.clamp(_A, low, high), "sat", _SAT, assembly(f"{text}, %1", '"r"(a)'))
     shifted = ir.clamp(_A >> 1, low, high)
-    halved = Intrin(f"{name}_asr1", (_A,), shifted, "sat", _SAT, assembly(f"{text}, %1, asr #1", '"r"(a)'))
+    halved = Intrin(f"{name}_half", (_A,), shifted, "sat", _SAT, assembly(f"{text}, %1, asr #1", '"r"(a)'))
     return plain, halved
 
 
@@ -28,7 +28,7 @@ SATURATION = (
         "return (int8_t)a == a ? a : (a >> 31) ^ 127;",
         (("alu", 4),),
     ),
-    *_saturate("ssat8", "ssat %0, #8", -128, 127),
-    *_saturate("usat8", "usat %0, #8", 0, 255),
-    *_saturate("ssat16", "ssat %0, #16", -32768, 32767),
+    *_saturate("saturate_i8", "ssat %0, #8", -128, 127),
+    *_saturate("saturate_u8", "usat %0, #8", 0, 255),
+    *_saturate("saturate_i16", "ssat %0, #16", -32768, 32767),
 )

@@ -1,8 +1,8 @@
 """Depthwise convolutions of bytes, or of 16-bit numbers by bytes, on cores with DSP instructions: one channel at a time.
 
 A channel's image is copied into a plane of 16-bit numbers with its border; there neighbours lie side by side, and rows of taps
-are multiplied by SMLAD, two or four outputs at once. The weights, the bias and the scale stay in registers or are loop invariant.
-A channel is read before it is written: the output can lie over the input.
+are multiplied by ``dot2``, two or four outputs at once. The weights, the bias and the scale stay in registers or are loop
+invariant. A channel is read before it is written: the output can lie over the input.
 """
 
 from __future__ import annotations

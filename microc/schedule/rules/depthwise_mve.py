@@ -1,7 +1,7 @@
 """Depthwise convolutions of bytes on cores with MVE.
 
 One channel at a time: its image is gathered into a plane with its border, where neighbours lie side by side; four outputs along
-a row (or column) are sums of loaded vectors times the channel's weights (``VMLA`` by a number, the weights in core registers),
+a row (or column) are sums of loaded vectors times the channel's weights (``mac_n``, the weights in core registers),
 and are scaled by numbers and scattered to the channel's places. A channel is read before it is written: the output can lie over
 the input. Images of one or two pixels take four channels at a time instead.
 """

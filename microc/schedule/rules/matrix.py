@@ -1,7 +1,7 @@
 """Matrix products: dense layers, pointwise and (through ``patch`` rows) all other ungrouped convolutions.
 
 Register blocking: a tile of pixels by channels accumulates in scalars while k runs, so that each loaded activation serves
-several channels and each loaded weight several pixels. With DSP instructions four 8-bit products take two SMLAD.
+several channels and each loaded weight several pixels. With DSP instructions four 8-bit products take two ``dot2``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Matrix products of bytes, or of 16-bit numbers by bytes, on cores with DSP instructions: four products in two SMLAD.
+"""Matrix products of bytes, or of 16-bit numbers by bytes, on cores with DSP instructions: four products in two ``dot2``.
 
-Bytes are widened to 16 bits once, when a tile of pixels is copied into ``patch`` rows; weights lie crossed, so that SXTB16 gives
-pairs in order. A tile of 3 by 2 keeps six sums, four weights and two activations in registers: 0.94 instructions
-per product with K unrolled by 16, 0.85 where two columns share their words (:mod:`microc.schedule.pairing`). A tile is read
-before it is written: a pointwise layer can work in place.
+Bytes are widened to 16 bits once, when a tile of pixels is copied into ``patch`` rows; weights lie crossed, so that
+``evens`` gives pairs in order. A tile of 3 by 2 keeps six sums, four weights and two activations in registers: 0.94
+instructions per product with K unrolled by 16, 0.85 where two columns share their words (:mod:`microc.schedule.pairing`). A
+tile is read before it is written: a pointwise layer can work in place.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TALL = 3
 
 
 SAVED, SAVED_PAIRS = 0.5 / TALL, 0.25 / TALL
-"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two SXTB16 in four weights, shared by
+"""Instructions that a weight saves for every pixel when it is stored as 16-bit number: two widenings in four weights, shared by
 a tile; one where columns are paired."""
 
 

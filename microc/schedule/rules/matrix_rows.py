@@ -1,7 +1,7 @@
 """Products of two matrices of bytes that are data, both copied along k as 16-bit numbers (``rows`` in ``ops/matrix/matmul.py``).
 
 ``columns``, the right side, is copied once for each matrix, ``patch`` for a tile of rows; then there are the tiles of layers
-whose weights are 16-bit numbers: by ``SMLAD``, by vectors, or one product at a time.
+whose weights are 16-bit numbers: by ``dot2``, by vectors, or one product at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Winograd's F(2 x 2, 3 x 3), stages of ``ops/convolution/winograd.py``, on cores with DSP instructions.
 
-A few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels (SADD16,
-SSUB16) into 16-bit numbers, channels crossed as SXTB16 gives them. For a pair of tiles and a pair of output channels the 16
-products are accumulated one after the other by SMLAD in four registers; then the outputs of every tile are made from its 16
-sums. All scratch is that of one step: tiles by input channels, and 64 sums.
+A few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
+(``add_i16x2``, ``sub_i16x2``) into 16-bit numbers, channels crossed as ``evens`` gives them. For a pair of tiles and a
+pair of output channels the 16 products are accumulated one after the other by ``dot2`` in four registers; then the outputs of
+every tile are made from its 16 sums. All scratch is that of one step: tiles by input channels, and 64 sums.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The body of a loop over lanes, rewritten for vectors; see :mod:`microc.tir.lower.lanes`.
 
-Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``smmulr``, and the
-rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added behind it.
+Rounding is recognised: ``(2 x m + 2**31) >> 32``, the doubling high multiply that scalar code spells with ``high_mul_round``,
+and the rounding shift ``((x >> (n - 1)) + 1) >> 1`` are one instruction each; a constant folded into its rounding is added
+behind it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ _NUMBERS = ("add", "sub", "mul")
 _CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
         f"{name}{suffix}": (*bounds, shift)
-        for name, bounds in {"ssat8": (-128, 127), "usat8": (0, 255), "ssat16": (-32768, 32767)}.items()
-        for suffix, shift in (("", 0), ("_asr1", 1))
+        for name, bounds in {
+            "saturate_i8": (-128, 127),
+            "saturate_u8": (0, 255),
+            "saturate_i16": (-32768, 32767),
+        }.items()
+        for suffix, shift in (("", 0), ("_half", 1))
     }
 )
 
@@ -131,7 +136,7 @@ class LaneCode:
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
                 vector, number = (x, y) if self.varies(x) else (y, x)
-                return _call("mla_n", self.vector(a), self.vector(vector), self.uniform(number))
+                return _call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
@@ -145,8 +150,8 @@ class LaneCode:
             case ir.Call(name, (a,)) if name in _CLAMPS:
                 low, high, shift = _CLAMPS[name]
                 return self.vector(ir.clamp(a >> shift if shift else a, low, high))
-            case ir.Call("smmulr", (a, b)):
-                return _call("rmulh", self.vector(a), self.vector(b))
+            case ir.Call("high_mul_round", (a, b)):
+                return _call("high_mul_round", self.vector(a), self.vector(b))
             case _:
                 raise NoLanesError
 
@@ -154,7 +159,7 @@ class LaneCode:
         """Multiplications and shifts that round."""
         product = doubling_multiply(expr)
         if product is not None:
-            return self.operation("qrdmulh", *product, numbers=True)
+            return self.operation("doubling_high_mul", *product, numbers=True)
         found = rounding_shift(expr)
         if found is None:
             return None
@@ -171,7 +176,7 @@ class LaneCode:
 
     def shift(self, a: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
         """A shift by ``left``, to the right where it is negative."""
-        name = "rshl" if rounds else "shl"
+        name = "shift_round" if rounds else "shl"
         if self.varies(left):
             return _call(name, self.vector(a), self.vector(left))
         return _call(f"{name}_n", self.vector(a), self.uniform(left))

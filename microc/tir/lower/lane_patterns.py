@@ -7,9 +7,9 @@ from microc.tir.affine import linear, simplify
 
 
 def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
-    """x and m of ``(x m + 2**30) >> 31``, written as ``smmulr(2 x, m)`` or in 64 bits."""
+    """x and m of ``(x m + 2**30) >> 31``, written as ``high_mul_round(2 x, m)`` or in 64 bits."""
     match expr:
-        case ir.Call("smmulr", (a, b)):
+        case ir.Call("high_mul_round", (a, b)):
             half = _halved(a)
             return None if half is None else (half, b)
         case ir.Cast(
@@ -65,8 +65,8 @@ def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
     number; or the shift is done in two steps, n - 1 and then 1, with 1 + 2 z added in between.
     """
     match expr:
-        case ir.Bin("shr", ir.Call("smmlar", (x, m, added)), distance):
-            return _added(ir.call("smmulr", x, m), added, simplify(distance))
+        case ir.Bin("shr", ir.Call("high_mac_round", (x, m, added)), distance):
+            return _added(ir.call("high_mul_round", x, m), added, simplify(distance))
         case ir.Bin("shr", ir.Bin("add", ir.Bin("shr", x, distance), ir.Const(int() as added)), ir.Const(value=1)) if (
             added % 2 == 1
         ):

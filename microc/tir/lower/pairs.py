@@ -2,9 +2,9 @@
 
     for c in 4: p[.. crossed c ..] = int16(int32(a[c]) - int32(b[c]))
 
-becomes two words: ``SXTB16`` of a loaded word gives its bytes 0 and 2 as a pair, rotated by eight bits 1 and 3, ``SADD16`` and
-``SSUB16`` add pairs; both are what narrowing the exact result to int16 gives. A schedule lays the destination out for it:
-elements 0, 2, 1, 3 in this order, at whole words. The loop may hold unrolled loops, which do not change.
+becomes two words: ``evens`` of a loaded word gives its bytes 0 and 2 as a pair, ``odds`` 1 and 3, ``add_i16x2`` and
+``sub_i16x2`` compute with pairs; both are what narrowing the exact result to int16 gives. A schedule lays the destination out
+for it: elements 0, 2, 1, 3 in this order, at whole words. The loop may hold unrolled loops, which do not change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from microc.tir.rewrite import free_vars, substitute
 
 LANES = 4
 CROSSED = (0, 2, 1, 3)
-_WIDENED = {"int8": ("load_i8x4", "sxtb16"), "uint8": ("load_u8x4", "uxtb16")}
-_LANEWISE = {"add": "sadd16", "sub": "ssub16"}
+_WIDENED = {"int8": "i8", "uint8": "u8"}
+_LANEWISE = {"add": "add_i16x2", "sub": "sub_i16x2"}
 
 
 def pairs_of_sums(loop: ir.For) -> ir.Stmt | None:
@@ -60,10 +60,10 @@ def _pair(value: ir.Expr, var: ir.Var, half: int) -> ir.Expr | None:
         case ir.Cast("int32", ir.Load(buffer, indices)) if buffer.dtype in _WIDENED:
             if flat_step(buffer, indices, var) != 1:
                 return None
-            load, widen = _WIDENED[buffer.dtype]
+            kind = _WIDENED[buffer.dtype]
             start = tuple(simplify(substitute(i, {var: ir.const(0, "int32")})) for i in indices)
-            word = ir.Call(load, (ir.AddressOf(buffer, start, LANES),), "int32")
-            return ir.Call(f"{widen}_ror8" if half else widen, (word,), "int32")
+            word = ir.Call(f"load_{kind}x4", (ir.AddressOf(buffer, start, LANES),), "int32")
+            return ir.Call(f"{'odds' if half else 'evens'}_{kind}", (word,), "int32")
         case _:
             return None
 

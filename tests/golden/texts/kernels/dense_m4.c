@@ -6,7 +6,8 @@
  * acc[p < 1, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 8)
  *     # sum_bound = 58142
  *     # smallest_weight = -96
- * out[p < 1, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 1, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 58142
  *     # magnitude = 0
  *
@@ -23,18 +24,18 @@ NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int
     acc_1 = bias[1];
     const int32_t data_0 = load_i8x4(&data[0]);
     const int32_t weight_0 = load_i8x4(&weight[0]);
-    const int32_t data_1 = sxtb16_ror8(data_0);
-    const int32_t data_2 = sxtb16(data_0);
-    acc_0 = smlad(data_1, sxtb16_ror8(weight_0), smlad(data_2, sxtb16(weight_0), acc_0));
+    const int32_t data_1 = odds_i8(data_0);
+    const int32_t data_2 = evens_i8(data_0);
+    acc_0 = dot2(data_1, odds_i8(weight_0), dot2(data_2, evens_i8(weight_0), acc_0));
     const int32_t weight_1 = load_i8x4(&weight[8]);
-    acc_1 = smlad(data_1, sxtb16_ror8(weight_1), smlad(data_2, sxtb16(weight_1), acc_1));
+    acc_1 = dot2(data_1, odds_i8(weight_1), dot2(data_2, evens_i8(weight_1), acc_1));
     const int32_t data_3 = load_i8x4(&data[4]);
     const int32_t weight_2 = load_i8x4(&weight[4]);
-    const int32_t data_4 = sxtb16_ror8(data_3);
-    const int32_t data_5 = sxtb16(data_3);
-    acc_0 = smlad(data_4, sxtb16_ror8(weight_2), smlad(data_5, sxtb16(weight_2), acc_0));
+    const int32_t data_4 = odds_i8(data_3);
+    const int32_t data_5 = evens_i8(data_3);
+    acc_0 = dot2(data_4, odds_i8(weight_2), dot2(data_5, evens_i8(weight_2), acc_0));
     const int32_t weight_3 = load_i8x4(&weight[12]);
-    acc_1 = smlad(data_4, sxtb16_ror8(weight_3), smlad(data_5, sxtb16(weight_3), acc_1));
-    out[0] = (int8_t)ssat8(smmlar(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
-    out[1] = (int8_t)ssat8(smmlar(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
+    acc_1 = dot2(data_4, odds_i8(weight_3), dot2(data_5, evens_i8(weight_3), acc_1));
+    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
+    out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
 }

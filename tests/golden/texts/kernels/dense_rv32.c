@@ -6,7 +6,8 @@
  * acc[p < 1, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 8)
  *     # sum_bound = 58142
  *     # smallest_weight = -96
- * out[p < 1, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 1, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 58142
  *     # magnitude = 0
  *
@@ -34,6 +35,6 @@ NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int
         acc_0 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 3];
         acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 11];
     }
-    out[0] = (int8_t)min_i32(max_i32(smmlar(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
-    out[1] = (int8_t)min_i32(max_i32(smmlar(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7, -128), 127);
+    out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
+    out[1] = (int8_t)min_i32(max_i32(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7, -128), 127);
 }

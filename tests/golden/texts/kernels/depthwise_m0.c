@@ -6,7 +6,7 @@
  * acc[n < 1, y < 1, x < 3, c < 2]: int32 =
  *     bias[c] + sum(int32(data[n, y + ky, x + kx, c]) * int32(weight[ky, kx, c]) for ky < 2, kx < 2)
  * out[n < 1, y < 1, x < 3, c < 2]: int8 =
- *     int8(min(max(smmlar(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
+ *     int8(min(max(high_mac_round(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 39809
  *     # magnitude = 0
  *

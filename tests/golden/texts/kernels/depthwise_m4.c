@@ -6,7 +6,7 @@
  * acc[n < 1, y < 2, x < 3, c < 2]: int32 =
  *     bias[c] + sum(int32(data[n, y + ky, x + kx, c]) * int32(weight[ky, kx, c]) for ky < 2, kx < 2)
  * out[n < 1, y < 2, x < 3, c < 2]: int8 =
- *     int8(min(max(smmlar(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
+ *     int8(min(max(high_mac_round(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 39809
  *     # magnitude = 0
  *
@@ -38,23 +38,23 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
             acc_3 = bias_0;
             const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[y * 6]);
             const int32_t weight_0 = load_i16x2(&weight[c * 4]);
-            acc_0 = smlad(data_workspace_0, weight_0, acc_0);
+            acc_0 = dot2(data_workspace_0, weight_0, acc_0);
             const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[y * 6 + 2]);
-            acc_1 = smlabt(data_workspace_1, weight_0, smlatb(data_workspace_0, weight_0, acc_1));
-            acc_2 = smlad(data_workspace_1, weight_0, acc_2);
-            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0,
-                smlatb(data_workspace_1, weight_0, acc_3));
+            acc_1 = mac_low_high(data_workspace_1, weight_0, mac_high_low(data_workspace_0, weight_0, acc_1));
+            acc_2 = dot2(data_workspace_1, weight_0, acc_2);
+            acc_3 = mac_low_high(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0,
+                mac_high_low(data_workspace_1, weight_0, acc_3));
             const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[y * 6 + 6]);
             const int32_t weight_1 = load_i16x2(&weight[c * 4 + 2]);
-            acc_0 = smlad(data_workspace_2, weight_1, acc_0);
+            acc_0 = dot2(data_workspace_2, weight_1, acc_0);
             const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[y * 6 + 8]);
-            acc_1 = smlabt(data_workspace_3, weight_1, smlatb(data_workspace_2, weight_1, acc_1));
-            acc_2 = smlad(data_workspace_3, weight_1, acc_2);
-            acc_3 = smlabt(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1,
-                smlatb(data_workspace_3, weight_1, acc_3));
-            out[y * 6 + c] = (int8_t)ssat8(smmlar(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
-            out[y * 6 + c + 2] = (int8_t)ssat8(smmlar(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
-            out[y * 6 + c + 4] = (int8_t)ssat8(smmlar(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);
+            acc_1 = mac_low_high(data_workspace_3, weight_1, mac_high_low(data_workspace_2, weight_1, acc_1));
+            acc_2 = dot2(data_workspace_3, weight_1, acc_2);
+            acc_3 = mac_low_high(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1,
+                mac_high_low(data_workspace_3, weight_1, acc_3));
+            out[y * 6 + c] = (int8_t)saturate_i8(high_mac_round(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
+            out[y * 6 + c + 2] = (int8_t)saturate_i8(high_mac_round(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
+            out[y * 6 + c + 4] = (int8_t)saturate_i8(high_mac_round(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);
         }
     }
 }

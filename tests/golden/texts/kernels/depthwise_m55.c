@@ -8,7 +8,7 @@
  * acc[n < 1, y < 2, x < 4, c < 2]: int32 =
  *     bias[c] + sum(int32(padded[n, y + ky, x + kx, c]) * int32(weight[ky, kx, c]) for ky < 3, kx < 3)
  * out[n < 1, y < 2, x < 4, c < 2]: int8 =
- *     int8(min(max(smmlar(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
+ *     int8(min(max(high_mac_round(acc[n, y, x, c] << 1, 1518500250, (acc[n, y, x, c] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 53918
  *     # magnitude = 0
  *
@@ -46,18 +46,18 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
         for (int32_t y = 0; y < 2; ++y) {
             int32x4 acc;
             acc = lanes_0;
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6]), weight_0);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 1]), weight_1);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 2]), weight_2);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 6]), weight_3);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 7]), weight_4);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 8]), weight_5);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 12]), weight_6);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 13]), weight_7);
-            acc = mla_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 14]), weight_8);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6]), weight_0);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 1]), weight_1);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 2]), weight_2);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 6]), weight_3);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 7]), weight_4);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 8]), weight_5);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 12]), weight_6);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 13]), weight_7);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 14]), weight_8);
             scatter_i8_i32x4(&out[y * 8 + c], by2_2,
-                min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc, 1518500250),
-                shl_n_i32x4(acc, -31)), -7), all3), minus128), all127));
+                min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc,
+                1518500250), shl_n_i32x4(acc, -31)), -7), all3), minus128), all127));
         }
     }
 }

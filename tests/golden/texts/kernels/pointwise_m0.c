@@ -6,7 +6,8 @@
  * acc[p < 2, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 3)
  *     # sum_bound = 22529
  *     # smallest_weight = -91
- * out[p < 2, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 2, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 22529
  *     # magnitude = 0
  *

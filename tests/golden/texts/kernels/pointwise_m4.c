@@ -6,7 +6,8 @@
  * acc[p < 3, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 4)
  *     # sum_bound = 39809
  *     # smallest_weight = -96
- * out[p < 3, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 3, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 39809
  *     # magnitude = 0
  *
@@ -36,22 +37,22 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[2]);
     const int32_t weight_0 = load_i16x2_aligned(&weight[0]);
     const int32_t weight_1 = load_i16x2_aligned(&weight[2]);
-    acc_0_0 = smlad(data_workspace_1, weight_1, smlad(data_workspace_0, weight_0, acc_0_0));
+    acc_0_0 = dot2(data_workspace_1, weight_1, dot2(data_workspace_0, weight_0, acc_0_0));
     const int32_t weight_2 = load_i16x2_aligned(&weight[4]);
     const int32_t weight_3 = load_i16x2_aligned(&weight[6]);
-    acc_0_1 = smlad(data_workspace_1, weight_3, smlad(data_workspace_0, weight_2, acc_0_1));
+    acc_0_1 = dot2(data_workspace_1, weight_3, dot2(data_workspace_0, weight_2, acc_0_1));
     const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[4]);
     const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[6]);
-    acc_1_0 = smlad(data_workspace_3, weight_1, smlad(data_workspace_2, weight_0, acc_1_0));
-    acc_1_1 = smlad(data_workspace_3, weight_3, smlad(data_workspace_2, weight_2, acc_1_1));
+    acc_1_0 = dot2(data_workspace_3, weight_1, dot2(data_workspace_2, weight_0, acc_1_0));
+    acc_1_1 = dot2(data_workspace_3, weight_3, dot2(data_workspace_2, weight_2, acc_1_1));
     const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[8]);
     const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[10]);
-    acc_2_0 = smlad(data_workspace_5, weight_1, smlad(data_workspace_4, weight_0, acc_2_0));
-    acc_2_1 = smlad(data_workspace_5, weight_3, smlad(data_workspace_4, weight_2, acc_2_1));
-    out[0] = (int8_t)ssat8(smmlar(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
-    out[1] = (int8_t)ssat8(smmlar(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
-    out[2] = (int8_t)ssat8(smmlar(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);
-    out[3] = (int8_t)ssat8(smmlar(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448) >> 7);
-    out[4] = (int8_t)ssat8(smmlar(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448) >> 7);
-    out[5] = (int8_t)ssat8(smmlar(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448) >> 7);
+    acc_2_0 = dot2(data_workspace_5, weight_1, dot2(data_workspace_4, weight_0, acc_2_0));
+    acc_2_1 = dot2(data_workspace_5, weight_3, dot2(data_workspace_4, weight_2, acc_2_1));
+    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
+    out[1] = (int8_t)saturate_i8(high_mac_round(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
+    out[2] = (int8_t)saturate_i8(high_mac_round(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);
+    out[3] = (int8_t)saturate_i8(high_mac_round(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448) >> 7);
+    out[4] = (int8_t)saturate_i8(high_mac_round(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448) >> 7);
+    out[5] = (int8_t)saturate_i8(high_mac_round(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448) >> 7);
 }

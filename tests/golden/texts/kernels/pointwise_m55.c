@@ -6,7 +6,8 @@
  * acc[p < 4, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 16)
  *     # sum_bound = 108506
  *     # smallest_weight = -99
- * out[p < 4, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 4, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 108506
  *     # magnitude = 0
  *
@@ -33,15 +34,15 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
     const int32x4 all127_end = dup_i32x4(127);
     const int32x4 acc_0 = load_i32_i32x4_first(&acc[0], 2);
     store_i8_i32x4_first(&out[0],
-        min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc_0, 1518500250),
+        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_0, 1518500250),
         shl_n_i32x4(acc_0, -31)), -7), all3_end), minus128_end), all127_end), 2);
     const int32x4 acc_1 = load_i32_i32x4_first(&acc[2], 2);
     store_i8_i32x4_first(&out[2],
-        min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc_1, 1518500250),
+        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_1, 1518500250),
         shl_n_i32x4(acc_1, -31)), -7), all3_end), minus128_end), all127_end), 2);
     const int32x4 acc_2 = load_i32_i32x4_first(&acc[4], 2);
     store_i8_i32x4_first(&out[4],
-        min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc_2, 1518500250),
+        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_2, 1518500250),
         shl_n_i32x4(acc_2, -31)), -7), all3_end), minus128_end), all127_end), 2);
     int32_t acc_3[6];
     copy_i8(&data_workspace[0], &data[48], 16);
@@ -52,6 +53,6 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
     const int32x4 all127_end_2 = dup_i32x4(127);
     const int32x4 acc_p1_0 = load_i32_i32x4_first(&acc_3[0], 2);
     store_i8_i32x4_first(&out[6],
-        min_i32x4(max_i32x4(add_i32x4(rshl_n_i32x4(add_i32x4(qrdmulh_n_i32x4(acc_p1_0, 1518500250),
+        min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_p1_0, 1518500250),
         shl_n_i32x4(acc_p1_0, -31)), -7), all3_end_2), minus128_end_2), all127_end_2), 2);
 }

@@ -6,7 +6,8 @@
  * acc[p < 2, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 3)
  *     # sum_bound = 22529
  *     # smallest_weight = -91
- * out[p < 2, o < 2]: int8 = int8(min(max(smmlar(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ * out[p < 2, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 22529
  *     # magnitude = 0
  *
@@ -48,8 +49,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
     const int8_t data_5 = data[5];
     acc_1_0 += (int32_t)data_5 * (int32_t)weight_4;
     acc_1_1 += (int32_t)data_5 * (int32_t)weight_5;
-    out[0] = (int8_t)min_i32(max_i32(smmlar(acc_0_0 * 2, 1518500250, (acc_0_0 >> 31) + 448) >> 7, -128), 127);
-    out[1] = (int8_t)min_i32(max_i32(smmlar(acc_0_1 * 2, 1518500250, (acc_0_1 >> 31) + 448) >> 7, -128), 127);
-    out[2] = (int8_t)min_i32(max_i32(smmlar(acc_1_0 * 2, 1518500250, (acc_1_0 >> 31) + 448) >> 7, -128), 127);
-    out[3] = (int8_t)min_i32(max_i32(smmlar(acc_1_1 * 2, 1518500250, (acc_1_1 >> 31) + 448) >> 7, -128), 127);
+    out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0_0 * 2, 1518500250, (acc_0_0 >> 31) + 448) >> 7, -128), 127);
+    out[1] = (int8_t)min_i32(max_i32(high_mac_round(acc_0_1 * 2, 1518500250, (acc_0_1 >> 31) + 448) >> 7, -128), 127);
+    out[2] = (int8_t)min_i32(max_i32(high_mac_round(acc_1_0 * 2, 1518500250, (acc_1_0 >> 31) + 448) >> 7, -128), 127);
+    out[3] = (int8_t)min_i32(max_i32(high_mac_round(acc_1_1 * 2, 1518500250, (acc_1_1 >> 31) + 448) >> 7, -128), 127);
 }

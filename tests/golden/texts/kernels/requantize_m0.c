@@ -1,7 +1,7 @@
 /* cortex-m0, size: generic (direct)
  *
  * x: int32[5]
- * out[i0 < 5]: int8 = int8(min(max(smmlar(x[i0] << 1, 1518500250, (x[i0] >> 31) + 448) >> 7, -128), 127))
+ * out[i0 < 5]: int8 = int8(min(max(high_mac_round(x[i0] << 1, 1518500250, (x[i0] >> 31) + 448) >> 7, -128), 127))
  *     # magnitude = 0
  *
  * select_rounding() select_high_mul() select_clamp()

@@ -1,7 +1,7 @@
 /* cortex-m4, size: generic (direct)
  *
  * x: int32[5]
- * out[i0 < 5]: int8 = int8(min(max(smmlar(x[i0] << 1, 1518500250, (x[i0] >> 31) + 448) >> 7, -128), 127))
+ * out[i0 < 5]: int8 = int8(min(max(high_mac_round(x[i0] << 1, 1518500250, (x[i0] >> 31) + 448) >> 7, -128), 127))
  *     # magnitude = 0
  *
  * select_rounding() select_fma() select_conversion() select_saturation()
@@ -10,6 +10,6 @@ NET_KERNEL requantize_v0(const int32_t *x, int8_t *out)
 {
     for (int32_t i0 = 0; i0 < 5; ++i0) {
         const int32_t x_0 = x[i0];
-        out[i0] = (int8_t)ssat8(smmlar(x_0 * 2, 1518500250, (x_0 >> 31) + 448) >> 7);
+        out[i0] = (int8_t)saturate_i8(high_mac_round(x_0 * 2, 1518500250, (x_0 >> 31) + 448) >> 7);
     }
 }

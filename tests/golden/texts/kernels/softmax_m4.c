@@ -55,7 +55,7 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
     scale = ((t_7 | -t_8) & 1073741823) * 2 + t_8;
     const int32_t place_1 = largest;
     for (int32_t c = 0; c < 4; ++c) {
-        softmax[c] = (int8_t)ssat8(((((int32_t)(((int64_t)table[place_1 - (int32_t)data[c]] * (int64_t)scale +
+        softmax[c] = (int8_t)saturate_i8(((((int32_t)(((int64_t)table[place_1 - (int32_t)data[c]] * (int64_t)scale +
             INT64_C(1073741824)) >> INT64_C(31)) >> (33 - headroom < 31 ? 33 - headroom : 31)) + 1) >> 1) - 128);
     }
 }
