@@ -9,7 +9,7 @@ import pytest
 
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
-from microc.plan.ways import Names, accesses, variables
+from microc.plan.ways import accesses, variables
 from microc.schedule import rules
 from microc.target import target_for
 from microc.tir import ir
@@ -42,6 +42,5 @@ def test_a_condition_is_looked_through_once() -> None:
     for _ in range(9):
         value = ir.select(value < ir.const(0, "float32"), -value, value)
     func = ir.PrimFunc("f", (x, out), ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), value)))
-    names = Names()
-    found = [variables(access, names) for access in accesses(func)]
+    found = [variables(access) for access in accesses(func)]
     assert len(found) > 3**8 and all(one == {i} for one in found)
