@@ -11,7 +11,7 @@ from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
 from microc.ops.control import UNBOUNDED, running_sum
 from microc.ops.registry import Case
-from tests.driver.test_control import single
+from tests.driver.control.test_function import single
 from tests.frontend.onnx_model import node, proto, read
 from tests.growth import network_size
 

@@ -16,7 +16,7 @@ from microc.codegen.samples import sample
 from microc.device.boards import bare_board
 from microc.errors import UsageError
 from tests.device.smoke import WARNINGS, needs
-from tests.driver.test_sizes import mlp, saved
+from tests.driver.sizes.test_family import mlp, saved
 from tests.exports.programs import FORMATS, export, run, said
 
 NETWORKS = ("digits", "awkward")

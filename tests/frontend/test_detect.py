@@ -8,7 +8,7 @@ import pytest
 
 from microc.errors import ModelError, OutputError
 from microc.frontend import detect
-from tests.frontend.test_tflite import small_cnn
+from tests.frontend.tflite.test_reader import small_cnn
 
 
 def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path) -> None:

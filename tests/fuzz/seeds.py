@@ -15,7 +15,7 @@ from microc.frontend.tflite import reader as tflite
 from microc.graph.file import to_bytes
 from tests import corpus
 from tests.driver import digits
-from tests.frontend.test_tflite_fuzz import MODELS
+from tests.frontend.tflite.test_fuzz import MODELS
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.fuzz.onnx_seeds import onnx_models, weights
 from tests.ops.oracle import single
@@ -169,7 +169,7 @@ def _keras() -> dict[str, bytes]:
         import h5py  # noqa: F401
     except ImportError:
         return {}
-    from tests.frontend.test_keras_file import BIAS, KERNEL, archive, dense
+    from tests.frontend.keras.test_file import BIAS, KERNEL, archive, dense
 
     weights = {"dense": (KERNEL, BIAS), "dense_1": (KERNEL.T[:, :2], BIAS[:2])}
     made = {}

@@ -10,9 +10,9 @@ import pytest
 
 import microc
 from microc.driver.measure.session import Device
+from tests.frontend.onnx.test_control import DTYPES, X, doubling, looping
 from tests.frontend.onnx_model import proto
-from tests.frontend.test_onnx_control import DTYPES, X, doubling, looping
-from tests.frontend.test_tflite_control import INT, WHILE, body, condition
+from tests.frontend.tflite.test_control import INT, WHILE, body, condition
 from tests.frontend.tflite_model import Tensor, model
 from tests.models.test_boards import TOOLS, firmware
 

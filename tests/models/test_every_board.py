@@ -18,7 +18,7 @@ from microc.driver.measure.session import Device
 from microc.driver.measure.verify import samples, verify
 from microc.driver.report.size import measure
 from tests.device.smoke import skip_without
-from tests.driver.test_size import size_program
+from tests.driver.report.test_size import size_program
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 BOARDS = tuple(name for name in list_boards() if name != "host")

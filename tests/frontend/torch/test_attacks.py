@@ -16,7 +16,7 @@ import pytest
 from microc.errors import MicrocError
 from microc.frontend.torch import reader as torch_export
 from tests.frontend.run import library
-from tests.frontend.test_torch_archive import Command
+from tests.frontend.torch.test_archive import Command
 from tests.frontend.torch_file import CONSTANTS, PROGRAM, SAMPLES, WEIGHTS, packed, tree, unpacked
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (pip install microc[torch])")

@@ -16,7 +16,7 @@ from microc.cli import main
 from microc.driver.report import evidence
 from microc.errors import OutputError
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "digits"
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "digits"
 MODEL = str(FOLDER / "digits_float.onnx")
 
 

@@ -24,7 +24,7 @@ from microc.target import target_for
 from tests.corpus import models, needs_corpus
 from tests.frontend.onnx_model import node, proto, read
 
-DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+DIGITS = Path(__file__).resolve().parents[3] / "examples" / "digits"
 
 
 def test_the_command_offers_every_framework() -> None:

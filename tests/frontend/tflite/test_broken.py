@@ -13,7 +13,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
 from microc.frontend.tflite.file import TfliteFile
 from tests.frontend.mutate import survey
-from tests.frontend.test_tflite import small_cnn, variable_model
+from tests.frontend.tflite.test_reader import small_cnn, variable_model
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 
 CONV = {"Padding": 0, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}

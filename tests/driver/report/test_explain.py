@@ -17,7 +17,8 @@ from microc.driver.report.explain import find_layer
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir.text import from_text, to_text
-from tests.driver import digits, test_sizes
+from tests.driver import digits
+from tests.driver.sizes import test_family as test_sizes
 
 MODULE = compile_model(digits.INT8, target_for("cortex-m4"), make_options())
 

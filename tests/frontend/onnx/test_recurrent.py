@@ -12,7 +12,7 @@ import microc
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph
-from tests.driver.test_control import compiled
+from tests.driver.control.test_function import compiled
 from tests.frontend.onnx_model import expected, node, proto, read
 
 STEPS, BATCH, DEPTH, UNITS = 6, 2, 5, 3

@@ -17,7 +17,7 @@ from microc.frontend.onnx import reader as onnx_reader
 from microc.frontend.onnx.application import Spelling
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
-from tests.driver.test_control import compiled
+from tests.driver.control.test_function import compiled
 from tests.frontend.onnx_model import expected, node, ops, proto, read
 
 W = np.array([2, 3, 4], np.float32)

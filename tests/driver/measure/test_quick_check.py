@@ -43,7 +43,7 @@ def test_a_reader_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch, bo
 
 def test_files_and_graphs_are_not_asked() -> None:
     """They have no framework that is imported anyway."""
-    digits = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_float.onnx"
+    digits = Path(__file__).resolve().parents[3] / "examples" / "digits" / "digits_float.onnx"
     microc.compile(microc.load(digits), board="host")
 
 

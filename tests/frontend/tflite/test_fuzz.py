@@ -14,10 +14,10 @@ import pytest
 from microc.errors import MicrocError
 from microc.frontend.tflite import reader as tflite
 from tests.frontend.mutate import survey
-from tests.frontend.test_tflite_compressed import header, model_of, stream
-from tests.frontend.test_tflite_detection import post_process
-from tests.frontend.test_tflite_int4 import network
-from tests.frontend.test_tflite_recurrent import lstm
+from tests.frontend.tflite.test_compressed import header, model_of, stream
+from tests.frontend.tflite.test_detection import post_process
+from tests.frontend.tflite.test_int4 import network
+from tests.frontend.tflite.test_recurrent import lstm
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
 from tests.ops.oracle import single
 

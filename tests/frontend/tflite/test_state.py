@@ -12,8 +12,8 @@ import microc
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.tflite import reader as tflite
-from tests.frontend.test_tflite_recurrent import data as recurrent_data
-from tests.frontend.test_tflite_recurrent import lstm
+from tests.frontend.tflite.test_recurrent import data as recurrent_data
+from tests.frontend.tflite.test_recurrent import lstm
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
 
 HANDLE = {"Container": "", "SharedName": "memory"}

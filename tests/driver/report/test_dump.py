@@ -21,7 +21,8 @@ from microc.tir.lower import lower
 from microc.tir.text import from_text, to_text
 from tests.codegen.test_text import ATTACKS, evil_model
 from tests.corpus import models
-from tests.driver import digits, test_sizes
+from tests.driver import digits
+from tests.driver.sizes import test_family as test_sizes
 from tests.frontend.onnx_model import node, proto
 
 ROW_BY_ROW = 1264  # bytes of arena in which the digits fit only so

@@ -14,7 +14,7 @@ from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.control import UNBOUNDED
 from tests.corpus import models, needs_corpus
-from tests.driver.test_control import compiled
+from tests.driver.control.test_function import compiled
 from tests.frontend.tflite_model import Op, Subgraph, Tensor, constant, model
 from tests.ops.oracle import tflm
 
