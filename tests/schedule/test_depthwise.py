@@ -17,8 +17,7 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.meaning import meanings
-from microc.schedule.rules import schedule_kernel
-from microc.schedule.rules.depthwise_dsp import suits_planes
+from microc.schedule.rules import OURS, schedule_kernel
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
@@ -30,6 +29,7 @@ from tests.native import UNDEFINED, build
 from tests.schedule.functions import matmul, outputs, padded_rows
 
 M4 = target_for("cortex-m4")
+PLANES = next(rule for rule in OURS if rule.name == "depthwise dsp")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ LAYERS: dict[str, Layer] = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_planes_are_exact(name: str) -> None:
     graph, group = LAYERS[name].group()
-    assert suits_planes(Schedule(group.func), M4)
+    assert PLANES.suits(Schedule(group.func), M4)
     schedule = schedule_kernel(group.func, "conv2d", M4)
     assert replay(group.func, trace_from_json(trace_to_json(schedule.trace))).func == schedule.func
     func = lower(schedule.func)
@@ -187,9 +187,9 @@ def test_the_border_is_filled_once_and_sums_are_doubled_by_their_weights() -> No
 def test_planes_are_for_bytes_that_are_used_again() -> None:
     for layer in (Layer((15, 1, 8), (15, 1)), Layer((8, 8, 4), (2, 2), strides=(2, 2)), Layer((6, 6, 4), (1, 1))):
         _, group = layer.group()
-        assert not suits_planes(Schedule(group.func), M4)
+        assert not PLANES.suits(Schedule(group.func), M4)
     _, group = LAYERS["3x3"].group()
-    assert not suits_planes(Schedule(group.func), target_for("cortex-m3"))
+    assert not PLANES.suits(Schedule(group.func), target_for("cortex-m3"))
 
 
 Steps = Callable[[Schedule], Schedule]

@@ -12,7 +12,7 @@ import pytest
 from microc import te
 from microc.dtypes import Array
 from microc.schedule.rules import schedule_kernel
-from microc.schedule.rules.matrix_float import REGISTERS, choose_tile
+from microc.schedule.rules.matrix import REGISTERS, float_shape
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -123,7 +123,7 @@ def reducing(func: ir.PrimFunc) -> str:
 def test_tiles_fit_the_registers() -> None:
     for rows in range(1, 40):
         for columns in range(1, 40):
-            tall, wide = choose_tile(rows, columns)
+            tall, wide = float_shape(rows, columns)
             assert 1 <= tall <= rows and 1 <= wide <= columns
             assert tall * wide + min(tall, wide) + 1 <= REGISTERS
 

@@ -32,8 +32,8 @@ def shares(rows: int, width: int, *, other: bool = False) -> ir.PrimFunc:
 @pytest.mark.parametrize("unrolled", [False, True])
 def test_a_row_is_finished_before_the_next(core: str, unrolled: bool) -> None:
     func = shares(5, 11)
-    assert suits_rows(Schedule(func))
-    made = lower(schedule_rows(Schedule(func), target_for(core), unrolled).func)
+    assert suits_rows(Schedule(func), target_for(core))
+    made = lower(schedule_rows(Schedule(func), target_for(core), {"unrolled": unrolled}).func)
     kept = {s.buffer.name: s.buffer.size for s in walk_stmt(made.body) if isinstance(s, ir.Alloc)}
     assert kept == {"largest": 1, "total": 1}
     assert {p.name: p.size for p in made.params if p.scope == "workspace"} == {"gap": 11}
@@ -44,4 +44,4 @@ def test_a_row_is_finished_before_the_next(core: str, unrolled: bool) -> None:
 
 
 def test_what_needs_other_rows_is_left_alone() -> None:
-    assert not suits_rows(Schedule(shares(5, 11, other=True)))
+    assert not suits_rows(Schedule(shares(5, 11, other=True)), target_for("cortex-m4"))

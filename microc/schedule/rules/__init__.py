@@ -1,8 +1,7 @@
 """Schedule rules: for every family of functions the loops that suit a core. Rules look at blocks and features, not at models.
 
-A rule is ``(Schedule, Target) -> Schedule``. The blocks that operators make are their interface: ``patch`` (im2col rows),
-``padded`` (input with its border), ``acc`` (the reduction), ``out`` (the elementwise end). Where several rules, or one rule with
-several tiles, suit a function, all are candidates, and the cost model chooses.
+The blocks that operators make are their interface (``tir/names.py``). Every rule of :data:`OURS` that matches gives candidates,
+one for each choice of what it leaves open, and the cost model chooses.
 """
 
 from __future__ import annotations
@@ -12,29 +11,21 @@ from dataclasses import dataclass
 
 from microc.errors import ProgramError
 from microc.schedule.choose import choose
-from microc.schedule.rules.depthwise import schedule_depthwise
-from microc.schedule.rules.depthwise_bytes import schedule_depthwise_bytes, suits_bytes
-from microc.schedule.rules.depthwise_dsp import schedule_depthwise_dsp, suits_planes
-from microc.schedule.rules.depthwise_float import schedule_depthwise_float, suits_float_planes
-from microc.schedule.rules.depthwise_mve import schedule_depthwise_mve, suits_depthwise_mve
-from microc.schedule.rules.elementwise import in_lanes, several
+from microc.schedule.rules import depthwise, matrix
+from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
+from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.matrix import is_batched_matrix, is_matrix, schedule_matrix
-from microc.schedule.rules.matrix_dsp import schedule_matrix_dsp, suits_dsp
-from microc.schedule.rules.matrix_float import schedule_matrix_float, suits_float
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
-from microc.schedule.rules.matrix_pairs import is_paired, schedule_matrix_pairs
-from microc.schedule.rules.matrix_quads import is_quad, schedule_matrix_quads
-from microc.schedule.rules.matrix_rows import is_rows, schedule_matrix_rows
-from microc.schedule.rules.moves import copied, picked
+from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
+from microc.schedule.rules.product import product_of
 from microc.schedule.rules.rows import schedule_rows, suits_rows
-from microc.schedule.rules.winograd import is_winograd, schedule_winograd, suits_winograd
-from microc.schedule.schedule import Schedule
-from microc.schedule.tree import find_block
+from microc.schedule.rules.rule import Matches, Rule, fixed, matching
+from microc.schedule.rules.winograd import schedule_winograd, suits_winograd
+from microc.schedule.schedule import Schedule, Step
 from microc.sealed import Registry
 from microc.target import SPEED, Goal, Target
 from microc.tir import ir
-from microc.tir.names import ACC
+from microc.tir.names import PATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +56,85 @@ RULES: Registry[ScheduleRule] = Registry("a schedule rule", {})
 """Those that the user adds for a compilation."""
 
 
+def _serves(start: Schedule, target: Target) -> bool:
+    """Any function, but for products along k, whose factors a tile loads less often, or whose ``patch`` would be copied for all
+    pixels at once: memory that no price counts."""
+    product = product_of(start)
+    return product is None or not (product.along or start.has(PATCH))
+
+
+def _unless_product(suits: Matches) -> Matches:
+    return lambda start, target: _serves(start, target) and suits(start, target)
+
+
+_ANY = ("generic", "copies", "several", "picks", "lanes", "rows")
+_PLAIN = ("matrix", *_ANY)
+_BY_ROWS = ("depthwise", *_ANY)
+
+OURS: tuple[Rule, ...] = (
+    Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"mve"}), over=("matrix dsp", *_PLAIN)),
+    Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
+    Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),
+    Rule(
+        "matrix float",
+        matrix.suits_float,
+        matrix.by_tile,
+        {"tile": matrix.float_tiles},
+        needs=frozenset({"fma"}),
+        over=_PLAIN,
+    ),
+    Rule(
+        "matrix dsp",
+        matrix.suits_pairs,
+        matrix.by_tile,
+        {"tile": matrix.pair_tiles},
+        needs=frozenset({"dsp"}),
+        over=_PLAIN,
+    ),
+    Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}),
+    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"dsp"}), over=_ANY),
+    Rule(
+        "depthwise mve",
+        depthwise.suits_lanes,
+        depthwise.in_lanes,
+        needs=frozenset({"mve"}),
+        over=("depthwise dsp", "depthwise float", *_BY_ROWS),
+    ),
+    Rule(
+        "depthwise dsp",
+        depthwise.suits_pairs,
+        depthwise.by_planes,
+        {"walk": depthwise.pair_walks},
+        needs=frozenset({"dsp"}),
+        over=_BY_ROWS,
+    ),
+    Rule(
+        "depthwise float",
+        depthwise.suits_float,
+        depthwise.by_planes,
+        {"walk": depthwise.float_walks},
+        needs=frozenset({"fma"}),
+        over=_BY_ROWS,
+    ),
+    Rule(
+        "depthwise bytes",
+        depthwise.suits_bytes,
+        depthwise.by_planes,
+        {"walk": depthwise.byte_walks},
+        needs=frozenset({"thumb1"}),
+        over=_BY_ROWS,
+    ),
+    Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
+    Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
+    Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
+    Rule("several", suits_several, several),
+    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"dsp"})),
+    Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"mve"})),
+    Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
+)
+"""Ours. Of schedules that cost alike the first is taken."""
+
+
 def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
     """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
     return choose(candidates(func, op, target, goal), target, goal).schedule
@@ -74,8 +144,12 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
     """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours."""
     own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
     alone = tuple(each for rule, each in own if rule.alone)
-    found = alone or (*_loops(Schedule(func), op, target, goal), *(each for _, each in own))
-    return tuple(_instructions(schedule, target) for schedule in found)
+    start = Schedule(func)
+    ours = () if alone else (s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal))
+    found: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
+    for schedule in alone or (*ours, *(each for _, each in own)):
+        found.setdefault(schedule.trace, schedule)
+    return tuple(_instructions(schedule, target) for schedule in found.values())
 
 
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
@@ -94,51 +168,3 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
     if target.has("vcvtr"):
         schedule = schedule.select_conversion()
     return schedule.select_saturation() if target.has("sat") else schedule
-
-
-def _loops(start: Schedule, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:
-    """What the rules make that suit an operator on a core. Loops without a turn have nothing to tile."""
-    if start.has(ACC) and any(i.extent == 0 for i in find_block(start.func.body, ACC).iters):
-        return (schedule_generic(start, target).named("generic"),)
-    if is_rows(start):
-        return tuple(schedule.named("matrix rows") for schedule in schedule_matrix_rows(start, target))
-    if op in ("conv2d", "dense") and is_matrix(start) and suits_mve(start, target):
-        return (schedule_matrix_mve(start).named("matrix mve"),)
-    if is_paired(start):
-        return (schedule_matrix_pairs(start, target).named("matrix pairs"),)
-    if is_quad(start):
-        return (schedule_matrix_quads(start, target).named("matrix quads"),)
-    if op in ("conv2d", "convolution", "dense") and is_matrix(start):
-        if suits_float(start, target):
-            return (schedule_matrix_float(start, target).named("matrix float"),)
-        if suits_dsp(start, target):
-            return tuple(schedule.named("matrix dsp") for schedule in schedule_matrix_dsp(start, target, goal))
-        return tuple(schedule.named("matrix") for schedule in schedule_matrix(start, target))
-    if is_winograd(start):
-        if suits_winograd(start, target):
-            return (schedule_winograd(start, target).named("winograd"),)
-        return (schedule_generic(start, target).named("generic"),)
-    if op == "conv2d" and start.has(ACC):
-        if suits_depthwise_mve(start, target):
-            return (schedule_depthwise_mve(start).named("depthwise mve"),)
-        if suits_planes(start, target):
-            return (schedule_depthwise_dsp(start, target).named("depthwise dsp"),)
-        if suits_float_planes(start, target):
-            return (schedule_depthwise_float(start, target).named("depthwise float"),)
-        if suits_bytes(start, target):
-            return (schedule_depthwise_bytes(start, target).named("depthwise bytes"),)
-        return (schedule_depthwise(start, target).named("depthwise"),)
-    looped = schedule_generic(start, target).named("generic")
-    unrolled = schedule_generic(start, target, unrolled=True).named("generic, unrolled")
-    plain = (
-        (looped, unrolled) if unrolled.func != looped.func else (looped, *(copied(looped, target) or several(start)))
-    )
-    plain = (*plain, *picked(start, target), *in_lanes(start, target))
-    if suits_rows(start):
-        by_row = (schedule_rows(start, target, unrolled=False), schedule_rows(start, target, unrolled=True))
-        return (*plain, *(schedule.named("rows") for schedule in by_row))
-    if op != "matmul" or not is_batched_matrix(start):
-        return plain
-    if suits_float(start, target):
-        return (*plain, schedule_matrix_float(start, target).named("matrix float"))
-    return (*plain, *(schedule.named("matrix") for schedule in schedule_matrix(start, target, words=False)))

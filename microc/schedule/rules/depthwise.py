@@ -1,28 +1,211 @@
-"""Depthwise and grouped convolutions in NHWC: taps unrolled, sums in registers, one padded stripe of rows at a time."""
+"""Depthwise and grouped convolutions: by planes of a channel where a core has what pays for them, else row by row.
+
+A plane's walks are instances of :mod:`microc.schedule.rules.planes`. Where one suits, rows of all channels only lose: they load
+every weight again for two outputs.
+"""
 
 from __future__ import annotations
 
+from math import prod
+
+from microc import dtypes
+from microc.schedule.intrinsics import TENSOR
+from microc.schedule.intrinsics.correlation import correlation
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
+from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.planes import Depthwise, Walk, depthwise_of, walk_planes
+from microc.schedule.rules.product import multiplies
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
-from microc.target import Target
-from microc.tir.names import ACC, OUT
+from microc.target import Goal, Target
+from microc.tir import ir
+from microc.tir.names import ACC, OUT, PADDED
+from microc.tir.rewrite import walk_expr
+
+ALL_TAPS = 1 << 30
+"""Every tap is written out."""
+
+
+def by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """The template, for rules whose one decision is the walk."""
+    return walk_planes(start, decisions["walk"])
+
+
+def _known(start: Schedule) -> Depthwise:
+    form = depthwise_of(start)
+    assert form is not None
+    return form
+
+
+def _longer(form: Depthwise) -> int:
+    """The axis with more outputs."""
+    return 2 if form.outputs[1] >= form.outputs[0] else 1
+
+
+# ---------------------------------------------------------------- pairs of 16-bit numbers
+
+MOST_TERMS = 128
+"""Sums of more products, by bytes of data in each, could overflow on undefined 16-bit numbers times doubled bytes."""
+LEAST_USE = 1.5
+"""A plane pays where its elements are multiplied that often on average."""
+REGISTERS = 9
+"""Words of weights that stay in registers or cost as much as if; more are loaded for every tile."""
+SUMS = 4
+"""Sums that stay in registers; each further one costs :data:`SPILL` instructions more."""
+SPILL = 2
+END = 5
+"""Instructions that scale, clamp and store a sum."""
+ROW = 10
+"""Instructions around a row of tiles."""
+
+
+def suits_pairs(start: Schedule, target: Target) -> bool:
+    """Bytes, or 16-bit numbers by bytes, into 32 bits, in planes that pay."""
+    form = depthwise_of(start)
+    if form is None or prod(form.taps) * dtypes.nbytes(form.data.dtype) > MOST_TERMS or form.total.dtype != "int32":
+        return False
+    bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
+    narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
+    return narrow and _plane_pays(form) and bool(_correlations(form))
+
+
+def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
+    """The one with the fewest instructions for a channel, as far as they differ."""
+    return (min(_correlations(_known(start)), key=lambda x: x[0])[1],)
+
+
+def _correlations(form: Depthwise) -> list[tuple[int, Walk]]:
+    """Walks by the intrinsics that there are, with what each costs."""
+    found: list[tuple[int, Walk]] = []
+    for axis in (1, 0) if form.channels > 1 else (1,):
+        length, lines = form.outputs[axis], form.outputs[1 - axis]
+        taps = form.taps[axis] if form.dilation[axis] == 1 else 1
+        rows = form.taps[1 - axis] * (form.taps[axis] // taps)
+        for tile in (2, 4, 6) if length > 1 else (1,):
+            intrin = TENSOR.get(correlation(tile, taps, form.strides[axis]))
+            if intrin is None or (taps == 1 and form.strides[axis] > 1):
+                continue
+            weights = rows * len({step.right for step in intrin.steps})
+            loads = rows * len({step.left for step in intrin.steps}) + (weights if weights > REGISTERS else 0)
+            each = loads + rows * len(intrin.steps) + SPILL * max(0, tile - SUMS) + 3
+            cost = lines * (ROW + -(-length // tile) * each + length * END)
+            found.append((cost, Walk(axis + 1, tile, ALL_TAPS, taps, intrin.name, plane="int16")))
+    return found
+
+
+def _plane_pays(form: Depthwise) -> bool:
+    """Whether a plane's elements are used often enough, and the plane is no larger than the input.
+
+    A layer that works in place needs a plane instead of its output, so that even then no more memory is used.
+    """
+    height, width = (
+        (n - 1) * stride + (taps - 1) * apart + 1
+        for n, stride, taps, apart in zip(form.outputs, form.strides, form.taps, form.dilation, strict=True)
+    )
+    products = prod(form.outputs) * prod(form.taps) * form.times
+    if form.channels == 1:  # a stripe for every row of outputs, which has many channels
+        return form.taps[0] * width <= form.outputs[1] * form.times
+    return products >= LEAST_USE * height * width and 2 * height * width <= form.pixels * form.channels
+
+
+# ---------------------------------------------------------------- one product at a time
+
+FLOAT_TILES = (4, 5, 3, 2)
+"""Outputs at once, the best first."""
+FLOAT_TAPS = 25
+"""More weights than this are no use in registers, and unrolling them is no use in flash."""
+BYTE_TILE = 2
+BYTE_TAPS = 16
+"""Taps that are unrolled; of more, the rows of them are a loop."""
+
+
+def suits_float(start: Schedule, target: Target) -> bool:
+    """Constant weights, one input channel for each output, all of float32."""
+    form = depthwise_of(start)
+    return form is not None and form.times == 1 and set(form.dtypes) == {"float32"} and prod(form.taps) <= FLOAT_TAPS
+
+
+def float_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
+    """The weights and several sums stay in registers."""
+    form = _known(start)
+    length = max(form.outputs)
+    tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
+    return (Walk(_longer(form), tile, ALL_TAPS),)
+
+
+def suits_bytes(start: Schedule, target: Target) -> bool:
+    """Unsigned data (``ops/convolution/conv2d.py``), constant weights, one output for each input channel."""
+    form = depthwise_of(start)
+    return form is not None and form.times == 1 and start.has(PADDED) and form.dtypes == ("uint8", "int8", "int32")
+
+
+def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
+    """Armv6-M loads a signed byte at a register's offset only, and unsigned ones at any small offset: with the weights as words
+    beside the plane, a tap is a load, a multiplication and an addition."""
+    form = _known(start)
+    taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer(form) - 1]
+    return (Walk(_longer(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
+
+
+# ---------------------------------------------------------------- vectors
+
+LANES = 4
+LANE_TAPS = 32
+
+
+def suits_lanes(start: Schedule, target: Target) -> bool:
+    """A depthwise convolution by constant weights."""
+    return depthwise_of(start) is not None
+
+
+def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule:
+    """Four outputs along a row or column are sums of loaded vectors times the channel's weights, by planes where a row or column
+    of the image fills most of a vector; images of one or two pixels take four channels at a time instead."""
+    form = _known(start)
+    if max(form.outputs) >= LANES - 1:
+        run = min((1, 2), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis])
+        return walk_planes(start, Walk(run, LANES, LANE_TAPS, lanes=True))
+    schedule = inline_elementwise(start)
+    channel, taps = schedule.loops_of(ACC)[3], reduce_loops(schedule, ACC)
+    schedule = schedule.decompose_reduction(ACC, taps[0])
+    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(form.total.name, "register")
+    return vectorize_lanes(unroll_small(schedule, ACC, taps, LANE_TAPS), channel)
+
+
+# ---------------------------------------------------------------- row by row
 
 PIXELS = 2
 """Neighbouring outputs computed at once: they share the weights and the columns of input between them."""
 
 
-def schedule_depthwise(schedule: Schedule, target: Target) -> Schedule:
-    """Loops n, y, x, channel; inside them the taps, and innermost the pixels of the tile."""
-    schedule = inline_elementwise(schedule)
+def suits_window(start: Schedule, target: Target) -> bool:
+    """Sums of products over the windows of an image, for n, y, x and channels."""
+    if not start.has(ACC):
+        return False
+    block = find_block(start.func.body, ACC)
+    kinds = [i.kind for i in block.iters]
+    if (
+        kinds[:4] != ["space"] * 4
+        or kinds[4:] not in (["reduce"] * 2, ["reduce"] * 3)
+        or len(start.loops_of(ACC)) != len(kinds)
+    ):
+        return False
+    store = block.body
+    terms = walk_expr(store.value) if isinstance(store, ir.Store) else ()
+    return start.has(OUT) and any(map(multiplies, terms)) and all(i.extent for i in block.iters)
+
+
+def by_rows(start: Schedule, target: Target, _: Decisions) -> Schedule:
+    """Loops n, y, x, channel; inside them the taps, and innermost the pixels of the tile; one padded stripe of rows at a time."""
+    schedule = inline_elementwise(start)
     around, reducing = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
-    x, channel = around[2], around[3]
+    x, channel, first = around[2], around[3], reducing[0]
     tiled = loop_extent(schedule.func, x) >= PIXELS
-    start = reducing[0]
     if tiled:
         schedule = schedule.split(x, (None, PIXELS)).reorder(f"{x}_0", channel, *reducing, f"{x}_1")
-    schedule = schedule.decompose_reduction(ACC, start)
+    schedule = schedule.decompose_reduction(ACC, first)
     buffer = stored_buffer(find_block(schedule.func.body, ACC)).name
     schedule = schedule.reverse_compute_at(OUT, channel).set_scope(buffer, "register")
     schedule = unroll_small(schedule, ACC, reducing)

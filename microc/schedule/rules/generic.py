@@ -7,11 +7,12 @@ from math import prod
 
 from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.names import ACC, EXTERN, MOVED, PADDED, PATCH
+from microc.tir.names import ACC, EXTERN, MOVED, PADDED
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
@@ -91,12 +92,12 @@ def double_sums(schedule: Schedule, weight: str) -> Schedule:
         return schedule.without(f"double_reduction(acc, {weight})", refusal)
 
 
-def schedule_generic(schedule: Schedule, target: Target, unrolled: bool = False) -> Schedule:
-    """Every reduction with its consumer, some of its steps unrolled or not; padding once per row."""
-    schedule = inline_elementwise(schedule)
+def schedule_generic(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """Every reduction with its consumer, some of its steps ``unrolled`` or not; padding once per row."""
+    schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         if block.init is not None:
-            schedule = finish_reduction(schedule, block.name, unrolled)
+            schedule = finish_reduction(schedule, block.name, decisions["unrolled"])
     return pad_by_row(schedule, target)
 
 
@@ -126,21 +127,6 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
         "thumb1"
     )  # where a call takes the registers that a loop around it needs
     return schedule.annotate(inner, MOVED, 1) if target.has("words") and long else schedule
-
-
-def finish_tile(schedule: Schedule, loops: tuple[str, str, str], tile: str, target: Target) -> Schedule:
-    """The end of a register tile of a matrix product, p by o, split and reordered: its patch copied in the loop ``tile``, scalars
-    for every sum."""
-    p, o, k = loops
-    if schedule.has(PATCH):
-        schedule = copy_words(schedule.compute_at(PATCH, tile), PATCH, target)
-    for block in ("acc_init", "out"):
-        around = schedule.loops_of(block)
-        for loop in around[around.index(f"{o}_0") + 1 :]:
-            schedule = schedule.unroll(loop)
-    for loop in (f"{k}_1", f"{p}_1", f"{o}_1"):
-        schedule = schedule.unroll(loop)
-    return schedule
 
 
 def split_runs(schedule: Schedule, block: str) -> Schedule:

@@ -1,143 +1,165 @@
-"""Matrix products: dense layers, pointwise and (through ``patch`` rows) all other ungrouped convolutions.
+"""Dense layers, convolutions as matrix products, products of matrices: the tiles worth comparing, by what a core can do.
 
-Register blocking: a tile of pixels by channels accumulates in scalars while k runs, so that each loaded activation serves
-several channels and each loaded weight several pixels. With DSP instructions four 8-bit products take two ``dot2``.
+Each is an instance of :mod:`microc.schedule.rules.product`. Where one instruction multiplies several numbers, or a fused
+multiply-add has registers of its own, the tiles of other rules only lose: they load as much for fewer products.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isqrt
 
 from microc.schedule.cores import core_of
-from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import finish_tile, inline_elementwise
+from microc.schedule.pairing import can_pair
+from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
-from microc.target import Target
-from microc.tir import ir
-from microc.tir.names import ACC, CHANNELS_FIRST, GROUPED, OUT
-from microc.tir.rewrite import walk_expr, walk_stmt
+from microc.target import Goal, Target
+from microc.tir.names import ACC, COLUMNS, PATCH
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Pixels and channels accumulated at once, steps of k unrolled, and the intrinsic that does ``step`` products."""
-
-    rows: int
-    columns: int
-    unroll: int
-    step: int = 1
-    intrin: str = ""
+def by_tile(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """The template, for rules whose one decision is the tile."""
+    return tile_product(start, target, decisions["tile"])
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """The loops of a product: rows p, columns o, terms k. ``inside``: loops that run within a tile of rows, of groups of columns
-    that have rows of their own."""
-
-    p: str
-    inside: tuple[str, ...]
-    o: str
-    k: str
-
-    @property
-    def tile(self) -> str:
-        """The loop in which the rows of a tile are read."""
-        return self.inside[-1] if self.inside else f"{self.p}_0"
+def suits_any(start: Schedule, target: Target) -> bool:
+    """Any product."""
+    return product_of(start) is not None
 
 
-def product_axes(schedule: Schedule) -> Axes:
-    """The loops of ``acc``; whatever is around p in a product that is not grouped stays there."""
-    *around, p, o, k = schedule.loops_of(ACC)
-    if is_noted(schedule, GROUPED):
-        return Axes(around[-1], (p,), o, k)
-    return Axes(o, (), p, k) if is_noted(schedule, CHANNELS_FIRST) else Axes(p, (), o, k)
+# ---------------------------------------------------------------- any core
+
+UNROLL = (4, 3, 2, 1)
+"""Steps of k in an iteration: the largest that leaves none over."""
 
 
-def is_noted(schedule: Schedule, what: str) -> bool:
-    """Whether ``acc`` says of itself: ``grouped``, a sum over k for pixels p, groups, and channels o of a group;
-    ``channels_first``: for channels o, and pixels p."""
-    return schedule.has(ACC) and what in dict(find_block(schedule.func.body, ACC).annotations)
+def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+    """One product at a time, or four bytes by four where a core does two at once.
 
-
-def is_matrix(schedule: Schedule) -> bool:
-    """Whether ``acc`` is a sum over k for pixels p and channels o, of one group or of several."""
-    if not schedule.has(ACC):
-        return False
-    kinds = [i.kind for i in find_block(schedule.func.body, ACC).iters]
-    return kinds == ["space", "space", "reduce"] or is_noted(schedule, GROUPED)
-
-
-def is_batched_matrix(schedule: Schedule) -> bool:
-    """Whether ``acc`` is a sum over k for rows p and columns o of one matrix, or of each of many."""
-    if not schedule.has(ACC):
-        return False
-    kinds = [i.kind for i in find_block(schedule.func.body, ACC).iters]
-    return len(kinds) > 2 and kinds == ["space"] * (len(kinds) - 1) + ["reduce"]
-
-
-def operand_dtypes(schedule: Schedule) -> tuple[str, ...]:
-    """Dtypes of the two factors."""
-    block = find_block(schedule.func.body, ACC)
-    loads = [
-        x.dtype
-        for s in walk_stmt(block.body)
-        if isinstance(s, ir.Store)
-        for x in walk_expr(s.value)
-        if isinstance(x, ir.Load) and x.buffer != s.buffer
-    ]
-    return tuple(loads)
-
-
-def choose_tiles(
-    rows: int, columns: int, depth: int, dtypes: tuple[str, ...], accumulator: str, target: Target
-) -> tuple[Tile, ...]:
-    """The tiles for a product of (rows, depth) by (columns, depth) that are worth comparing.
-
-    Two by two keeps four sums, four widened operands and four pointers in the registers of an Armv7-M core; cores with more
-    registers may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as
-    many channels as that has. What is left of rows and columns is a part of a tile.
+    Two by two keeps four sums, four operands and four pointers in the registers of an Armv7-M core; cores with more registers
+    may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as many
+    columns as that has. What is left of rows and columns is a part of a tile.
     """
-    intrin = f"dot4_{dtypes[0]}_{dtypes[1]}" if len(dtypes) == 2 else ""
-    dsp = target.has("dsp") and accumulator == "int32" and depth % 4 == 0
-    step = 4 if dsp and intrin in ("dot4_int8_int8", "dot4_uint8_int8") else 1
-    unroll = next(n for n in ((4, 2, 1) if step > 1 else (4, 3, 2, 1)) if depth // step % n == 0)
-    sides = dict.fromkeys((2, max(2, isqrt(core_of(target).registers - 1) - 1) if accumulator == "int32" else 2))
-    shapes = dict.fromkeys((min(n, rows), _wide(n if rows > 1 else 2 * n, columns)) for n in sides)
+    product = _known(start)
+    intrin = f"dot4_{product.data.dtype}_{product.weight.dtype}"
+    bytewise = product.along and intrin in ("dot4_int8_int8", "dot4_uint8_int8") and product.depth % STEP == 0
+    step = STEP if bytewise and target.has("dsp") and product.total.dtype == "int32" else 1
+    unroll = _steps(product.depth // step, (4, 2, 1) if step > 1 else UNROLL)
+    largest = max(2, isqrt(core_of(target).registers - 1) - 1) if product.total.dtype == "int32" else 2
+    shapes = dict.fromkeys(
+        (min(n, product.rows), _dividing(n if product.rows > 1 else 2 * n, product.columns)) for n in (2, largest)
+    )
     return tuple(Tile(tall, wide, unroll, step, intrin if step > 1 else "") for tall, wide in shapes)
 
 
-def _wide(most: int, columns: int) -> int:
-    """Channels at once: as many as divide all of them where half of the most do, for a part of a tile costs code."""
+def _known(start: Schedule) -> Product:
+    product = product_of(start)
+    assert product is not None
+    return product
+
+
+def _steps(depth: int, most: tuple[int, ...]) -> int:
+    return next(n for n in most if depth % n == 0)
+
+
+def _dividing(most: int, columns: int) -> int:
+    """Columns at once: as many as divide all of them where half of the most do, for a part of a tile costs code."""
     even = next((n for n in range(most, most // 2 - 1, -1) if n > 1 and columns % n == 0), 0)
     return even or min(most, columns)
 
 
-def schedule_matrix(schedule: Schedule, target: Target, *, words: bool = True) -> tuple[Schedule, ...]:
-    """p and o tiled into registers, k innermost; patches for one tile of pixels at a time. Loops around p stay around it. One
-    schedule for each tile that suits.
+# ---------------------------------------------------------------- pairs of 16-bit numbers
 
-    ``words``: both factors lie along k, so that an instruction may take several of each.
-    """
-    schedule = inline_elementwise(schedule)
-    acc = find_block(schedule.func.body, ACC)
-    axes = product_axes(schedule)
-    rows, columns, depth = (loop_extent(schedule.func, name) for name in (axes.p, axes.o, axes.k))
-    store = next(s for s in walk_stmt(acc.body) if isinstance(s, ir.Store))
-    dtypes = operand_dtypes(schedule) if words else ()
-    tiles = choose_tiles(rows, columns, depth, dtypes, store.buffer.dtype, target)
-    return tuple(_tiled(schedule, axes, tile, store.buffer.name, target) for tile in tiles)
+STEP = 4
+"""Products that a tensor intrinsic does at once."""
+TALL, ACROSS = 3, 2
+"""Rows and columns of a tile: six sums, four weights and two activations in registers, 0.94 instructions a product with k
+unrolled by 16, 0.85 where two columns share their words."""
+ROW_WIDTHS = (6, 4, 2)
+"""Columns of a single row at once: as many as divide them where they are even."""
+PAIRED_DEPTH = 20
+"""Terms of a sum from which on pairing saves more than entangling and separating the sums costs."""
+SAVED, SAVED_PAIRS = 0.5 / TALL, 0.25 / TALL
+"""Instructions that a weight saves for every row when it is stored as 16-bit number: two widenings in four weights, shared by
+a tile; one where columns are paired."""
 
 
-def _tiled(schedule: Schedule, axes: Axes, tile: Tile, total: str, target: Target) -> Schedule:
-    """The loops around one tile; ``total``: the buffer of the sums."""
-    p, o, k = axes.p, axes.o, axes.k
-    schedule = schedule.split(p, (None, tile.rows)).split(o, (None, tile.columns))
-    schedule = schedule.split(k, (None, tile.unroll, tile.step))
-    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", f"{o}_1", f"{k}_2")
-    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    if tile.intrin:
-        schedule = schedule.tensorize(f"{k}_2", tile.intrin)
-    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(total, "register")
-    return finish_tile(schedule, (p, o, k), axes.tile, target)
+def suits_pairs(start: Schedule, target: Target) -> bool:
+    """Numbers of 8 or 16 bits times constant bytes, or copies of two matrices, into 32 bits, whole words of them."""
+    product = product_of(start)
+    if product is None or not product.along or product.total.dtype != "int32" or product.depth % STEP:
+        return False
+    if start.has(COLUMNS):
+        return True
+    constant = product.weight.scope == "const" and product.weight.dtype == "int8"
+    return constant and product.data.dtype in ("int8", "uint8", "int16")
+
+
+def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+    """Rows are widened as they are copied, weights stored as 16-bit numbers where that is worth twice the flash. Of a single
+    row, whose weights serve once, both ways are to be compared; where nothing copies it anyway it is read as it lies."""
+    product = _known(start)
+    rows, columns, data = product.rows, product.columns, product.data.dtype
+    unroll = _steps(product.depth // STEP, (4, 3, 2, 5, 1))
+    copied = "dot4_int16_int16"
+    if start.has(COLUMNS):
+        return (Tile(min(rows, TALL), min(columns, ACROSS), unroll, STEP, copied, "int16"),)
+    pairs = can_pair(find_block(start.func.body, ACC), columns) and product.depth >= PAIRED_DEPTH
+    if rows == 1:
+        width = _row_width(columns)
+        narrow = Tile(1, width, unroll, STEP, weights=PAIRED)
+        if data != "int16" and not start.has(PATCH):
+            return (narrow if pairs else Tile(1, width, unroll, STEP, f"dot4_{data}_int8"),)
+    tall, width = min(rows, TALL), _row_width(columns) if rows == 1 else min(columns, ACROSS)
+    wide = Tile(tall, width, unroll, STEP, copied, "int16", WIDE)
+    tight = (
+        Tile(tall, width, unroll, STEP, "", "int16", PAIRED)
+        if pairs
+        else Tile(tall, width, unroll, STEP, "dot4_int16_crossed_int8", "int16", CROSSED)
+    )
+    if rows == 1:
+        return wide, tight
+    return (wide if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price else tight,)
+
+
+def _row_width(columns: int) -> int:
+    """Columns of a single row at once. Of an odd number: the fewest tiles, the last of which may be a part of one, in the least
+    code."""
+    even = next((n for n in ROW_WIDTHS if columns % n == 0), 0)
+    odd = range(1, min(columns, ROW_WIDTHS[0]) + 1)
+    return even or min(odd, key=lambda n: (-(-columns // n), n + columns % n))
+
+
+# ---------------------------------------------------------------- float32, fused
+
+REGISTERS = 30
+"""Registers for sums, weights and an activation; two are left for the elementwise end and the C compiler."""
+ABREAST = (4, 5, 6, 3, 2)
+"""Columns at once, the best first: rows and columns of like number share most."""
+ROW_ABREAST = (16, 14, 12, 10, 8, 15, 13, 11, 9, 7, 6, 5, 4, 3, 2)
+"""Columns at once for a single row, where each weight serves one product and only the activation is shared."""
+
+
+def suits_float(start: Schedule, target: Target) -> bool:
+    """Floats by floats, one product of two loads each."""
+    product = product_of(start)
+    return product is not None and set(product.dtypes) == {"float32"}
+
+
+def float_shape(rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns at once. Columns divide evenly where possible, so that their weights can be packed."""
+    if rows == 1:
+        return 1, next((n for n in ROW_ABREAST if columns % n == 0), min(columns, ROW_ABREAST[0]))
+    wide = next((n for n in ABREAST if columns % n == 0), min(columns, ABREAST[0]))
+    most = min(rows, (REGISTERS - wide - 1) // wide, 8)
+    return next((n for n in range(most, most // 2, -1) if rows % n == 0), most), wide
+
+
+def float_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+    """Sums beside the weights of one k and one activation: (rows + columns) loads for rows * columns products. Every sum runs
+    along k in order."""
+    product = _known(start)
+    tall, wide = float_shape(product.rows, product.columns)
+    packs = product.weight.scope == "const" and len(product.weight.shape) == 2 and product.columns % wide == 0
+    return (Tile(tall, wide, _steps(product.depth, UNROLL), weights=PACKED if packs else ""),)

@@ -8,9 +8,9 @@ its results are written, so that a pointwise layer can work in place.
 from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
-from microc.schedule.rules.generic import inline_elementwise, split_runs
-from microc.schedule.rules.matrix import product_axes
-from microc.schedule.rules.matrix_dsp import Operands, operands
+from microc.schedule.rules.generic import split_runs
+from microc.schedule.rules.product import copied_rows, prepared, product_of
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir.names import ACC, LANES, OUT, PATCH, PRODUCT
@@ -23,54 +23,46 @@ STRETCH, LONG = 32, 128
 """Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
 
 
-def suits_mve(schedule: Schedule, target: Target) -> bool:
-    """Bytes or 16-bit numbers by signed ones into 32 bits."""
-    found = operands(schedule) if target.has("mve") else None
-    if found is None or found.total.dtype != "int32":
+KNOWN = frozenset({("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")})
+"""Dtypes of data and weights that one instruction multiplies."""
+
+
+def suits_mve(start: Schedule, target: Target) -> bool:
+    """Bytes or 16-bit numbers by signed ones into 32 bits, along k."""
+    product = product_of(start)
+    if product is None or not product.along or product.total.dtype != "int32":
         return False
-    known = {("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")}
-    return (found.data.dtype, found.weight.dtype) in known and loop_extent(
-        schedule.func, schedule.loops_of(ACC)[-1]
-    ) > 1
+    return (product.data.dtype, product.weight.dtype) in KNOWN and product.depth > 1
 
 
-def schedule_matrix_mve(schedule: Schedule) -> Schedule:
+def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedule:
     """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
-    schedule = inline_elementwise(schedule)
-    found = operands(schedule)
-    assert found is not None
-    axes = product_axes(schedule)
-    p, o, k = axes.p, axes.o, axes.k
-    rows, columns = loop_extent(schedule.func, p), loop_extent(schedule.func, o)
-    tall = min(rows, TALL if found.data.dtype == found.weight.dtype == "int8" else WIDE)
+    schedule = prepared(start, target)
+    product = product_of(schedule)
+    assert product is not None
+    p, o, k, rows, columns = product.p, product.o, product.k, product.rows, product.columns
+    tall = min(rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     wide = min(columns, WIDE if tall > 1 else ROW)
-    schedule, patch = _patch(schedule, found, rows)
+    patch = ""  # a single row is read where it is
+    if rows > 1 or schedule.has(PATCH):
+        schedule, patch = copied_rows(schedule, product)
     stretch, wide = _stretch(columns, wide, STRETCH if tall > 1 else LONG)
     schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
-    schedule = schedule.reorder(f"{p}_0", *axes.inside, f"{o}_0", f"{p}_1", f"{o}_1", k)
+    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", k)
     apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
     if apart:
         schedule = schedule.decompose_reduction(ACC, f"{p}_1")
-    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(found.total.name, "local")
+    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "local")
     schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
     if not apart:
         schedule = schedule.decompose_reduction(ACC, f"{p}_1")
     for loop in (f"{p}_1", f"{o}_1_1", k):
         schedule = schedule.annotate(loop, PRODUCT, 1)
     if patch:
-        schedule = copy_lanes(schedule.compute_at(patch, axes.tile), patch)
-    for row, column in (schedule.loops_of(block)[-2:] for block in (("acc_init", "out") if apart else ("out",))):
+        schedule = copy_lanes(schedule.compute_at(patch, product.tile), patch)
+    for row, column in (schedule.loops_of(block)[-2:] for block in ((f"{ACC}_init", "out") if apart else ("out",))):
         schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
-    return schedule if apart else schedule.annotate(schedule.loops_of("acc_init")[-1], PRODUCT, 1)
-
-
-def _patch(schedule: Schedule, found: Operands, rows: int) -> tuple[Schedule, str]:
-    """The block that gathers the activations of a tile; a single row is read where it is."""
-    if schedule.has(PATCH):
-        return schedule, "patch"
-    if rows == 1:
-        return schedule, ""
-    return schedule.cache_read(ACC, found.data.name, "workspace"), f"{found.data.name}_workspace"
+    return schedule if apart else schedule.annotate(schedule.loops_of(f"{ACC}_init")[-1], PRODUCT, 1)
 
 
 def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:

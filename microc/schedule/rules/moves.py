@@ -12,9 +12,11 @@ from microc.schedule.rules.generic import (
     is_extern,
     pad_by_row,
     reduce_loops,
+    schedule_generic,
     split_runs,
     unroll_small,
 )
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir import ir
@@ -27,46 +29,46 @@ TAPS = 16
 """Windows of at most so many elements are written out for every word."""
 
 
-def copied(schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
-    """Ways to make the copies of a function faster, the schedule having joined its blocks; none where it does more than that."""
-    blocks = blocks_of(schedule)
-    if not blocks or not all(_moves(block) and schedule.loops_of(block.name) for block in blocks):
-        return ()
-    unrolled = words = schedule
-    for block in blocks:
-        unrolled = _by_runs(unrolled, block)
-        words = _by_words(split_runs(words, block.name), block.name)
-    found = (unrolled.named("unrolled"),) if unrolled.func != schedule.func else ()
-    if target.has("unaligned"):
-        return (*found, words.named("words"))
-    return (*found, _moved_by_words(schedule, blocks).named("words")) if target.has("words") else found
+def suits_copies(start: Schedule, target: Target) -> bool:
+    """Whether all that a function does is to move elements in loops."""
+    blocks = blocks_of(start)
+    return bool(blocks) and all(_moves(block) and bool(start.loops_of(block.name)) for block in blocks)
 
 
-def picked(start: Schedule, target: Target) -> tuple[Schedule, ...]:
-    """The largest or smallest of a few integers each, for all lanes of a word at once; none where a function does more."""
-    if not target.has("dsp") or not all(_picks(block) for block in blocks_of(start)):
-        return ()
+def schedule_copies(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+    """By ``words``, where the core moves them or may look whether it can; else several elements in a turn."""
+    schedule = generic = schedule_generic(start, target, {"unrolled": False})
+    for block in blocks_of(generic):
+        if not decisions["words"]:
+            schedule = _by_runs(schedule, block)
+        elif target.has("unaligned"):
+            schedule = _by_words(split_runs(schedule, block.name), block.name)
+        elif target.has("words"):
+            inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
+            schedule = schedule.annotate(inner[-1], MOVED, 1) if inner else schedule
+    return schedule
+
+
+def suits_picks(start: Schedule, target: Target) -> bool:
+    """Whether it moves integers, or picks the largest or smallest of a few."""
+    return all(_picks(block) for block in blocks_of(start))
+
+
+def schedule_picks(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+    """For all lanes of a word at once; None where too many are compared."""
     schedule = inline_elementwise(start)
     for block in blocks_of(schedule):
         reducing = reduce_loops(schedule, block.name)
         if prod(loop_extent(schedule.func, name) for name in reducing) > TAPS:
-            return ()
+            return None
         schedule = unroll_small(finish_reduction(schedule, block.name), block.name, reducing, TAPS)
     schedule = pad_by_row(schedule, target)
-    return (_by_words(schedule, blocks_of(schedule)[-1].name).named("words"),)
+    return _by_words(schedule, blocks_of(schedule)[-1].name)
 
 
 def _by_words(schedule: Schedule, block: str) -> Schedule:
     inner = [name for name in schedule.loops_of(block) if loop_extent(schedule.func, name) > 1]
     return schedule.vectorize(inner[-1]) if inner else schedule
-
-
-def _moved_by_words(schedule: Schedule, blocks: list[ir.Block]) -> Schedule:
-    """Copies that look when they run whether words can be moved."""
-    for block in blocks:
-        inner = [name for name in schedule.loops_of(block.name) if loop_extent(schedule.func, name) > 1]
-        schedule = schedule.annotate(inner[-1], MOVED, 1) if inner else schedule
-    return schedule
 
 
 def _by_runs(schedule: Schedule, block: ir.Block) -> Schedule:

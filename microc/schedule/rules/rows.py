@@ -9,6 +9,7 @@ from __future__ import annotations
 from microc.schedule.placement import stored_buffer
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, reduce_loops, unroll_run
 from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -16,9 +17,9 @@ from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 
 
-def suits_rows(schedule: Schedule) -> bool:
+def suits_rows(start: Schedule, target: Target) -> bool:
     """Whether the last of several stages goes through rows, and all that it needs is made for the same row."""
-    *first, last = blocks_of(inline_elementwise(schedule))
+    *first, last = blocks_of(inline_elementwise(start))
     if not first or not any(block.init for block in first) or is_extern(last) or last.init or len(last.iters) < 2:
         return False
     rows = last.iters[0].extent
@@ -27,7 +28,7 @@ def suits_rows(schedule: Schedule) -> bool:
         if is_extern(block) or block.iters[0].kind != "space" or block.iters[0].extent != rows:
             return False
         made[stored_buffer(block)] = block
-    return made.keys().isdisjoint(schedule.func.params) and all(
+    return made.keys().isdisjoint(start.func.params) and all(
         x.indices[0] == block.iters[0].var
         for block in (*first, last)
         for x in walk_all_exprs(block)
@@ -35,9 +36,9 @@ def suits_rows(schedule: Schedule) -> bool:
     )
 
 
-def schedule_rows(schedule: Schedule, target: Target, unrolled: bool) -> Schedule:
-    """Every stage before the last moves into the loop over rows."""
-    schedule = inline_elementwise(schedule)
+def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """Every stage before the last moves into the loop over rows, the steps of its sums some at a time where ``unrolled``."""
+    schedule, unrolled = inline_elementwise(start), decisions["unrolled"]
     *first, last = blocks_of(schedule)
     row = schedule.loops_of(last.name)[0]
     for block in reversed(first):

@@ -9,6 +9,7 @@ every tile are made from its 16 sums. All scratch is that of one step: tiles by 
 from __future__ import annotations
 
 from microc.schedule.rules.generic import copy_words
+from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import buffer_named
 from microc.target import Target
@@ -31,9 +32,9 @@ def is_winograd(schedule: Schedule) -> bool:
     return all(schedule.has(block) for block in ("tile", "acc", "rows"))
 
 
-def suits_winograd(schedule: Schedule, target: Target) -> bool:
-    """Whether :func:`schedule_winograd` applies."""
-    return is_winograd(schedule) and target.has("dsp") and buffer_named(schedule.func, TILE).shape[-1] % STEP == 0
+def suits_winograd(start: Schedule, target: Target) -> bool:
+    """Whole words of channels."""
+    return is_winograd(start) and buffer_named(start.func, TILE).shape[-1] % STEP == 0
 
 
 def held_tiles(columns: int, channels: int) -> int:
@@ -42,16 +43,16 @@ def held_tiles(columns: int, channels: int) -> int:
     return next(n for n in range(min(columns, most), 0, -1) if columns % n == 0 and n % PAIR == 0)
 
 
-def schedule_winograd(schedule: Schedule, target: Target) -> Schedule:
+def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Everything is computed where the outputs of a pair of tiles and a pair of channels want it."""
-    end = "untile"
+    schedule, end = start, UNTILE
     if schedule.has(OUT):
-        schedule, end = schedule.compute_inline(UNTILE), "out"
+        schedule, end = schedule.compute_inline(UNTILE), OUT
     points, *image, channels = buffer_named(schedule.func, TILE).shape
     outputs = buffer_named(schedule.func, ACC).shape[-1]
     weight = next(b.name for b in schedule.func.params if b.shape == (points, outputs, channels))
     held = held_tiles(image[-1], channels)
-    _, y, x, o = schedule.loops_of(end)
+    *_, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
     schedule = schedule.split(y, (None, 2)).split(x, (None, held // PAIR, PAIR, 2)).split(o, (None, pair))
     schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{x}_2", f"{y}_1", f"{x}_3")

@@ -1,4 +1,4 @@
-/* cortex-m55, speed: unrolled (direct)
+/* cortex-m55, speed: several (direct)
  *
  * a: float32[8]
  * b: float32[8]

@@ -1,4 +1,4 @@
-/* cortex-m4, speed: words (direct)
+/* cortex-m4, speed: copies, words (direct)
  *
  * x: int8[2, 8]
  * y: int8[2, 8]

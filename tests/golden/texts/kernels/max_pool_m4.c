@@ -1,4 +1,4 @@
-/* cortex-m4, size: words (direct)
+/* cortex-m4, size: picks (direct)
  *
  * data: int8[1, 4, 4, 4]
  * acc[n < 1, y < 2, x < 2, c < 4]: int32 =

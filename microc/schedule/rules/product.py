@@ -1,0 +1,180 @@
+"""The register-tiling template of matrix products: rows p by columns o of sums in registers while k runs.
+
+Each loaded activation serves several columns and each loaded weight several rows. What cores and dtypes differ in is a
+:class:`Tile`: its size, how far k is unrolled, which instruction does how many products, whether the rows of a tile are copied
+first (and widened), how constant weights are stored. ``rules/matrix.py`` says which tiles are worth comparing where. The rows of
+a tile are read before its results are written, so that what is copied can be worked on in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Target
+from microc.tir import ir
+from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE
+from microc.tir.rewrite import walk_expr, walk_stmt
+
+WIDE, CROSSED, PAIRED, PACKED = "wide", "crossed", "paired", "packed"
+"""Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word (:mod:`microc.schedule.pairing`); those of
+the tile's columns side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A choice: ``rows`` by ``columns`` of sums, ``unroll`` steps of k in an iteration, ``step`` products in each, done by the
+    tensor intrinsic ``intrin`` unless that is empty; ``copied``: the dtype in which a tile's rows are copied first, empty where
+    they are read as they lie; ``weights``: how those are stored, empty as they are."""
+
+    rows: int
+    columns: int
+    unroll: int
+    step: int = 1
+    intrin: str = ""
+    copied: str = ""
+    weights: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those ``inside``,
+    which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the factors.
+    ``along``: both are widened loads that lie along k, so that an instruction may take several of each."""
+
+    p: str
+    o: str
+    k: str
+    around: tuple[str, ...]
+    inside: tuple[str, ...]
+    rows: int
+    columns: int
+    depth: int
+    data: ir.Buffer
+    weight: ir.Buffer
+    total: ir.Buffer
+    along: bool
+
+    @property
+    def tile(self) -> str:
+        """The loop in which the rows of a tile are read."""
+        return self.inside[-1] if self.inside else f"{self.p}_0"
+
+    @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """Those of data, weights and sums."""
+        return self.data.dtype, self.weight.dtype, self.total.dtype
+
+
+def product_of(schedule: Schedule) -> Product | None:
+    """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers; None where
+    that is not what it does, or a loop has no turn."""
+    if not schedule.has(ACC) or schedule.has(UNTILE) or schedule.has(PART):
+        return None
+    block = find_block(schedule.func.body, ACC)
+    kinds, loops = [i.kind for i in block.iters], schedule.loops_of(ACC)
+    if len(kinds) < 3 or kinds != ["space"] * (len(kinds) - 1) + ["reduce"] or len(loops) != len(kinds):
+        return None
+    store = next((s for s in walk_stmt(block.body) if isinstance(s, ir.Store)), None)
+    if store is None or any(i.extent == 0 for i in block.iters) or not any(map(multiplies, walk_expr(store.value))):
+        return None
+    loads = [x for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer]
+    buffers = [x.buffer for x in loads] if len(loads) == 2 else list(dict.fromkeys(x.buffer for x in loads))
+    if len(buffers) != 2 or any(isinstance(x, ir.Load) for load in loads for i in load.indices for x in walk_expr(i)):
+        return None
+    *around, p, o, k = loops
+    notes, inside = dict(block.annotations), tuple[str, ...]()
+    if GROUPED in notes:
+        p, inside = around.pop(), (p,)
+    elif CHANNELS_FIRST in notes:
+        p, o = o, p
+    rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
+    along = len(loads) == 2 and _widened(store) and all(x.indices[-1] == block.iters[-1].var for x in loads)
+    return Product(p, o, k, tuple(around), inside, rows, columns, depth, buffers[0], buffers[1], store.buffer, along)
+
+
+def multiplies(expr: ir.Expr) -> bool:
+    """Whether both factors are read from memory."""
+    if not isinstance(expr, ir.Bin) or expr.op != "mul":
+        return False
+    return all(any(isinstance(x, ir.Load) for x in walk_expr(side)) for side in (expr.a, expr.b))
+
+
+def _widened(store: ir.Store) -> bool:
+    """Whether a sum's term is one product of loads, widened or not."""
+    match store.value:
+        case ir.Bin("add", ir.Load(), ir.Bin("mul", a, b)):
+            return all(isinstance(x.a if isinstance(x, ir.Cast) else x, ir.Load) for x in (a, b))
+        case _:
+            return False
+
+
+def prepared(schedule: Schedule, target: Target) -> Schedule:
+    """The function with its elementwise stages joined, and the copy of a right side that is data before its rows."""
+    if schedule.has(COLUMNS):
+        around = schedule.loops_of(ACC)[:-3]
+        schedule = schedule.compute_at(COLUMNS, around[-1]) if around else schedule
+        schedule = schedule if target.has("mve") else copy_words(schedule, COLUMNS, target)
+    return inline_elementwise(schedule)
+
+
+def copied_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
+    """The block that copies the rows of a tile: a convolution's ``patch``, or one made for it."""
+    if schedule.has(PATCH):
+        return schedule, PATCH
+    return schedule.cache_read(ACC, product.data.name, "workspace"), f"{product.data.name}_workspace"
+
+
+def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
+    """p and o tiled into registers, k innermost, the elementwise end behind every tile. Loops around p stay around it."""
+    schedule = prepared(start, target)
+    product = product_of(schedule)
+    assert product is not None
+    p, o, k, weight = product.p, product.o, product.k, product.weight.name
+    rows = PATCH if schedule.has(PATCH) else ""
+    if tile.copied:
+        schedule, rows = copied_rows(schedule, product)
+    if tile.weights == PACKED:
+        schedule = schedule.transform_layout(weight, ((None, tile.columns), (None,)), (0, 2, 1))
+    pairs = tile.weights == PAIRED and tile.columns > 2
+    columns = (tile.columns // 2, 2) if pairs else (tile.columns,)
+    schedule = schedule.split(p, (None, tile.rows)).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
+    inner = [f"{o}_{n + 1}" for n in range(len(columns))]
+    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
+    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "register")
+    if rows:
+        schedule = schedule.compute_at(rows, product.tile)
+        if tile.copied and tile.copied != product.data.dtype:
+            schedule = schedule.set_dtype(rows, tile.copied)
+        schedule = copy_words(schedule, rows, target)
+    schedule = _multiplied(schedule, product, tile, inner[-1])
+    return _unrolled(schedule, product)
+
+
+def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
+    """The innermost loops by the tile's instruction, the weights as it reads them."""
+    weight, k = product.weight.name, product.k
+    match tile.weights:
+        case "paired":
+            return schedule.tensorize_pairs(weight, pair, f"{k}_0", tile.copied or product.data.dtype)
+        case "wide":
+            schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
+            return double_sums(schedule, weight)
+        case "crossed":
+            schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
+    return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
+
+
+def _unrolled(schedule: Schedule, product: Product) -> Schedule:
+    """Scalars for every sum."""
+    kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
+    for block in (f"{ACC}_init", ACC, OUT):
+        around = schedule.loops_of(block)
+        for loop in around[around.index(f"{product.p}_0") + 1 :]:
+            if loop not in kept:
+                schedule = schedule.unroll(loop)
+    return schedule

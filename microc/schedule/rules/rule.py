@@ -1,0 +1,62 @@
+"""What a rule is: data that says which functions it suits, what it leaves open, and how it builds a schedule of a choice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from microc.schedule.schedule import Schedule
+from microc.target import Goal, Target
+
+Decisions = Mapping[str, Any]
+"""A value for every name of :attr:`Rule.decisions`."""
+Matches = Callable[[Schedule, Target], bool]
+"""Whether a rule suits the function that a schedule holds, before any step."""
+Domain = Callable[[Schedule, Target, Goal], Sequence[Any]]
+"""The values of a decision that are worth comparing for a function, a core and a goal; at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A way to schedule a family of functions. Every rule that matches gives candidates, one for each choice of its decisions.
+
+    - ``matches(start, target)``: whether it suits the function.
+    - ``build(start, target, decisions)``: the schedule; None where the decision comes to nothing for the function.
+    - ``decisions``: what it leaves to the cost model, by name. The name of one that is True is shown behind the rule's.
+    - ``needs``: features that the core must have.
+    - ``over``: rules that cannot win where this one matches, so that they need not be lowered; its file says why.
+    """
+
+    name: str
+    matches: Matches
+    build: Callable[[Schedule, Target, Decisions], Schedule | None]
+    decisions: Mapping[str, Domain] = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+    over: tuple[str, ...] = ()
+
+    def suits(self, start: Schedule, target: Target) -> bool:
+        """Whether it has schedules for the function on the core."""
+        return self.needs <= target.features and self.matches(start, target)
+
+    def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
+        """One for each choice."""
+        domains = [domain(start, target, goal) for domain in self.decisions.values()]
+        for values in itertools.product(*domains):
+            decisions = dict(zip(self.decisions, values, strict=True))
+            made = self.build(start, target, decisions)
+            if made is not None:
+                yield made.named(", ".join((self.name, *(name for name, value in decisions.items() if value is True))))
+
+
+def matching(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:
+    """Those that suit a function, in their order, less those that others need not be compared with."""
+    found = [rule for rule in rules if rule.suits(start, target)]
+    beaten = {name for rule in found for name in rule.over}
+    return [rule for rule in found if rule.name not in beaten]
+
+
+def fixed(*values: Any) -> Domain:
+    """The same values for every function."""
+    return lambda start, target, goal: values
