@@ -1,5 +1,5 @@
-"""Products of bytes on cores without SIMD, several sums in the fields of a word: two pixels (``ops/matrix/pairs.py``) or two channels
-(``ops/matrix/quads.py``) in one multiplication.
+"""Products of bytes on cores without SIMD, several sums in the fields of a word: two pixels in one multiplication
+(``ops/matrix/pairs.py``), or two channels (``ops/matrix/quads.py``).
 
 Terms are summed by blocks (``part``), whose fields are added up (``acc``) in registers; eight of them are low registers of
 Armv6-M, which hold a word of inputs, a weight, the sum of a block and pointers, the high ones the fields' sums.
