@@ -53,7 +53,9 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
     help, more = option.text, dict[str, Any]()
     if option.applies:
         help = f"{option.applies}: {help}"
-    if option.words:
+    if getattr(Options(), name) is True and not option.words:  # a flag that says no
+        more.update(action="store_const", const=False)
+    elif option.words:
         more["choices"] = list(option.words)
     else:
         more.update(type=_spoken(option.word), metavar=option.metavar)

@@ -96,7 +96,7 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
         return
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         program = compile_model(arguments.source, arguments)
-        project = firmware.open_project(program.write(Path(folder) / program.module.name))
+        project = firmware.open_project(program.write(Path(folder) / program.report()["model"]))
         firmware.build(project)
         yield project
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,13 +16,14 @@ from microc.codegen.project import project_files
 from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver import accepted
+from microc.driver.compile.cache import Entry, Found, entry_of
 from microc.driver.compile.fit import capacity, check_modules, footprint, room_of
 from microc.driver.compile.lower import Progress
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
 from microc.driver.model import source_of
-from microc.driver.options import make_options
+from microc.driver.options import Options, make_options
 from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import UsageError
@@ -29,19 +31,32 @@ from microc.graph.ir import Graph
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
-from microc.target import Board, target_for
+from microc.target import Board, Target, target_for
 
 if TYPE_CHECKING:
     from microc.codegen.exports import Package
 
 
-@dataclass(frozen=True, slots=True)
 class Program:
-    """A network compiled for a board, in memory; ``plugins`` are those that it was compiled with."""
+    """A network compiled for a board, in memory; ``plugins`` are those that it was compiled with.
 
-    module: Module
-    board: Board
-    plugins: tuple[Plugin, ...] = ()
+    ``module`` may be what makes it, where the cache knows the files: it is made when it is asked for.
+    """
+
+    def __init__(
+        self,
+        module: Module | Callable[[], Module],
+        board: Board,
+        plugins: tuple[Plugin, ...] = (),
+        entry: Entry | None = None,
+        found: Found | None = None,
+    ) -> None:
+        self._make, self.board, self.plugins, self._entry, self._found = module, board, plugins, entry, found
+
+    @cached_property
+    def module(self) -> Module:
+        """The kernels, their calls, constants and the memory plan."""
+        return self._make if isinstance(self._make, Module) else self._make()
 
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
@@ -52,6 +67,8 @@ class Program:
         ``streaming``: how a run takes some frames of a sequence (:class:`~microc.module.Streaming`; None if it takes all).
         ``without_streams``: arena and estimated instructions if there were no such kernels (None if there are none).
         """
+        if self._found is not None:
+            return dict(self._found.report)
         module, plan = self.module, self.module.plan
         assert plan is not None
         need = footprint((module,), self.board)
@@ -103,12 +120,18 @@ class Program:
 
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
+        if self._found is not None:
+            return dict(self._found.files)
         with active(self.plugins):
-            return project_files((self.module,), self.board, __version__)
+            files = project_files((self.module,), self.board, __version__)
+        if self._entry is not None:
+            self._entry.write(files, self.report())
+        return files
 
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
-        check_modules((self.module,), self.board)
+        if self._found is None:
+            check_modules((self.module,), self.board)
         target = accepted.path("a folder", folder)
         write_tree(target, self.files())
         return target
@@ -223,9 +246,7 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
-        module = compile_model(source, target_for(target), chosen, progress)
-        with active(chosen.plugins):
-            library = build_library(shared_files(module, __version__))
+        library = build_library(_desktop_files(source, target_for(target), chosen, progress))
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check
 
@@ -233,13 +254,32 @@ def compile(
             library.reset()
         return library
     found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-    program = Program(compile_model(source, found.target, chosen, progress, room_of(found)), found, chosen.plugins)
-    check_modules((program.module,), found)
+    entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
+    known = entry.read() if entry else None
+    if known is not None:
+        again = partial(compile_model, source, found.target, chosen, progress, room_of(found))
+        return Program(again, found, chosen.plugins, entry, known)
+    module = compile_model(source, found.target, chosen, progress, room_of(found))
+    program = Program(module, found, chosen.plugins, entry)
+    check_modules((module,), found)
     if check and isinstance(source, Graph) and source is not model:
         from microc.driver.measure.quick_check import quick_check
 
         quick_check(model, None, [_tensor(program.module, name) for name in program.module.inputs], source, chosen)
     return program
+
+
+def _desktop_files(source: Path | Graph, target: Target, options: Options, progress: Progress | None) -> dict[str, str]:
+    """The sources of a library, those of an earlier compilation if the cache has them."""
+    entry = entry_of(source, target, options)
+    known = entry.read() if entry else None
+    if known is not None:
+        return {name: str(text) for name, text in known.files.items()}
+    with active(options.plugins):
+        files = shared_files(compile_model(source, target, options, progress), __version__)
+    if entry is not None:
+        entry.write(files, {})
+    return files
 
 
 def _tuple(result: Array | tuple[Array, ...]) -> tuple[Array, ...]:

@@ -147,6 +147,10 @@ class Options:
         "candidates with their cost, the function after every step and lowering pass, its C",
         flag="--dump", word=Path, metavar="DIR",
     )  # fmt: skip
+    cache: bool = option(
+        True, accepted.truth, "compile anew, and keep nothing: the files of networks that were compiled before lie in a cache, "
+        "MICROC_CACHE or the user's folder for such", flag="--no-cache",
+    )  # fmt: skip
     passes: tuple[Pass, ...] = option((), checks.passes, "graph passes of your own, each before the one that it names")
     instruments: tuple[Instrument, ...] = option((), checks.instruments, "objects that watch the graph passes")
     schedules: tuple[ScheduleRule, ...] = option((), checks.schedules, "schedule rules of your own")
@@ -164,7 +168,7 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({"name", "plugins", "dump", "instruments"})
+_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments"})
 
 
 def _words(value: Any) -> str:
