@@ -57,6 +57,12 @@ _KINDS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "numbers": _tuple_of(_is_number),
         "names": _tuple_of(lambda value: isinstance(value, str)),
         "rows of ints": _tuple_of(_tuple_of(_is_int)),
+        "axis": _is_int,
+        "axes": _tuple_of(_is_int),
+        "axes in order": _tuple_of(_is_int),
+        "extents": _tuple_of(_is_int),
+        "ints by axis": _tuple_of(_is_int),
+        "pairs by axis": _tuple_of(_tuple_of(_is_int)),
     }
 )
 
@@ -178,6 +184,33 @@ def subgraph(doc: str) -> Attribute:
     return Attribute("graph", doc)
 
 
+def one_axis(
+    doc: str = "which axis; negative ones count from the end", default: int | Absent | None = REQUIRED
+) -> Attribute:
+    """An axis of the first operand. ``default`` None: None is a value too."""
+    return Attribute("axis", doc, default, nothing=default is None)
+
+
+def some_axes(doc: str, *, in_order: bool = False) -> Attribute:
+    """Axes of the first operand, a set of them or (``in_order``) with something else for each."""
+    return Attribute("axes in order" if in_order else "axes", doc)
+
+
+def extents(doc: str) -> Attribute:
+    """How many elements the result has along each axis."""
+    return Attribute("extents", doc, least=0)
+
+
+def by_axis(doc: str, least: int) -> Attribute:
+    """A number for each axis of the first operand."""
+    return Attribute("ints by axis", doc, least=least)
+
+
+def pairs_by_axis(doc: str) -> Attribute:
+    """Two numbers for each axis of the first operand, one of either end."""
+    return Attribute("pairs by axis", doc)
+
+
 # ---------------------------------------------------------------- that operators share
 
 ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
@@ -214,7 +247,6 @@ SPATIAL: Attributes = MappingProxyType(
 LAYOUT = choice("of the data", "NHWC", "NCHW", default="NHWC")
 SURFACE: Attributes = MappingProxyType({"rounding": ROUNDING})
 ACTIVATED: Attributes = MappingProxyType({"activation": ACTIVATION, "rounding": ROUNDING})
-SHARED_AXIS = integer("which axis; negative ones count from the end")
 STORED: Attributes = MappingProxyType(
     {
         "zero_point": integer("added to the scaled number"),

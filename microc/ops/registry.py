@@ -19,6 +19,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.attributes import Attributes, defaults_of, fault
+from microc.ops.axes import AxisMap, Window, elementwise
 from microc.sealed import Registry
 from microc.target import Target
 from microc.tir.ir import Expr
@@ -85,20 +86,6 @@ class Alias:
     parts: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RowWindow:
-    """Which rows of its first operand (N, H, W, C) an application reads for one row of its result.
-
-    Row y needs the ``reach`` rows from ``y * stride - top`` on; ``padding`` is top, left, bottom, right. Rows and columns
-    outside the tensor hold ``pad_value``.
-    """
-
-    reach: int = 1
-    stride: int = 1
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
-    pad_value: int | float = 0
-
-
 @dataclass(frozen=True)
 class OpDef:
     """An operator.
@@ -114,8 +101,11 @@ class OpDef:
     - ``macs(attrs, types, out_types)``: multiply-accumulates, 0 unless given.
     - ``view``: the output is always the input's memory under another shape.
     - ``alias(attrs, types, out_types)``: whether this application needs no code, only placement; None if it needs some.
-    - ``rows(attrs, types)``: which input rows a row of the result needs; None when rows cannot be computed one by one. The same
-      application with ``padding`` zero, on the padded window, makes the row.
+    - ``axes(attrs, types)``: which axis of the result is which axis of an operand (:mod:`microc.ops.axes`); unless given, of an
+      elementwise operator what broadcasting makes it, of others nothing is known.
+    - ``window(attrs, types)``: what slides along height and width, None where nothing does. The same application with ``padding``
+      zero, on a padded part of the data, makes a part of the result.
+    - ``moves``: every element of the result is one of the first operand, whatever it is; other operands only say which.
     - ``algorithms(call)``: values of the attribute ``algorithm`` that suit an application where it is empty; each is lowered, and
       the cost model chooses.
     - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
@@ -140,7 +130,9 @@ class OpDef:
     macs: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], int] | None = None
     view: bool = False
     alias: Callable[[Mapping[str, Any], Sequence[TensorType], Sequence[TensorType]], Alias | None] | None = None
-    rows: Callable[[Mapping[str, Any], Sequence[TensorType]], RowWindow | None] | None = None
+    axes: Callable[[Mapping[str, Any], Sequence[TensorType]], AxisMap] | None = None
+    window: Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None] | None = None
+    moves: bool = False
     algorithms: Callable[[OpCall], tuple[str, ...]] | None = None
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
@@ -157,6 +149,15 @@ class OpDef:
     @property
     def elementwise(self) -> bool:
         return self.scalar is not None
+
+    def axis_map(self, node: Node, types: Mapping[str, TensorType]) -> AxisMap:
+        """Which axis of the results is which axis of an operand, for each of the node's operands, those that are absent too."""
+        kinds = [types[name] if name else None for name in node.inputs]
+        attrs = {**self.defaults, **node.attrs}
+        if self.axes is None:
+            return elementwise(attrs, kinds, self.whole) if self.elementwise else (None,) * len(kinds)
+        found = self.axes(attrs, [kind for kind in kinds if kind is not None])
+        return (*found, *(None,) * (len(kinds) - len(found)))
 
 
 FAMILIES = (

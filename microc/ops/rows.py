@@ -1,6 +1,6 @@
 """A fusion group for some rows of its result: the graph that a layer that works row by row is lowered from.
 
-A group can work so when its anchor says which rows it reads (``OpDef.rows``) and everything else that it reads is constant
+A group can work so when its anchor says which rows it reads (``OpDef.window``) and everything else that it reads is constant
 along the height, or has the result's own shape. Tensors are (1, height, width, channels).
 """
 
@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
-from microc.ops.registry import RowWindow
+from microc.ops.axes import Window
 
 
-def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> RowWindow | None:
+def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> Window | None:
     """Which rows of ``data`` a row of the group's result needs; None if the group cannot work row by row of it."""
     result = graph.types[nodes[-1].outputs[0]]
     values = [data, *(name for node in nodes for name in node.outputs if name), *companions(graph, nodes, data)]
@@ -26,11 +26,12 @@ def row_window(graph: Graph, nodes: Sequence[Node], data: str) -> RowWindow | No
         return None
     first, definition = nodes[0], registry.get(nodes[0].op)
     if definition.elementwise:
-        return RowWindow() if graph.types[data].shape == result.shape else None
+        return Window() if graph.types[data].shape == result.shape else None
     constant = all(v in graph.consts for v in first.inputs[1:] if v)
-    if definition.rows is None or first.inputs[0] != data or not constant:
+    if definition.window is None or first.inputs[0] != data or not constant:
         return None
-    return definition.rows(first.attrs, [graph.types[v] for v in first.inputs if v])
+    window = definition.window(first.attrs, [graph.types[v] for v in first.inputs if v])
+    return None if window is None or (window.pad_value is None and any(window.padding)) else window
 
 
 def companions(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...]:
@@ -41,14 +42,16 @@ def companions(graph: Graph, nodes: Sequence[Node], data: str) -> tuple[str, ...
 
 
 def row_group(
-    graph: Graph, nodes: Sequence[Node], data: str, window: RowWindow, rows: int
+    graph: Graph, nodes: Sequence[Node], data: str, window: Window, rows: int
 ) -> tuple[Graph, tuple[Node, ...]]:
     """The group for ``rows`` rows of its result, alone in a graph: ``data`` is the window that they need."""
     result, types = graph.types[nodes[-1].outputs[0]], dict(graph.types)
     beside = companions(graph, nodes, data)
     for name in (*beside, *(name for node in nodes for name in node.outputs if name)):
         types[name] = replace(types[name], shape=(1, rows, *result.shape[2:]))
-    types[data] = replace(types[data], shape=(1, (rows - 1) * window.stride + window.reach, *types[data].shape[2:]))
+    types[data] = replace(
+        types[data], shape=(1, (rows - 1) * window.strides[0] + window.reach(0), *types[data].shape[2:])
+    )
     first = nodes[0]
     if "padding" in first.attrs:
         _, left, _, right = window.padding

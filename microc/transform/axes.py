@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from microc.dtypes import Array
-from microc.graph.ir import TensorType
+from microc.graph.ir import Attr, TensorType
+from microc.ops.attributes import Attributes
 
+T = TypeVar("T")
 Axes = tuple[int, ...]
 Shape = tuple[int, ...]
 
@@ -27,8 +30,8 @@ def composed(first: Sequence[int], second: Sequence[int]) -> Axes:
     return tuple(first[axis] for axis in second)
 
 
-def permuted(shape: Sequence[int], axes: Sequence[int]) -> Shape:
-    """The shape after transposing by ``axes``."""
+def permuted(shape: Sequence[T], axes: Sequence[int]) -> tuple[T, ...]:
+    """The shape, or whatever there is for each axis, after transposing by ``axes``."""
     return tuple(shape[axis] for axis in axes)
 
 
@@ -44,6 +47,33 @@ def permuted_type(kind: TensorType, axes: Sequence[int]) -> TensorType:
     if quant is not None and quant.axis is not None:
         quant = replace(quant, axis=tuple(axes).index(quant.axis))
     return TensorType(permuted(kind.shape, axes), kind.dtype, quant)
+
+
+AXIS_KINDS = frozenset(("axis", "axes", "axes in order", "ints by axis", "pairs by axis"))
+"""Kinds of attributes that name axes of the first operand, or have a value for each."""
+
+
+def permuted_attrs(declared: Attributes, attrs: Mapping[str, Attr], axes: Axes) -> dict[str, Attr] | None:
+    """The attributes of an application to ``x`` that does what they do to ``x.transpose(axes)``.
+
+    None where axes with something else for each would come in another order: sums of floats are taken in it.
+    """
+    found = dict(attrs)
+    for name, value in attrs.items():
+        kind = declared[name].kind
+        if kind not in AXIS_KINDS or value is None:
+            continue
+        given: Any = value
+        if kind == "axis":
+            found[name] = axes[given % len(axes)]
+        elif kind.endswith("by axis"):
+            found[name] = permuted(given, inverse(axes))
+        else:
+            named = tuple(axes[axis % len(axes)] for axis in given)
+            if kind == "axes in order" and list(named) != sorted(named):
+                return None
+            found[name] = tuple(sorted(named))
+    return found
 
 
 def padded_shape(shape: Sequence[int], rank: int) -> Shape:

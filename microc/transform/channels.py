@@ -16,8 +16,6 @@ from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.convolution.geometry import geometry
 
-_WINDOWS = frozenset(("avg_pool2d", "max_pool2d", "sum_pool2d"))
-_REDUCTIONS = frozenset(("sum", "mean", "max", "min", "prod"))
 MOST_CHANNELS = 1 << 22
 """Of all computed values of a graph; channels are looked at one by one, those of a graph with more not at all."""
 
@@ -75,7 +73,9 @@ def links(graph: Graph, node: Node) -> tuple[Link, ...] | None:
         return _reshape(graph, node)
     if node.op == "slice":
         return _slice(graph, node)
-    return _identity(graph, node, 0) if _keeps_last_axis(graph, node) else None
+    places = registry.get(node.op).axis_map(node, graph.types)[0]
+    last = len(graph.types[node.outputs[0]].shape) - 1
+    return _identity(graph, node, 0) if places is not None and places[-1] == last else None
 
 
 def _identity(graph: Graph, node: Node, *operands: int) -> tuple[Link, ...]:
@@ -124,15 +124,3 @@ def _slice(graph: Graph, node: Node) -> tuple[Link, ...] | None:
         return None
     every = np.arange(channels(graph, node.outputs[0]))
     return (Link(0, every + node.attr("begin")[-1], every),)
-
-
-def _keeps_last_axis(graph: Graph, node: Node) -> bool:
-    """Whether the result's channel c is made of the operand's channel c alone."""
-    rank = len(graph.types[node.inputs[0]].shape)
-    if node.op in _WINDOWS:
-        return node.attrs.get("layout") != "NCHW"
-    if node.op in _REDUCTIONS:
-        return all(axis % rank != rank - 1 for axis in node.attr("axes"))
-    if node.op == "pad":
-        return bool(node.attr("padding")[-1] == (0, 0))
-    return node.op == "transpose" and node.attr("axes")[-1] == rank - 1

@@ -22,13 +22,13 @@ import numpy as np
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias
 from microc.transform.qdq_clamp import fuse_clamps
 from microc.transform.qdq_moves import spread_quantisation
 
 BYTES = ("int8", "uint8")
-_MOVES = frozenset(("reshape", "transpose", "slice", "pad"))
 _CHOICES = frozenset(("max_pool2d", "max", "min"))
 _CLAMPS = frozenset(("relu", "clip"))
 _BINARY = frozenset(("add", "sub", "mul"))
@@ -52,6 +52,10 @@ PASS = Pass("qdq", recognise, 0)
 def _quantised_as(node: Node) -> tuple[Quant, Attr]:
     """The quantisation and the dtype that a quantize or dequantize node names."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
+
+
+def _moves(node: Node) -> bool:
+    return registry.get(node.op).moves or node.op == "pad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class _Recogniser:
             done = self.product(node)
         elif node.op in _BINARY or node.op == "matmul":
             done = None not in known and self.compute(node, [name for name in known if name])
-        elif node.op in _MOVES or node.op in _CHOICES:
+        elif _moves(node) or node.op in _CHOICES:
             done = self.move(node, known[0]) or (node.op in _CHOICES and self.compute(node, [known[0]]))
         else:
             done = node.op in _UNARY and self.compute(node, [known[0]])
@@ -189,7 +193,7 @@ class _Recogniser:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or user.op not in _MOVES | _CHOICES | _CLAMPS | {"concat"}:
+            if len(users) > 1 or not (_moves(user) or user.op in _CHOICES | _CLAMPS | {"concat"}):
                 return None
             value = user.outputs[0]
         return None

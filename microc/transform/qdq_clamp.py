@@ -9,9 +9,9 @@ import numpy as np
 
 from microc import dtypes
 from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
 from microc.ops.arith import activation_range
 
-_MOVES = ("reshape", "transpose", "slice")
 _ACTIVATIONS = ("", "relu", "relu6", "relu_n1_to_1")
 
 
@@ -32,7 +32,7 @@ def fuse_clamps(graph: Graph) -> Graph:
             renamed[node.outputs[0]] = source
             readers[source] += readers[node.outputs[0]] - 1
             continue
-        while producer is not None and producer.op in _MOVES and readers[producer.inputs[0]] == 1:
+        while producer is not None and registry.get(producer.op).moves and readers[producer.inputs[0]] == 1:
             producer = nodes[made[producer.inputs[0]]] if producer.inputs[0] in made else None
         joinable = producer is not None and producer.attrs.get("activation") == "" and readers[source] == 1
         if producer is not None and activation is not None and joinable:

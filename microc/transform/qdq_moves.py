@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from microc.graph.ir import Graph, Node, TensorType
-
-_MOVES = ("reshape", "transpose", "slice")
+from microc.ops import registry
 
 
 def spread_quantisation(graph: Graph) -> Graph:
     """The graph where both sides of a move carry the quantisation, per tensor, that one of them has."""
     types = dict(graph.types)
-    moves = [node for node in graph.nodes if node.op in _MOVES]
+    moves = [node for node in graph.nodes if registry.get(node.op).moves]
     _spread(types, moves)
     _spread(types, reversed(moves))
     return graph.with_nodes(graph.nodes, types=types)

@@ -7,26 +7,27 @@ computed twice, and a rule never writes a transposition where there was none, so
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from microc.graph.ir import Attr, TensorType
+from microc.graph.ir import Attr, Node, TensorType
 from microc.graph.match import Match, P, Replacement, Rule
+from microc.ops import registry
 from microc.transform.axes import (
+    AXIS_KINDS,
     Axes,
     composed,
     inverse,
     keeps_memory,
     padded_shape,
-    permuted,
+    permuted_attrs,
     permuted_type,
     through_reshape,
     transposed_array,
 )
-from microc.transform.reshapes import element_operands, elementwise_operators
 
-_REDUCTIONS = ("sum", "mean", "max", "min", "prod")
 _CHANNELS_FIRST = (0, 3, 1, 2)
 _MOVED = P.op("transpose", P.any("x"), name="moved", shared=True)
 
@@ -42,13 +43,7 @@ def transpose_rules() -> tuple[Rule, ...]:
         *joining_rules(),
         (P.op("transpose", P.const("x")), _of_constant),
         (P.op("reshape", _MOVED), _reshaped),
-        (P.op(elementwise_operators()), _elementwise),
-        (P.op(_REDUCTIONS, _MOVED), _reduced),
-        (P.op("softmax", _MOVED), _softmax),
-        (P.op("concat"), _joined),
-        (P.op("resample"), _resampled),
-        (P.op("pad", _MOVED), _padded),
-        (P.op("slice", _MOVED), _sliced),
+        (P.op(movable()), _moved),
         (P.op("dense"), _dense),
     )
 
@@ -142,31 +137,73 @@ def _finish(
     match.emit("transpose", (inner,), {"axes": axes})
 
 
-# ---------------------------------------------------------------- elementwise operators
+# ---------------------------------------------------------------- any operator that can
 
 
-def _elementwise(match: Match) -> Replacement | None:
-    """All operands transposed alike, constant, or small enough to be turned round by a reshape."""
-    kind, inputs = match.type(match.output), list(match.root.inputs)
-    rank, positions = len(kind.shape), element_operands(match)
+def movable() -> frozenset[str]:
+    """Names of the operators whose attributes say all about axes: they do the same in any order of these."""
+    known = registry.registry().items()
+    return frozenset(
+        name
+        for name, each in known
+        if each.elementwise or (each.axes and any(a.kind in AXIS_KINDS for a in each.attrs.values()))
+    )
+
+
+def _moved(match: Match) -> Replacement | None:
+    """All operands that share axes with the result are transposed alike, constant, or small enough to be turned round by a
+    reshape; those of an elementwise operator that are as large as its result decide."""
+    node, kind, inputs = match.root, match.type(match.output), list(match.root.inputs)
+    if all(_order(match, name, len(match.type(name).shape)) is None for name in inputs if name):
+        return None
+    definition = registry.get(node.op)
+    positions = [k for k, places in enumerate(definition.axis_map(node, match.scope.types)) if places is not None]
+    rank = max((len(match.type(inputs[k]).shape) for k in positions), default=0)
     orders = {k: _order(match, inputs[k], rank) for k in positions}
-    axes = next((o for k, o in orders.items() if o and match.type(inputs[k]).size == kind.size), None)
-    if axes is None or len([name for name in match.root.outputs if name]) != 1:
+    large = (o for k, o in orders.items() if not definition.elementwise or match.type(inputs[k]).size == kind.size)
+    axes = next((order for order in large if order), None)
+    if axes is None or len([name for name in node.outputs if name]) != 1 or _rounds_by_axis(match, axes):
+        return None
+    attrs = permuted_attrs(definition.attrs, node.attrs, axes)
+    if attrs is None:
         return None
     for k in positions:
         producer = match.scope.producer(inputs[k])
-        if orders[k] == axes and producer is not None:
-            inputs[k] = producer.inputs[0]
-            continue
-        operand = _turned(match, inputs[k], axes, kind.size)
+        operand = (
+            producer.inputs[0]
+            if orders[k] == axes and producer is not None
+            else _turned(match, inputs[k], axes, kind.size)
+        )
         if not operand:
             return None
         inputs[k] = operand
-    attrs = dict(match.root.attrs)
-    if isinstance(attrs.get("axis"), int):
-        attrs["axis"] = axes[match.root.attr("axis")]
-    _finish(match, match.root.op, inputs, attrs, permuted_type(kind, inverse(axes)), axes)
+    moved = replace(node, inputs=tuple(inputs), attrs=attrs)
+    order = axes if len(kind.shape) == rank else _result_order(match, moved, axes)
+    if order is None:
+        return None
+    if order == tuple(range(len(order))):
+        match.emit(node.op, inputs, attrs)
+    else:
+        _finish(match, node.op, inputs, attrs, permuted_type(kind, inverse(order)), order)
     return match.replacement()
+
+
+def _result_order(match: Match, moved: Node, axes: Axes) -> Axes | None:
+    """How the result of ``moved`` has to be transposed where it has not as many axes as the first operand."""
+    definition, types = registry.get(moved.op), match.scope.types
+    before, after = (definition.axis_map(node, types)[0] or () for node in (match.root, moved))
+    places = {place: after[axes[axis]] for axis, place in enumerate(before) if place is not None}
+    order = tuple(places.get(place) for place in range(len(match.type(match.output).shape)))
+    return None if None in order else tuple(place for place in order if place is not None)
+
+
+def _rounds_by_axis(match: Match, axes: Axes) -> bool:
+    """Whether the order of axes has a say in how results are rounded: a quantised softmax of TFLite means fixed point along the
+    last axis, and floats along others."""
+    if match.root.op != "softmax" or match.type(match.output).quant is None or match.root.attr("rounding") == "even":
+        return False
+    axis, last = match.root.attr("axis") % len(axes), len(axes) - 1
+    return bool((axes[axis] == last) != (axis == last))
 
 
 def _order(match: Match, value: str, rank: int) -> Axes | None:
@@ -193,96 +230,6 @@ def _turned(match: Match, value: str, axes: Axes, size: int) -> str:
     if kind.size < size and keeps_memory(full.shape, back):
         return match.emit("reshape", (value,), {"shape": turned.shape}, turned, f"{value}.moved")
     return ""
-
-
-# ---------------------------------------------------------------- operators with axes
-
-
-def _reduced(match: Match) -> Replacement:
-    axes: Axes = match.nodes["moved"].attr("axes")
-    rank = len(axes)
-    over = tuple(sorted(axes[axis % rank] for axis in match.root.attr("axes")))
-    attrs, kind = {**match.root.attrs, "axes": over}, match.type(match.output)
-    if match.root.attr("keepdims"):
-        _finish(match, match.root.op, (match["x"],), attrs, permuted_type(kind, inverse(axes)), axes)
-        return match.replacement()
-    kept = [axis for axis in axes if axis not in over]
-    order = tuple(sorted(kept).index(axis) for axis in kept)
-    if order == tuple(range(len(order))):
-        match.emit(match.root.op, (match["x"],), attrs)
-    else:
-        _finish(match, match.root.op, (match["x"],), attrs, permuted_type(kind, inverse(order)), order)
-    return match.replacement()
-
-
-def _softmax(match: Match) -> Replacement | None:
-    """A quantised softmax of TFLite means fixed point along the last axis and floats along others: it stays where it is."""
-    axes: Axes = match.nodes["moved"].attr("axes")
-    kind = match.type(match.output)
-    last = len(axes) - 1
-    axis = axes[match.root.attr("axis") % len(axes)]
-    stays = (axis == last) == (match.root.attr("axis") % len(axes) == last)
-    if kind.quant is not None and match.root.attrs.get("rounding") != "even" and not stays:
-        return None
-    attrs = {**match.root.attrs, "axis": axis}
-    _finish(match, "softmax", (match["x"],), attrs, permuted_type(kind, inverse(axes)), axes)
-    return match.replacement()
-
-
-def _joined(match: Match) -> Replacement | None:
-    """concat of operands that are transposed alike, or constant."""
-    kind, inputs = match.type(match.output), match.root.inputs
-    rank = len(kind.shape)
-    orders = [_order(match, name, rank) for name in inputs]
-    axes = next((o for o in orders if o), None)
-    if axes is None:
-        return None
-    operands = []
-    for name, order in zip(inputs, orders, strict=True):
-        producer, data = match.scope.producer(name), match.scope.consts.get(name)
-        if order == axes and producer is not None:
-            operands.append(producer.inputs[0])
-        elif data is not None:
-            back = inverse(axes)
-            turned = permuted_type(match.type(name), back)
-            operands.append(match.constant(f"{name}.moved", transposed_array(data, back), turned))
-        else:
-            return None
-    attrs = {**match.root.attrs, "axis": axes[match.root.attr("axis") % rank]}
-    _finish(match, "concat", operands, attrs, permuted_type(kind, inverse(axes)), axes)
-    return match.replacement()
-
-
-def _resampled(match: Match) -> Replacement | None:
-    """A resize, whose tables stay as they are: axes keep their order, in which sums of floats are taken."""
-    kind, (data, *tables) = match.type(match.output), match.root.inputs
-    axes = _order(match, data, len(kind.shape))
-    producer = match.scope.producer(data)
-    over = tuple(axes[axis] for axis in match.root.attr("axes")) if axes else ()
-    if axes is None or producer is None or list(over) != sorted(over):
-        return None
-    attrs = {**match.root.attrs, "axes": over}
-    _finish(match, "resample", (producer.inputs[0], *tables), attrs, permuted_type(kind, inverse(axes)), axes)
-    return match.replacement()
-
-
-def _padded(match: Match) -> Replacement:
-    return _with_permuted(match, ("padding",))
-
-
-def _sliced(match: Match) -> Replacement:
-    return _with_permuted(match, ("begin", "end", "strides"))
-
-
-def _with_permuted(match: Match, names: Sequence[str]) -> Replacement:
-    """An operator with an attribute value for every axis."""
-    axes: Axes = match.nodes["moved"].attr("axes")
-    back = inverse(axes)
-    attrs = dict(match.root.attrs)
-    for name in names:
-        attrs[name] = permuted(match.root.attr(name), back)
-    _finish(match, match.root.op, (match["x"],), attrs, permuted_type(match.type(match.output), back), axes)
-    return match.replacement()
 
 
 # ---------------------------------------------------------------- dense layers

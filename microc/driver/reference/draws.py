@@ -15,9 +15,8 @@ from microc import dtypes
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.graph.ir import Graph
+from microc.ops import registry
 
-_THROUGH = ("cast", "reshape", "transpose", "slice", "broadcast_to", "reverse", "concat")
-"""Operators that hand on the numbers that choose."""
 _WIDE = 8.0
 """Standard deviation of floats that are to be large: most functions are saturated."""
 
@@ -88,7 +87,7 @@ def _extents(graph: Graph, name: str, seen: set[str]) -> list[int]:
             found.append(graph.types[node.inputs[0]].shape[node.attr("axis")])
         elif node.op == "one_hot" and node.inputs[0] == name:
             found.append(int(node.attr("depth")))
-        elif node.op in _THROUGH and node.outputs[0] not in seen:
+        elif (registry.get(node.op).moves or node.op in ("cast", "concat")) and node.outputs[0] not in seen:
             found += _extents(graph, node.outputs[0], seen)
     return found
 

@@ -143,7 +143,7 @@ def _shape(graph: Graph, group: Group, data: str) -> Shape:
         raise InternalError("a group that does not work row by row", where=str(group[0].loc))
     _, _, width, channels = graph.types[data].shape
     top, _, bottom, _ = reads.padding
-    window = Window(reads.reach, reads.stride, width * channels, top, bottom, reads.pad_value)
+    window = Window(reads.reach(0), reads.strides[0], width * channels, top, bottom, reads.pad_value or 0)
     return Shape(window, graph.types[result_of(group)].shape[1], whole=bool(companions(graph, group, data)))
 
 

@@ -19,6 +19,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
+from microc.ops.axes import Window, rows_only
 from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
@@ -26,7 +27,7 @@ from microc.ops.convolution.input import WORD, padded_input, patch
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
-from microc.ops.registry import Legalized, OpCall, OpDef, Operand, RowWindow
+from microc.ops.registry import Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.target import Target
 from microc.tir import ir
@@ -307,13 +308,12 @@ def macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Seque
     return out_types[0].size * geometry(attrs, types[0].shape, types[1].shape).depth
 
 
-def rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
-    """The rows between the first and the last tap."""
+def _window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
     attrs = {**DEFAULTS, **attrs}
     if attrs["layout"] != "NHWC":
         return None
-    g = geometry(attrs, types[0].shape, types[1].shape)
-    return RowWindow((g.kernel[0] - 1) * g.dilation[0] + 1, g.strides[0], g.padding, attrs["pad_value"])
+    kernel = types[1].shape[1:3]
+    return Window(kernel, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["pad_value"])
 
 
 OPERATORS = (
@@ -326,7 +326,8 @@ OPERATORS = (
         attrs=ATTRS,
         legalize=legalize,
         macs=macs,
-        rows=rows,
+        axes=rows_only,
+        window=_window,
         algorithms=algorithms,
         operand_names=("data", "weight", "bias"),
     ),

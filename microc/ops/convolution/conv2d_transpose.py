@@ -24,6 +24,7 @@ from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import Rewrite, constant, is_quantised
 from microc.ops.attributes import ACTIVATED, DYNAMIC, Attributes, defaults_of, element_type
+from microc.ops.axes import rows_only
 from microc.ops.convolution.geometry import DEFAULTS as CONVOLUTION
 from microc.ops.convolution.geometry import WINDOWS
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -274,6 +275,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=ATTRS,
+        axes=rows_only,
         legalize=_legalize,
         macs=_macs,
         operand_names=("data", "weight", "bias"),

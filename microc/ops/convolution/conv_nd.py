@@ -19,6 +19,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
+from microc.ops.axes import rows_only
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -265,6 +266,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=lambda: _cases(False),
+        axes=rows_only,
         macs=_macs,
         algorithms=_algorithms,
         operand_names=("data", "weight", "bias"),
@@ -276,6 +278,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_transpose,
         compute=_compute_transpose,
         cases=lambda: _cases(True),
+        axes=rows_only,
         macs=_macs_transpose,
         operand_names=("data", "weight", "bias"),
     ),

@@ -19,7 +19,8 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import integer, integers
+from microc.ops.attributes import integer, some_axes
+from microc.ops.axes import along_axes
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -149,9 +150,10 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs={
-            "axes": integers("along which is resampled, one table each"),
+            "axes": some_axes("along which is resampled, one table each", in_order=True),
             "shift": integer("of integers: bits of the weights' sum", 0, least=0),
         },
+        axes=along_axes,
         operand_names=("data",),
     ),
 )

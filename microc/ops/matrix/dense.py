@@ -17,6 +17,7 @@ from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, choice, defaults_of, element_type
+from microc.ops.axes import rows_only
 from microc.ops.convolution.conv2d import Notes, matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.products import Product, legalize_product
@@ -189,6 +190,7 @@ OPERATORS = (
         compute=_dense_compute,
         cases=_dense_cases,
         attrs=ATTRS,
+        axes=rows_only,
         legalize=_dense_legalize,
         macs=_macs,
         algorithms=_dense_algorithms,

@@ -10,7 +10,7 @@ Sources: TFLite ``batch_matmul.h``; ONNX MatMul, QLinearMatMul.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -22,6 +22,7 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATED, Attributes, choice, defaults_of, element_type, integer, integers
+from microc.ops.axes import AxisMap, broadcast
 from microc.ops.convolution.conv2d import matrix_product
 from microc.ops.convolution.input import WORD
 from microc.ops.matrix.products import Product, legalize_product
@@ -57,6 +58,16 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     except ValueError:
         raise ModelError(f"matmul of shapes {a} and {b}", hint="(..., M, K) times (..., K, N)") from None
     return (TensorType((*batch, a[-2], b[-1]), attrs.get("out_dtype") or types[0].dtype),)
+
+
+def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """Leading axes broadcast; rows are those of a, columns those of b."""
+    ranks = [len(kind.shape) for kind in types]
+    if min(ranks) < 2 or attrs["axes_a"] or attrs["axes_b"]:
+        return ()
+    rank, shape = max(ranks), np.broadcast_shapes(*(kind.shape[:-2] for kind in types))
+    leading = [broadcast(replace(kind, shape=kind.shape[:-2]), shape, rank - 2) for kind in types]
+    return (*leading[0], rank - 2, None), (*leading[1], None, rank - 1)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -246,6 +257,7 @@ OPERATORS = (
         compute=_compute,
         cases=_cases,
         attrs=ATTRS,
+        axes=_axes,
         legalize=_legalize,
         macs=_macs,
         algorithms=_algorithms,

@@ -14,7 +14,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import Rewrite
-from microc.ops.attributes import ROUNDING, SHARED_AXIS, integer
+from microc.ops.attributes import ROUNDING, integer, one_axis
+from microc.ops.axes import AxisMap, kept
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
 from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import dequantized, quantize_attrs
@@ -140,6 +141,16 @@ def _infer_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tupl
     return (TensorType((*data.shape[:axis], *indices.shape[batch:], *data.shape[axis + 1 :]), data.dtype),)
 
 
+def _axes_gather(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """What comes of an index takes the place of the axis that it is along."""
+    data, indices = (len(kind.shape) for kind in types)
+    if attrs.get("batch_dims", 0):
+        return ()
+    axis = attrs["axis"] % data
+    others = (None if k == axis else k if k < axis else k + indices - 1 for k in range(data))
+    return tuple(others), tuple(range(axis, axis + indices))
+
+
 def _reference_gather(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, indices = arrays
     axis, batch = attrs["axis"] % data.ndim, attrs.get("batch_dims", 0)
@@ -190,7 +201,8 @@ CONCAT = OpDef(
     compute=_compute_concat,
     alias=_alias_concat,
     cases=_cases_concat,
-    attrs={"axis": SHARED_AXIS, "rounding": ROUNDING},
+    attrs={"axis": one_axis(), "rounding": ROUNDING},
+    axes=lambda attrs, types: tuple(kept(len(kind.shape), (attrs["axis"],)) for kind in types),
     legalize=_legalize_concat,
 )
 GATHER = OpDef(
@@ -199,7 +211,9 @@ GATHER = OpDef(
     reference=_reference_gather,
     compute=_compute_gather,
     cases=_cases_gather,
-    attrs={"axis": integer("of the data", 0), "batch_dims": integer("leading axes that both share", 0, least=0)},
+    attrs={"axis": one_axis("of the data", 0), "batch_dims": integer("leading axes that both share", 0, least=0)},
+    axes=_axes_gather,
+    moves=True,
     operand_names=("data", "indices"),
     edges="Negative places count from the end; beyond the ends the nearest element is read",
 )

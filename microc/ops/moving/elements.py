@@ -13,7 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import REDUCTION, SHARED_AXIS
+from microc.ops.attributes import REDUCTION, one_axis
 from microc.ops.elementwise.pair_functions import SCATTERED
 from microc.ops.moving.places import INDICES, clamped_index
 from microc.ops.numbers import compute_dtype
@@ -144,7 +144,7 @@ def _cases_scatter() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "gather_elements",
-        attrs={"axis": SHARED_AXIS},
+        attrs={"axis": one_axis()},
         infer=_infer_gather,
         reference=_reference_gather,
         compute=_compute_gather,
@@ -158,7 +158,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_scatter,
         compute=_compute_scatter,
         cases=_cases_scatter,
-        attrs={"axis": SHARED_AXIS, "reduction": REDUCTION},
+        attrs={"axis": one_axis(), "reduction": REDUCTION},
         operand_names=("data", "indices", "updates"),
         edges="Negative places count from the end; beyond the ends the nearest element is written; NaN stays",
     ),

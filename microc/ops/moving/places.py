@@ -15,7 +15,8 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import choice, flag, integer, integers, rows
+from microc.ops.attributes import choice, extents, flag, integer, pairs_by_axis, some_axes
+from microc.ops.axes import along_axes, broadcast, padded
 from microc.ops.moving.concat import first_operand
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -165,7 +166,9 @@ def _cases_triangle() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse",
-        attrs={"axes": integers("that are turned round")},
+        attrs={"axes": some_axes("that are turned round")},
+        axes=along_axes,
+        moves=True,
         infer=_infer_reverse,
         reference=lambda attrs, arrays: (np.ascontiguousarray(np.flip(arrays[0], attrs["axes"])),),
         compute=_compute_reverse,
@@ -175,9 +178,11 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "mirror_pad",
         attrs={
-            "padding": rows("elements before and behind each axis"),
+            "padding": pairs_by_axis("elements before and behind each axis"),
             "mode": choice("what they are", "reflect", "symmetric", "edge", "wrap"),
         },
+        axes=padded,
+        moves=True,
         infer=_infer_mirror,
         reference=_reference_mirror,
         compute=_compute_mirror,
@@ -186,7 +191,9 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "broadcast_to",
-        attrs={"shape": integers("of the result", least=0)},
+        attrs={"shape": extents("of the result")},
+        axes=lambda attrs, types: (broadcast(types[0], attrs["shape"], len(attrs["shape"])),),
+        moves=True,
         infer=_infer_broadcast,
         reference=lambda attrs, arrays: (np.broadcast_to(arrays[0], attrs["shape"]).copy(),),
         compute=_compute_broadcast,

@@ -13,7 +13,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import SHARED_AXIS, flag
+from microc.ops.attributes import flag, one_axis
 from microc.ops.moving.places import INDICES, clamped_index
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -113,7 +113,7 @@ def _cases_cache() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reverse_sequence",
-        attrs={"time_axis": SHARED_AXIS, "batch_axis": SHARED_AXIS},
+        attrs={"time_axis": one_axis(), "batch_axis": one_axis()},
         infer=_infer_sequence,
         reference=_reference_sequence,
         compute=_compute_sequence,
@@ -126,7 +126,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_cache,
         compute=_compute_cache,
         cases=_cases_cache,
-        attrs={"axis": SHARED_AXIS, "circular": flag("places behind the end are those at the beginning")},
+        attrs={"axis": one_axis(), "circular": flag("places behind the end are those at the beginning")},
         operand_names=("cache", "update", "starts"),
     ),
 )

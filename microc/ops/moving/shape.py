@@ -12,7 +12,8 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import integers, number, rows
+from microc.ops.attributes import by_axis, extents, integers, number, pairs_by_axis
+from microc.ops.axes import AxisMap, padded, reshaped
 from microc.ops.moving.concat import CONCAT, GATHER, first_operand
 from microc.ops.registry import Alias, Case, OpCall, OpDef
 from microc.tir import ir
@@ -27,6 +28,11 @@ def _infer_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tup
     if min(shape, default=0) < 0 or prod(shape) != types[0].size:
         raise ModelError(f"shape {types[0].shape} cannot become {shape}")
     return (TensorType(shape, types[0].dtype),)
+
+
+def _axes_reshape(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    shape = types[0].shape
+    return (tuple(reshaped(shape, attrs["shape"], axis) for axis in range(len(shape))),)
 
 
 def _reference_reshape(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -119,6 +125,12 @@ def _infer_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple
     return (TensorType(extents, types[0].dtype),)
 
 
+def _axes_slice(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    """The axes of which everything is taken."""
+    taken = zip(attrs["begin"], attrs["end"], attrs["strides"], types[0].shape, strict=True)
+    return (tuple(k if part == (0, part[3], 1, part[3]) else None for k, part in enumerate(taken)),)
+
+
 def _reference_slice(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     parts = zip(attrs["begin"], attrs["end"], attrs["strides"], strict=True)
     return (arrays[0][tuple(slice(*part) for part in parts)].copy(),)
@@ -209,7 +221,9 @@ def _cases_pad() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "reshape",
-        attrs={"shape": integers("of the result", least=0)},
+        attrs={"shape": extents("of the result")},
+        axes=_axes_reshape,
+        moves=True,
         infer=_infer_reshape,
         reference=_reference_reshape,
         compute=_compute_reshape,
@@ -220,6 +234,8 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "transpose",
         attrs={"axes": integers("of the data, in the result's order", least=0)},
+        axes=lambda attrs, types: (tuple(attrs["axes"].index(k) for k in range(len(attrs["axes"]))),),
+        moves=True,
         infer=_infer_transpose,
         reference=_reference_transpose,
         compute=_compute_transpose,
@@ -231,10 +247,12 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "slice",
         attrs={
-            "begin": integers("the first of each axis", least=0),
-            "end": integers("behind the last", least=0),
-            "strides": integers("of each axis", least=1),
+            "begin": by_axis("the first of each axis", least=0),
+            "end": by_axis("behind the last", least=0),
+            "strides": by_axis("of each axis", least=1),
         },
+        axes=_axes_slice,
+        moves=True,
         infer=_infer_slice,
         reference=_reference_slice,
         compute=_compute_slice,
@@ -248,7 +266,11 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_pad,
         compute=_compute_pad,
         cases=_cases_pad,
-        attrs={"padding": rows("elements before and behind each axis"), "value": number("what they are, as stored", 0)},
+        attrs={
+            "padding": pairs_by_axis("elements before and behind each axis"),
+            "value": number("what they are, as stored", 0),
+        },
+        axes=padded,
         operand_names=("data",),
     ),
 )

@@ -25,6 +25,7 @@ from microc.fixedpoint import (
 from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, bit_length, is_quantised, scalar_quant, with_names
 from microc.ops.attributes import SURFACE, integer
+from microc.ops.axes import along_axis
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import through_float
 from microc.tir import ir
@@ -173,6 +174,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=SURFACE,
+        axes=along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),

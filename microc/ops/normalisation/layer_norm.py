@@ -20,6 +20,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import real
+from microc.ops.axes import along_axis
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -109,6 +110,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={"epsilon": real("added to the variance")},
         infer=_infer,
         reference=_reference,
+        axes=along_axis,
         compute=_compute,
         cases=_cases,
         operand_names=("data",),

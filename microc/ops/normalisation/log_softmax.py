@@ -32,6 +32,7 @@ from microc.fixedpoint import half_of_one_plus, reciprocal, saturating_double, s
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import TIR, Rewrite, is_quantised, scalar_quant, with_names
 from microc.ops.attributes import SCALED, SURFACE, integer
+from microc.ops.axes import along_axis
 from microc.ops.elementwise.exponential import exp_of_negative
 from microc.ops.normalisation.softmax_fixed import SUM_BITS, exponentials, free_bits
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
@@ -210,6 +211,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=SURFACE,
+        axes=along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),

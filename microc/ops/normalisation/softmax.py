@@ -13,7 +13,8 @@ from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, integer, number
+from microc.ops.attributes import ROUNDING, number, one_axis
+from microc.ops.axes import along_axis
 from microc.ops.elementwise.exponential import exp_of_negative
 from microc.ops.normalisation.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
 from microc.ops.normalisation.softmax_scaled import QSOFTMAX_SCALED, fits, scaled_attrs, scaled_exponentials
@@ -152,7 +153,8 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference,
         compute=_compute,
         cases=_cases,
-        attrs={"axis": integer("along which", -1), "beta": number("the data's factor", 1.0), "rounding": ROUNDING},
+        attrs={"axis": one_axis("along which", -1), "beta": number("the data's factor", 1.0), "rounding": ROUNDING},
+        axes=along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),

@@ -9,7 +9,7 @@ Source of the integer average: TFLite ``reference/integer_ops/pooling.h`` (Avera
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,9 +20,10 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, choice, defaults_of, flag, integer, integers
+from microc.ops.axes import AxisMap, Window
 from microc.ops.numbers import compute_dtype
 from microc.ops.pooling.quantised import legalize_avg, legalize_max
-from microc.ops.registry import Case, OpCall, OpDef, RowWindow
+from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, PADDED
@@ -234,25 +235,24 @@ def _sum_compute(call: OpCall) -> te.Tensor:
 # ---------------------------------------------------------------- registry
 
 
-def _rows(attrs: Mapping[str, Any], pad_value: int | float) -> RowWindow | None:
-    if attrs["layout"] != "NHWC":
-        return None
-    return RowWindow(attrs["kernel"][0], attrs["strides"][0], tuple(attrs["padding"]), pad_value)
+def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    return ((0, None, None, 3) if attrs["layout"] == "NHWC" else (0, 1, None, None),)
 
 
-def _max_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
-    return _rows(attrs, _lowest(types[0].dtype))
+def _slides(
+    pad_value: Callable[[Mapping[str, Any], str], int | float | None],
+) -> Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None]:
+    """What ``OpDef.window`` of a pool is, padded with a number that depends on attributes and dtype."""
 
+    def window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
+        fill = pad_value(attrs, types[0].dtype)
+        return (
+            Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=fill)
+            if attrs["layout"] == "NHWC"
+            else None
+        )
 
-def _avg_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
-    """None where the border changes what an average divides by."""
-    if any(attrs["padding"]) and not attrs["count_include_pad"]:
-        return None
-    return _rows(attrs, 0)
-
-
-def _sum_rows(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> RowWindow | None:
-    return _rows(attrs, attrs["pad_value"])
+    return window
 
 
 def _case(shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any) -> Case:
@@ -298,7 +298,8 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs=ATTRS,
         legalize=legalize_max,
         edges="NaN goes through",
-        rows=_max_rows,
+        axes=_axes,
+        window=_slides(lambda attrs, dtype: _lowest(dtype)),
         operand_names=("data",),
     ),
     OpDef(
@@ -310,7 +311,8 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
         macs=_macs,
-        rows=_avg_rows,
+        axes=_axes,
+        window=_slides(lambda attrs, dtype: 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
@@ -326,7 +328,8 @@ OPERATORS: tuple[OpDef, ...] = (
             "out_dtype": choice("of the result", "int32", default="int32"),
         },
         macs=_macs,
-        rows=_sum_rows,
+        axes=_axes,
+        window=_slides(lambda attrs, dtype: attrs["pad_value"]),
         operand_names=("data",),
     ),
 )

@@ -28,7 +28,7 @@ from microc.fixed import (
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped
-from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, element_type, integer, integers, numbers, real
+from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, element_type, integers, numbers, one_axis, real
 from microc.ops.quantised.arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.quantization_cases import (
     REQUANTIZE,
@@ -259,7 +259,7 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
 _QUANTISATION: Attributes = {
     "scale": numbers("one, or one for each index along the axis"),
     "zero_point": integers("likewise"),
-    "axis": integer("of scales and zero points; None: one for all", None),
+    "axis": one_axis("of scales and zero points; None: one for all", None),
 }
 OPERATORS = (
     OpDef(

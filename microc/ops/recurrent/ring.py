@@ -20,7 +20,7 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
-from microc.ops.attributes import SHARED_AXIS, integer
+from microc.ops.attributes import integer, one_axis
 from microc.ops.copies import copy_loop
 from microc.ops.registry import Case, OpCall, OpDef, Operand
 from microc.tir import ir
@@ -208,7 +208,7 @@ def _cases_write() -> Iterable[Case]:
 OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "shift_in",
-        attrs={"axis": SHARED_AXIS},
+        attrs={"axis": one_axis()},
         infer=_infer_shift,
         reference=_reference_shift,
         compute=_compute_shift,
@@ -218,7 +218,7 @@ OPERATORS: tuple[OpDef, ...] = (
     OpDef(
         "ring_slice",
         attrs={
-            "axis": SHARED_AXIS,
+            "axis": one_axis(),
             "back": integer("how many frames before the end of ring and data the first one lies"),
             "step": integer("between frames"),
             "count": integer("of frames", least=0),
@@ -231,7 +231,7 @@ OPERATORS: tuple[OpDef, ...] = (
     ),
     OpDef(
         "ring_write",
-        attrs={"axis": SHARED_AXIS},
+        attrs={"axis": one_axis()},
         infer=_infer_write,
         reference=_reference_write,
         compute=_compute_write,

@@ -19,7 +19,8 @@ from microc.errors import ModelError
 from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, SCALED, SHARED_AXIS, Attributes, defaults_of, flag, integer
+from microc.ops.attributes import ROUNDING, SCALED, Attributes, defaults_of, flag, integer, one_axis
+from microc.ops.axes import along_axis
 from microc.ops.moving.concat import first_operand
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.quantised.scaling import Output, Scale, double_rounded
@@ -30,7 +31,7 @@ from microc.tir.ir import Buffer, Expr, Stmt, Var
 
 _SHIFT = 20
 _ATTRS: Attributes = {
-    "axis": integer("along which", 0),
+    "axis": one_axis("along which", 0),
     "exclusive": flag("an element itself does not count"),
     "reverse": flag("from the end on"),
     "rounding": ROUNDING,
@@ -182,6 +183,7 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute,
         cases=_cases,
         attrs=_ATTRS,
+        axes=along_axis,
         legalize=_legalize,
         operand_names=("data",),
     ),
@@ -192,12 +194,13 @@ OPERATORS: tuple[OpDef, ...] = (
         compute=_compute_product,
         cases=lambda: (case for case in _cases() if not case.name.startswith("int")),
         attrs=_ATTRS,
+        axes=along_axis,
         operand_names=("data",),
     ),
     OpDef(
         "qcumsum",
         attrs={
-            "axis": SHARED_AXIS,
+            "axis": one_axis(),
             "exclusive": _ATTRS["exclusive"],
             "reverse": _ATTRS["reverse"],
             **SCALED,
@@ -206,6 +209,7 @@ OPERATORS: tuple[OpDef, ...] = (
         },
         infer=_infer_quantised,
         reference=_reference_quantised,
+        axes=along_axis,
         compute=_compute_quantised,
         cases=_cases_quantised,
         operand_names=("data",),

@@ -21,7 +21,8 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, element_type, flag, integer, integers
+from microc.ops.attributes import ROUNDING, element_type, flag, integer, some_axes
+from microc.ops.axes import along_axes
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
 from microc.ops.numbers import compute_dtype
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
@@ -251,11 +252,12 @@ def _definition(reduction: Reduction) -> OpDef:
         compute=lambda call: _compute(reduction, call),
         cases=lambda: _cases(reduction),
         attrs={
-            "axes": integers("that are reduced"),
+            "axes": some_axes("that are reduced"),
             "keepdims": flag("they stay, with one element"),
             "rounding": ROUNDING,
             **more,
         },
+        axes=along_axes,
         legalize=_legalize,
         operand_names=("data",),
         edges="Integers wrap around" if reduction.combine in ("add", "mul") else "NaN goes through",

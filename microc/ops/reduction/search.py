@@ -18,7 +18,8 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
-from microc.ops.attributes import INDEX, flag, integer
+from microc.ops.attributes import INDEX, flag, integer, one_axis
+from microc.ops.axes import along_axis, kept
 from microc.ops.numbers import beats, contestants
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
@@ -112,11 +113,12 @@ def _arg(name: str, largest: bool) -> OpDef:
         cases=_cases_arg,
         edges="NaN is passed over, but where it comes first nothing beats it",
         attrs={
-            "axis": integer("along which", -1),
+            "axis": one_axis("along which", -1),
             "keepdims": flag("it stays, with one element"),
             "last": flag("of equal elements the last"),
             "out_dtype": INDEX,
         },
+        axes=lambda attrs, types: (kept(len(types[0].shape), (attrs["axis"],), attrs["keepdims"]),),
         operand_names=("data",),
     )
 
@@ -208,10 +210,11 @@ OPERATORS: tuple[OpDef, ...] = (
         edges="NaN is larger than any number",
         attrs={
             "k": integer("how many", least=0),
-            "axis": integer("along which", -1),
+            "axis": one_axis("along which", -1),
             "largest": flag("or the smallest", True),
             "out_dtype": INDEX,
         },
+        axes=along_axis,
         operand_names=("data",),
     ),
 )

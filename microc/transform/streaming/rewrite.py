@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import numpy as np
 
-from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
@@ -195,7 +194,3 @@ class Writer:
 def _plain(kind: TensorType) -> Quant | None:
     """A type's quantisation if it is the same everywhere."""
     return kind.quant if kind.quant is not None and kind.quant.axis is None else None
-
-
-def lowest(dtype: str) -> float:
-    return -np.inf if dtypes.is_float(dtype) else dtypes.int_range(dtype)[0]

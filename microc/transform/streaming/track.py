@@ -97,19 +97,3 @@ def gathered(track: Frames, least: int = 0) -> tuple[Whole, Window]:
         late += track.count
     steps = (track.length + track.delay + late) // track.count - 1
     return Whole(steps), Window(track, track.length, late)
-
-
-def through_reshape(before: tuple[int, ...], after: tuple[int, ...], axis: int) -> int | None:
-    """Where a reshape leaves an axis; None where it is merged with others."""
-    inner = 1
-    for extent in before[axis + 1 :]:
-        inner *= extent
-    found = None
-    behind = 1
-    for place in range(len(after) - 1, -1, -1):
-        if behind == inner and after[place] == before[axis] and (found is None or before[axis] == 1):
-            found = place
-            if before[axis] != 1 or place == axis:
-                break
-        behind *= after[place]
-    return found
