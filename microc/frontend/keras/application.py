@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -11,6 +10,8 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
+from microc.frontend import formulas
+from microc.frontend.formulas import Compose, composer
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras.file import Weights
 from microc.graph.ir import Attr
@@ -98,48 +99,20 @@ class Layer:
         composed = _COMPOSED.get(str(found))
         if composed is None:
             self.refuse(f"the activation {found!r}", "known: linear, " + ", ".join(sorted({*_PLAIN, *_COMPOSED})))
-        return composed(self, value)
+        return composed(composer(self.write), value)
 
 
 Spelling = Callable[[Layer], str | tuple[str, ...]]
 """Writes a layer; the value or values that it gives."""
 
 
-def _silu(layer: Layer, x: str) -> str:
-    return layer.emit("mul", (x, layer.emit("sigmoid", (x,))))
-
-
-def _hard_sigmoid(layer: Layer, x: str) -> str:
-    """relu6(x + 3) / 6."""
-    line = layer.emit("add", (layer.emit("mul", (x, layer.scalar(1 / 6))), layer.scalar(0.5)))
-    return layer.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
-
-
-def _gelu(layer: Layer, x: str) -> str:
-    """Keras's default is the exact form in layers, by name."""
-    bent = layer.emit("erf", (layer.emit("mul", (x, layer.scalar(math.sqrt(0.5)))),))
-    half = layer.emit("mul", (x, layer.scalar(0.5)))
-    return layer.emit("mul", (half, layer.emit("add", (bent, layer.scalar(1.0)))))
-
-
-def _selu(layer: Layer, x: str) -> str:
-    return layer.emit("mul", (layer.emit("elu", (x,), {"alpha": 1.6732632423543772}), layer.scalar(1.0507009873554805)))
-
-
-def _softsign(layer: Layer, x: str) -> str:
-    return layer.emit("div", (x, layer.emit("add", (layer.emit("abs", (x,)), layer.scalar(1.0)))))
-
-
-def _mish(layer: Layer, x: str) -> str:
-    return layer.emit("mul", (x, layer.emit("tanh", (layer.emit("softplus", (x,)),))))
-
-
-_COMPOSED: Mapping[str, Callable[[Layer, str], str]] = {
-    "gelu": _gelu,
-    "hard_sigmoid": _hard_sigmoid,
-    "mish": _mish,
-    "selu": _selu,
-    "silu": _silu,
-    "softsign": _softsign,
-    "swish": _silu,
+_COMPOSED: Mapping[str, Callable[[Compose, str], str]] = {
+    "gelu": formulas.gelu,
+    "hard_sigmoid": formulas.hard_sigmoid,
+    "mish": formulas.mish,
+    "selu": formulas.selu,
+    "silu": formulas.swish,
+    "softsign": formulas.softsign,
+    "swish": formulas.swish,
 }
+"""Gelu is exact by name, in layers too."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from microc.frontend import formulas
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.onnx.application import Application
 from microc.frontend.recurrent import gate
 from microc.graph.ir import Attr, Graph
-
-Emit = Callable[..., str]
-"""``emit(op, *operands, **attributes)``; numbers among the operands become constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,58 +20,34 @@ class Function:
     """A function of a gate, with the parameters that it takes."""
 
     name: str
-    alpha: float = 0.0
-    beta: float = 0.0
+    parameters: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """How a function is computed, and its default parameters, None for one that it does not take."""
 
-    compute: Callable[[Emit, Function, str], str]
+    formula: Callable[..., str]
     alpha: float | None = None
     beta: float | None = None
 
 
 def _named(op: str) -> _Kind:
-    return _Kind(lambda emit, function, x: emit(op, x))
-
-
-def _line(emit: Emit, function: Function, x: str) -> str:
-    """alpha x + beta."""
-    return emit("add", emit("mul", x, function.alpha), function.beta)
-
-
-def _hard_sigmoid(emit: Emit, function: Function, x: str) -> str:
-    return emit("clip", _line(emit, function, x), minimum=0.0, maximum=1.0)
-
-
-def _scaled_tanh(emit: Emit, function: Function, x: str) -> str:
-    """alpha tanh(beta x)."""
-    return emit("mul", emit("tanh", emit("mul", x, function.beta)), function.alpha)
-
-
-def _thresholded(emit: Emit, function: Function, x: str) -> str:
-    """x above alpha, else 0."""
-    return emit("where", emit("greater", x, function.alpha), x, 0.0)
-
-
-def _softsign(emit: Emit, function: Function, x: str) -> str:
-    return emit("div", x, emit("add", emit("abs", x), 1.0))
+    return _Kind(lambda make, x: make(op, x))
 
 
 FUNCTIONS: Mapping[str, _Kind] = {
-    "affine": _Kind(_line, 1.0, 0.0),
-    "elu": _Kind(lambda emit, function, x: emit("elu", x, alpha=function.alpha), 1.0),
-    "hardsigmoid": _Kind(_hard_sigmoid, 0.2, 0.5),
-    "leakyrelu": _Kind(lambda emit, function, x: emit("leaky_relu", x, alpha=function.alpha), 0.01),
+    "affine": _Kind(formulas.line, 1.0, 0.0),
+    "elu": _Kind(lambda make, x, alpha: make("elu", x, alpha=alpha), 1.0),
+    "hardsigmoid": _Kind(formulas.hard_sigmoid, 0.2, 0.5),
+    "leakyrelu": _Kind(lambda make, x, alpha: make("leaky_relu", x, alpha=alpha), 0.01),
     "relu": _named("relu"),
-    "scaledtanh": _Kind(_scaled_tanh, 1.0, 1.0),
+    "scaledtanh": _Kind(formulas.scaled_tanh, 1.0, 1.0),
     "sigmoid": _named("sigmoid"),
     "softplus": _named("softplus"),
-    "softsign": _Kind(_softsign),
+    "softsign": _Kind(formulas.softsign),
     "tanh": _named("tanh"),
-    "thresholdedrelu": _Kind(_thresholded, 1.0),
+    "thresholdedrelu": _Kind(formulas.thresholded_relu, 1.0),
 }
 """By ONNX's names in lower case."""
 
@@ -82,12 +56,14 @@ def functions(names: Sequence[str], alphas: Sequence[float], betas: Sequence[flo
     """Functions with their parameters: each takes the next of ``alphas``, of ``betas``, if it has such a parameter."""
     found = []
     for name in names:
-        kind, alpha, beta = FUNCTIONS[name], 0.0, 0.0
+        kind, parameters = FUNCTIONS[name], []
         if kind.alpha is not None:
             alpha, alphas = (alphas[0], alphas[1:]) if alphas else (kind.alpha, alphas)
+            parameters.append(alpha)
         if kind.beta is not None:
             beta, betas = (betas[0], betas[1:]) if betas else (kind.beta, betas)
-        found.append(Function(name, alpha, beta))
+            parameters.append(beta)
+        found.append(Function(name, tuple(parameters)))
     return tuple(found)
 
 
@@ -154,7 +130,7 @@ class Step:
     def function(self, k: int, value: str) -> str:
         """Function ``k``."""
         function = self.layer.functions[k]
-        return FUNCTIONS[function.name].compute(self, function, value)
+        return FUNCTIONS[function.name].formula(self, value, *function.parameters)
 
 
 def finished(step: Step, application: Application, old: list[str], new: list[str]) -> Graph:

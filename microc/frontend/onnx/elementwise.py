@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from microc.frontend import formulas
+from microc.frontend.formulas import composer
 from microc.frontend.onnx.application import FLOAT, MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx.tensor import dtype
 from microc.graph.ir import Attr
@@ -40,33 +42,21 @@ def variadic(op: str, kinds: tuple[str, ...] = NUMBERS) -> Spelling:
     return Spelling(spell, kinds)
 
 
-def composed(write: Callable[[Composer, str], str], kinds: tuple[str, ...] = FLOAT) -> Spelling:
-    """An operator on one operand that is spelled with several of ours; ``write`` gives the last value's name."""
+def composed(formula: Callable[..., str], kinds: tuple[str, ...] = FLOAT, **defaults: float) -> Spelling:
+    """An operator on one operand that is spelled with several of ours; the formula's parameters are attributes of these names."""
 
     def spell(application: Application) -> None:
-        application.result_alias(write(Composer(application), application.operand(0)))
+        attributes = application.operator.attributes
+        given = {name: attributes.real(name, default) for name, default in defaults.items()}
+        application.result_alias(formula(composer(application), application.operand(0), **given))
 
     return Spelling(spell, kinds)
 
 
-class Composer:
-    """Short names for writing formulas."""
-
-    def __init__(self, application: Application) -> None:
-        self.application = application
-
-    def __call__(self, op: str, *operands: str | float, **attrs: Attr) -> str:
-        """The application of one of our operators; numbers become constants."""
-        dtype = self.application.type(next(o for o in operands if isinstance(o, str))).dtype
-        names = [o if isinstance(o, str) else self.application.scalar(o, dtype) for o in operands]
-        return self.application.emit(op, names, attrs)
-
-    def number(self, number: float, like: str) -> str:
-        """A constant of the dtype of a value."""
-        return self.application.scalar(number, self.application.type(like).dtype)
-
-    def real(self, name: str, default: float) -> float:
-        return self.application.operator.attributes.real(name, default)
+def gelu(application: Application) -> None:
+    """Gelu: exact, or the approximation with tanh."""
+    approximate = application.operator.attributes.text("approximate", "none") == "tanh"
+    application.result_alias(formulas.gelu(composer(application), application.operand(0), approximate))
 
 
 def clip(application: Application) -> None:
@@ -140,44 +130,6 @@ def prelu(application: Application) -> None:
     application.result("prelu", (data, slope), {"rounding": "even"})
 
 
-def hard_sigmoid(make: Composer, x: str) -> str:
-    """min(max(alpha * x + beta, 0), 1)."""
-    line = make("add", make("mul", x, make.real("alpha", 0.2)), make.real("beta", 0.5))
-    return make("clip", line, minimum=0.0, maximum=1.0)
-
-
-def gelu(make: Composer, x: str) -> str:
-    """x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh."""
-    if make.application.operator.attributes.text("approximate", "none") == "tanh":
-        cube = make("mul", make("mul", x, x), x)
-        inner = make("mul", make("add", x, make("mul", cube, 0.044715)), math.sqrt(2 / math.pi))
-        bent = make("tanh", inner)
-    else:
-        bent = make("erf", make("mul", x, math.sqrt(0.5)))
-    return make("mul", make("mul", x, 0.5), make("add", bent, 1.0))
-
-
-def selu(make: Composer, x: str) -> str:
-    """gamma * elu(x, alpha)."""
-    alpha = make.real("alpha", 1.6732631921768188)
-    return make("mul", make("elu", x, alpha=alpha), make.real("gamma", 1.0507010221481323))
-
-
-def softsign(make: Composer, x: str) -> str:
-    """x / (1 + |x|)."""
-    return make("div", x, make("add", make("abs", x), 1.0))
-
-
-def mish(make: Composer, x: str) -> str:
-    """x * tanh(softplus(x))."""
-    return make("mul", x, make("tanh", make("softplus", x)))
-
-
-def reciprocal(make: Composer, x: str) -> str:
-    """1 / x."""
-    return make("div", 1.0, x)
-
-
 def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Spelling:
     """A reduction; axes are an input from opset ``since`` on. ``before`` and ``after`` are applied to its operand and result."""
 
@@ -220,7 +172,7 @@ def _reduced_axes(application: Application, since: int) -> tuple[int, ...]:
 
 def reduce_log_sum_exp(application: Application) -> None:
     """ReduceLogSumExp: m + log(sum(exp(x - m))), m being the largest element, a finite number."""
-    data, axes, make = application.operand(0), _reduced_axes(application, 18), Composer(application)
+    data, axes, make = application.operand(0), _reduced_axes(application, 18), composer(application)
     over: Mapping[str, Attr] = {"axes": axes, "keepdims": True}
     largest = application.emit("max", (data,), over) if axes else data
     shift = make("clip", largest, minimum=-FLOAT_MAX, maximum=FLOAT_MAX)
@@ -254,19 +206,19 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Erf": unary("erf"),
     "Exp": unary("exp"),
     "Floor": unary("floor"),
-    "Gelu": composed(gelu),
-    "HardSigmoid": composed(hard_sigmoid),
+    "Gelu": Spelling(gelu),
+    "HardSigmoid": composed(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": unary("hard_swish"),
     "LeakyRelu": unary("leaky_relu", alpha=0.01),
     "Log": unary("log"),
     "Max": variadic("maximum"),
     "Min": variadic("minimum"),
-    "Mish": composed(mish),
+    "Mish": composed(formulas.mish),
     "Mul": variadic("mul"),
     "Neg": unary("neg", NUMBERS),
     "PRelu": Spelling(prelu, FLOAT),
     "Pow": Spelling(power, NUMBERS),
-    "Reciprocal": composed(reciprocal),
+    "Reciprocal": composed(formulas.reciprocal),
     "ReduceL1": reduction("sum", before="abs"),
     "ReduceL2": reduction("sum", before="mul", after="sqrt"),
     "ReduceLogSum": reduction("sum", after="log"),
@@ -279,10 +231,10 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ReduceSumSquare": reduction("sum", before="mul"),
     "Relu": unary("relu", NUMBERS),
     "Round": unary("round"),
-    "Selu": composed(selu),
+    "Selu": composed(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
     "Sigmoid": unary("sigmoid"),
     "Softplus": unary("softplus"),
-    "Softsign": composed(softsign),
+    "Softsign": composed(formulas.softsign),
     "Sqrt": unary("sqrt"),
     "Sub": variadic("sub"),
     "Mean": Spelling(mean),

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from microc import dtypes
+from microc.frontend import formulas
+from microc.frontend.formulas import composer
 from microc.frontend.onnx.application import FLOAT, INTEGERS, MOVABLE, NUMBERS, Application, Spelling
-from microc.frontend.onnx.elementwise import Composer, composed, unary, variadic
+from microc.frontend.onnx.elementwise import composed, unary, variadic
 
 _ANY = (*NUMBERS, "bool")
 
@@ -52,44 +54,19 @@ def cast_like(application: Application) -> None:
         application.result("cast", (data,), {"dtype": to})
 
 
-def is_nan(make: Composer, x: str) -> str:
-    """A number that does not equal itself."""
-    return make("not_equal", x, x)
+def is_nan(application: Application) -> None:
+    """IsNaN: a number that does not equal itself."""
+    application.result("not_equal", (application.operand(0), application.operand(0)))
 
 
-def is_inf(make: Composer, x: str) -> str:
-    """Infinite, of the signs asked for."""
-    attributes = make.application.operator.attributes
-    found = [
-        make("equal", x, value)
-        for value, name in ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
-        if attributes.flag(name, True)
+def is_inf(application: Application) -> None:
+    """IsInf: infinite, of the signs asked for."""
+    attributes, make, x = application.operator.attributes, composer(application), application.operand(0)
+    ends = ((np.inf, "detect_positive"), (-np.inf, "detect_negative"))
+    found = [make("equal", x, value) for value, name in ends if attributes.flag(name, True)] or [
+        make("less", x, -np.inf)
     ]
-    return make("logical_or", *found) if len(found) == 2 else found[0] if found else make("less", x, -np.inf)
-
-
-def celu(make: Composer, x: str) -> str:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    alpha = make.real("alpha", 1.0)
-    return make("mul", make("elu", make("div", x, alpha), alpha=1.0), alpha) if alpha > 0 else x
-
-
-def thresholded_relu(make: Composer, x: str) -> str:
-    """x above a threshold, else 0."""
-    return make("where", make("greater", x, make.real("alpha", 1.0)), x, make.number(0.0, x))
-
-
-def shrink(make: Composer, x: str) -> str:
-    """x brought nearer to 0 by a bias outside of -lambd..lambd, else 0."""
-    bias, limit = make.real("bias", 0.0), make.real("lambd", 0.5)
-    low = make("where", make("less", x, -limit), make("add", x, bias), make.number(0.0, x))
-    return make("where", make("greater", x, limit), make("sub", x, bias), low)
-
-
-def swish(make: Composer, x: str) -> str:
-    """x * sigmoid(alpha * x)."""
-    alpha = make.real("alpha", 1.0)
-    return make("mul", x, make("sigmoid", x if alpha == 1.0 else make("mul", x, alpha)))
+    application.result_alias(make("logical_or", *found) if len(found) == 2 else found[0])
 
 
 def eye_like(application: Application) -> None:
@@ -118,27 +95,27 @@ SPELLINGS: Mapping[str, Spelling] = {
     "BitwiseOr": variadic("bit_or", INTEGERS),
     "BitwiseXor": variadic("bit_xor", INTEGERS),
     "CastLike": Spelling(cast_like, MOVABLE),
-    "Celu": composed(celu),
+    "Celu": composed(formulas.celu, alpha=1.0),
     "Cos": unary("cos"),
     "Cosh": unary("cosh"),
     "Equal": comparison("equal", *_ANY),
     "EyeLike": Spelling(eye_like, MOVABLE),
     "Greater": comparison("greater", *NUMBERS),
     "GreaterOrEqual": comparison("greater_equal", *NUMBERS),
-    "IsInf": composed(is_inf, FLOAT),
-    "IsNaN": composed(is_nan, FLOAT),
+    "IsInf": Spelling(is_inf, FLOAT),
+    "IsNaN": Spelling(is_nan, FLOAT),
     "Less": comparison("less", *NUMBERS),
     "LessOrEqual": comparison("less_equal", *NUMBERS),
     "Mod": Spelling(modulo, NUMBERS),
     "Not": Spelling(logical_not, ("bool",)),
     "Or": comparison("logical_or", "bool"),
-    "Shrink": composed(shrink, NUMBERS),
+    "Shrink": composed(formulas.shrink, NUMBERS, bias=0.0, lambd=0.5),
     "Sign": unary("sign", NUMBERS),
     "Sin": unary("sin"),
     "Sinh": unary("sinh"),
-    "Swish": composed(swish),
+    "Swish": composed(formulas.swish, alpha=1.0),
     "Tan": unary("tan"),
-    "ThresholdedRelu": composed(thresholded_relu),
+    "ThresholdedRelu": composed(formulas.thresholded_relu, alpha=1.0),
     "Where": Spelling(where, ("bool",)),
     "Xor": comparison("not_equal", "bool"),
 }

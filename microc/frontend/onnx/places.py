@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
+from microc.frontend.formulas import composer
 from microc.frontend.onnx.application import MOVABLE, NUMBERS, Application, Spelling
-from microc.frontend.onnx.elementwise import Composer
 from microc.frontend.onnx.tensor import dtype
 from microc.graph.ir import Attr
 
@@ -163,11 +163,11 @@ def norm(application: Application) -> None:
     data, p = application.value(0), application.operator.attributes.integer("p", 2)
     if p not in (1, 2):
         application.broken(f"p is {p}")
-    make, axis = Composer(application), _axis(application, -1)
+    make, axis = composer(application), _axis(application, -1)
     powers = make("abs", data) if p == 1 else make("mul", data, data)
     total = application.emit("sum", (powers,), {"axes": (axis,), "keepdims": True})
     length = total if p == 1 else make("sqrt", total)
-    safe = make("where", make("equal", length, 0.0), make.number(1.0, data), length)
+    safe = make("where", make("equal", length, 0.0), 1.0, length)
     application.result("div", (data, safe))
 
 

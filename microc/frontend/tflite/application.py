@@ -22,6 +22,8 @@ from microc.frontend.tflite.file import Operator, Tensor
 from microc.graph.ir import Attr, Loc, Node, Quant, TensorType
 from microc.ops import registry
 
+_NO_ATTRS: Mapping[str, Attr] = {}
+
 _CALIBRATE = "convert with a representative data set, so that all activations have scales"
 _FIX = "make it one: convert with fixed shapes and sizes, which kernels are compiled for"
 
@@ -157,7 +159,9 @@ class Application:
         """A float32 constant of one element."""
         return self.new_constant("scalar", np.array([number], np.float32))
 
-    def emit(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], like: TensorType | None = None) -> str:
+    def emit(
+        self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr] = _NO_ATTRS, like: TensorType | None = None
+    ) -> str:
         """An intermediate value, named after the output; dtype and quantisation as ``like``, else as inferred: with the first
         input's dtype comes its quantisation."""
         name = self.builder.file.unique(f"{self.loc.name}_{op}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from microc import dtypes
 from microc.fixed import quantize_multiplier
+from microc.frontend import formulas
+from microc.frontend.formulas import composer
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import (
     FLOAT,
@@ -143,20 +144,10 @@ def prelu(application: Application) -> None:
 
 
 def gelu(application: Application) -> None:
-    """GELU: x / 2 * (1 + erf(x / sqrt 2)), or with tanh where the file asks for the approximation."""
-    fields = application.operator.options.fields("GeluOptions")
-    data = real_operand(application, 0)
-
-    def times(value: str, factor: float) -> str:
-        return application.emit("mul", (value, application.scalar(factor)), {})
-
-    if fields.integer("Approximate"):
-        cube = application.emit("mul", (application.emit("mul", (data, data), {}), data), {})
-        argument = times(application.emit("add", (data, times(cube, 0.044715)), {}), math.sqrt(2 / math.pi))
-        bent = application.emit("tanh", (argument,), {})
-    else:
-        bent = application.emit("erf", (times(data, math.sqrt(0.5)),), {})
-    real_result(application, "mul", (times(data, 0.5), application.emit("add", (bent, application.scalar(1.0)), {})))
+    """GELU: exact, or with tanh where the file asks for the approximation."""
+    approximate = bool(application.operator.options.fields("GeluOptions").integer("Approximate"))
+    bent = formulas.gelu(composer(application), real_operand(application, 0), approximate)
+    real_result(application, "reshape", (bent,), {"shape": application.type(bent).shape})
 
 
 def right_shift(application: Application) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from microc import dtypes
+from microc.frontend import formulas
+from microc.frontend.formulas import composer
 from microc.frontend.torch.application import Application, Spelling
 from microc.graph.ir import Attr
 
@@ -118,24 +120,13 @@ def elu(a: Application) -> str:
     return a.emit("elu", (a.operand("self"),), {"alpha": float(a.argument("alpha"))})
 
 
+def composed(formula: Callable[..., str]) -> Spelling:
+    return lambda a: formula(composer(a.write), a.operand("self"))
+
+
 def gelu(a: Application) -> str:
-    """x / 2 * (1 + erf(x / sqrt 2)), or the approximation with tanh."""
-    x = a.operand("self")
-    if a.argument("approximate", "none") == "tanh":
-        cube = a.emit("mul", (a.emit("mul", (a.emit("mul", (x, x)), x)), a.value(0.044715)))
-        bent = a.emit("tanh", (a.emit("mul", (a.emit("add", (x, cube)), a.value(math.sqrt(2 / math.pi)))),))
-    else:
-        bent = a.emit("erf", (a.emit("mul", (x, a.value(math.sqrt(0.5)))),))
-    return a.emit("mul", (a.emit("mul", (x, a.value(0.5))), a.emit("add", (bent, a.value(1.0)))))
-
-
-def hard_sigmoid(a: Application) -> str:
-    line = a.emit("add", (a.emit("mul", (a.operand("self"), a.value(1 / 6))), a.value(0.5)))
-    return a.emit("clip", (line,), {"minimum": 0.0, "maximum": 1.0})
-
-
-def reciprocal(a: Application) -> str:
-    return a.emit("div", (a.value(1.0), a.operand("self")))
+    """Exact, or the approximation with tanh."""
+    return formulas.gelu(composer(a.write), a.operand("self"), a.argument("approximate", "none") == "tanh")
 
 
 def softmax(a: Application) -> str:
@@ -252,7 +243,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ge": comparison("greater_equal"),
     "gelu": gelu,
     "gt": comparison("greater"),
-    "hardsigmoid": hard_sigmoid,
+    "hardsigmoid": composed(formulas.hard_sigmoid),
     "hardswish": unary("hard_swish"),
     "hardtanh": clamp,
     "le": comparison("less_equal"),
@@ -272,7 +263,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "neg": unary("neg"),
     "pow": power,
     "prod": reduction("prod"),
-    "reciprocal": reciprocal,
+    "reciprocal": composed(formulas.reciprocal),
     "relu": unary("relu"),
     "remainder": binary("floor_mod"),
     "round": unary("round"),
