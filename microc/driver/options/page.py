@@ -14,10 +14,10 @@ Written by `make docs` from `microc/driver/options`. In Python they are keywords
 `microc.verify` and `microc.explain`; on the command line flags of every command that takes a model. What cannot be is refused
 before anything is read.
 
-A network that was compiled before, from the same file under the same options for the same board by the same compiler, comes from a
-cache: `MICROC_CACHE`, or the user's folder for such (`~/.cache/microc` on Linux); an empty `MICROC_CACHE` means none. It holds up
-to 512 MB of generated projects, weights included, and what was not used for longest goes first. Networks of Python objects, and
-compilations with plugins, passes, rules or dumps are not kept.
+A network that was compiled before, from the same file under the same options for the same board by the same compiler, comes
+from a cache: `MICROC_CACHE`, or the user's folder for such (`~/.cache/microc` on Linux); an empty `MICROC_CACHE` means none. It
+holds up to 512 MB of generated projects, weights included, and what was not used for longest goes first. Networks of Python
+objects, and compilations with plugins, passes, rules or dumps are not kept.
 """
 _TITLES = {READING: "How a model is read", COMPILING: "How it is compiled", STREAMING: "How a sequence is streamed"}
 
