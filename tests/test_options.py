@@ -22,7 +22,7 @@ WORDS = {
     "plugins": [str(ROOT / "examples" / "custom_operator" / "operators.py")], "bounds": ["n=4", "m=8:64:8"],
     "opt_level": ["1"], "disabled": ["fuse", "layout,padding"], "io_in_arena": ["caller"], "protocol": ["mlperf"],
     "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
-    "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"],
+    "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"], "cache": [],
 }  # fmt: skip
 VALUES = {
     "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
@@ -30,7 +30,7 @@ VALUES = {
     "output_layout": {"*": "NHWC"}, "bounds": {"n": Bound(4), "m": Bound(64, 8, 8)}, "opt_level": 1,
     "disabled": frozenset({"fuse", "layout", "padding"}), "io_in_arena": False, "protocol": "mlperf", "requantize": "fixed",
     "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
-    "stream_allow": frozenset(LATE), "dump": Path("folder"),
+    "stream_allow": frozenset(LATE), "dump": Path("folder"), "cache": False,
 }  # fmt: skip
 
 
@@ -42,6 +42,7 @@ def parsed(*words: str) -> dict[str, object]:
 def test_every_flag_sets_its_keyword() -> None:
     assert set(WORDS) == {name for name, option in OPTIONS.items() if option.flag}
     said = [word for name, words in WORDS.items() for each in words for word in (OPTIONS[name].flag, each)]
+    said += [OPTIONS[name].flag for name, words in WORDS.items() if not words]
     chosen = make_options(**parsed(*said))
     assert {name: getattr(chosen, name) for name in VALUES} == VALUES and len(chosen.plugins) == 1
     assert parsed() == {} and make_options(**parsed()) == Options()
