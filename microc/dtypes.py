@@ -47,6 +47,11 @@ def is_valid(dtype: str) -> bool:
     return dtype in ("bool", "bfloat16") or _PATTERN.fullmatch(dtype) is not None
 
 
+def is_vector(name: str) -> bool:
+    """Whether ``name`` is a dtype of several lanes that fill a vector register, not a word."""
+    return is_valid(name) and info(name).lanes > 1 and nbytes(name) > 4
+
+
 def is_float(dtype: str) -> bool:
     return info(dtype).kind == "float"
 

@@ -34,11 +34,11 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.isa import SCALAR, Body, Intrin
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
 from microc.ops.surface import through_float
-from microc.schedule.intrinsics import SCALAR, Intrin
 from microc.tir import ir
 from microc.tir.mathematics import FUNCTIONS
 
@@ -126,9 +126,9 @@ def extern(
     ``meaning`` is its value in TIR over ``params`` (scalars, or buffers for pointers), or its effect on buffers: the interpreter
     runs it, the cost model counts it, and C is printed from it where the preprocessor condition ``guard`` does not hold.
     ``body`` are the statements of C where it does. Both must give the same bits; ``microc plugin check`` compares them.
-    ``operations``: what the body costs, by kind of operation (``schedule/cores.py``); the meaning's cost unless given.
+    ``operations``: what the body costs, by kind of operation (``isa/sets.py``); the meaning's cost unless given.
     """
-    return Intrin(name, tuple(params), meaning, "", guard, body, tuple(sorted(operations.items())))
+    return Intrin(name, tuple(params), meaning, bodies=(Body(body, tuple(sorted(operations.items())), guard=guard),))
 
 
 def in_floats(node: Node, graph: Graph) -> Legalized | None:

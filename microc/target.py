@@ -8,38 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from microc.errors import UsageError
-
-CPUS: Mapping[str, tuple[str, frozenset[str]]] = MappingProxyType(
-    {
-        "host": ("host", frozenset({"fpu", "unaligned"})),
-        "cortex-m0": ("arm", frozenset({"thumb1", "words"})),
-        "cortex-m0plus": ("arm", frozenset({"thumb1", "words"})),
-        "cortex-m3": ("arm", frozenset({"sat", "unaligned", "mul64"})),
-        "cortex-m4": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "unaligned", "mul64"})),
-        "cortex-m7": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "unaligned", "mul64"})),
-        "cortex-m33": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "unaligned", "mul64"})),
-        "cortex-m33-nodsp": ("arm", frozenset({"sat", "unaligned", "mul64"})),
-        "cortex-m55": ("arm", frozenset({"sat", "dsp", "fpu", "fma", "vcvtr", "mve", "unaligned", "mul64"})),
-        "avr": ("avr", frozenset()),
-        "xtensa-lx7": ("xtensa", frozenset({"fpu", "mul64", "words"})),
-        "rv32imc": ("riscv", frozenset({"mul64", "words"})),
-        "rv32imac": ("riscv", frozenset({"mul64", "words"})),
-        "rv32imafc": ("riscv", frozenset({"fpu", "fma", "mul64", "words"})),
-        "rv64imac": ("riscv", frozenset({"mul64", "words"})),
-        "rv64imafdc": ("riscv", frozenset({"fpu", "fma", "mul64", "words"})),
-    }
-)
+from microc.isa import CORES, Core
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A core: its name, instruction set family and features. A schedule asks ``has("dsp")``, never for a name.
+    """A core: its name, family and what it has. A schedule asks ``has("dot2")``, never for a name.
 
-    ``flash_wait``: cycles that the core waits for a byte of constants, on average, where its board's flash is slower than it.
+    ``features``: properties, and the intrinsics that the core has instructions for (``isa/``). ``flash_wait``: cycles that the
+    core waits for a byte of constants, on average, where its board's flash is slower than it.
     """
 
     cpu: str
@@ -51,17 +31,17 @@ class Target:
         return feature in self.features
 
     @property
-    def multiplies_alone(self) -> bool:
-        """Whether 32-bit numbers are multiplied fast, and shorter ones not side by side: Armv6-M and Armv7-M without DSP."""
-        return self.isa == "arm" and not self.has("dsp")
+    def core(self) -> Core:
+        """What is known of it."""
+        return CORES[self.cpu]
 
 
 def target_for(cpu: str) -> Target:
     """The target of a known core."""
-    if cpu not in CPUS:
-        raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CPUS))
-    isa, features = CPUS[cpu]
-    return Target(cpu, isa, features)
+    if cpu not in CORES:
+        raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CORES))
+    core = CORES[cpu]
+    return Target(cpu, core.family, core.has)
 
 
 GOALS = ("speed", "size", "balanced")

@@ -21,11 +21,11 @@ UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 GUARD, POISON = 64, 0xA5
 
 
-def kernels_source(funcs: Sequence[ir.PrimFunc]) -> str:
-    """Headers, helpers and the functions, all ``static``."""
+def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
+    """Headers, helpers for a core and the functions, all ``static``."""
     printer = StmtPrinter()
     kernels = ["\n".join(printer.function(func)) for func in funcs]
-    texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers).values()]
+    texts = ["\n".join(lines) for lines in helper_texts(printer.expr.helpers, cpu).values()]
     headers = [f"#include <{name}.h>" for name in ("math", "stdbool", "stdint", "string")]
     return "\n\n".join(["\n".join(headers), *texts, *kernels]) + "\n"
 

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "dtypes", "fixed", "fixedpoint", "paths", "sealed"}),
     frozenset({"graph", "tir"}),
-    frozenset({"te", "target", "module"}),
+    frozenset({"te", "isa", "target", "module"}),
     frozenset({"ops"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),

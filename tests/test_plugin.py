@@ -17,9 +17,9 @@ from microc.driver.plugin_check import check_plugin
 from microc.dtypes import Array
 from microc.errors import OutputError, UnsupportedError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
+from microc.isa import SCALAR
 from microc.ops.registry import Case, OpDef, registry
 from microc.plugin import Plugin, active, extern, load_plugin
-from microc.schedule.intrinsics import SCALAR
 from microc.tir import ir
 from tests.device.smoke import needs
 from tests.frontend.tflite_model import Op, Tensor, model, quantised

@@ -10,19 +10,16 @@ from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import StmtPrinter
 from microc.codegen.halves import HALVES
 from microc.errors import InternalError
-from microc.schedule.intrinsics import SCALAR, Intrin
-from microc.schedule.intrinsics.base import LANE
-from microc.schedule.intrinsics.mve_products import MVE
+from microc.isa import CORES, SCALAR, Intrin, bodies_of
+from microc.isa.base import LANE
 from microc.tir import ir
 from microc.tir.rewrite import buffers_written, map_expr, map_stmt
 
-VECTORS = {"int32x4": ("int32x4_t", "int32_t")}
-"""Vector types: what ``arm_mve.h`` calls them, and the type of a lane."""
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
-def helper_texts(names: Iterable[str], whole: ExprPrinter | None = None) -> dict[str, list[str]]:
-    """The lines of all named helpers and of those that they need, each after what it needs, else by name.
+def helper_texts(names: Iterable[str], cpu: str = "host", whole: ExprPrinter | None = None) -> dict[str, list[str]]:
+    """The lines of all named helpers and of those that they need, each after what it needs, else by name, for a core.
 
     ``whole``, the file's printer, is told which headers they need.
     """
@@ -31,7 +28,7 @@ def helper_texts(names: Iterable[str], whole: ExprPrinter | None = None) -> dict
     def add(name: str) -> None:
         if name not in texts:
             printer = ExprPrinter()
-            lines = helper_source(name, printer)
+            lines = helper_source(name, printer, cpu)
             if whole is not None and printer.needs_math:
                 whole.needs_math = True
             for needed in sorted(printer.helpers):
@@ -43,14 +40,14 @@ def helper_texts(names: Iterable[str], whole: ExprPrinter | None = None) -> dict
     return texts
 
 
-def helper_source(name: str, printer: ExprPrinter) -> list[str]:
-    """C of the helper called ``name``; what it needs in turn is added to the printer's helpers."""
-    if name in VECTORS:
-        return _vector(name)
+def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
+    """C of the helper called ``name`` on a core; what it needs in turn is added to the printer's helpers."""
+    if dtypes.is_vector(name):
+        return _vector(name, cpu)
     if name in HALVES:
         return list(HALVES[name])
     if name in SCALAR:
-        return _intrinsic(SCALAR[name], printer)
+        return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
         return _reinterpreted(name, _c_name(match[1]), _c_name(match[2]))
@@ -85,24 +82,19 @@ def _reinterpreted(name: str, result: str, source: str) -> list[str]:
     ]
 
 
-def _vector(name: str) -> list[str]:
-    """A vector in a register where the core has them, else its lanes in memory."""
-    vector, lane = VECTORS[name]
-    lanes = dtypes.info(name).lanes
-    return [
-        f"#if {MVE}",
-        "#include <arm_mve.h>",
-        f"typedef {vector} {name};",
-        "#else",
-        "typedef struct {",
-        f"    {lane} lane[{lanes}];",
-        f"}} {name};",
-        "#endif",
-    ]
+def _vector(name: str, cpu: str) -> list[str]:
+    """A vector in a register where the core has such, else its lanes in memory."""
+    kind, bits, lanes = dtypes.info(name)
+    lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
+    for instructions in CORES[cpu].sets:
+        if instructions.unit is not None and name in instructions.unit.types:
+            types = [f"#include <{instructions.unit.header}>", f"typedef {instructions.unit.types[name]} {name};"]
+            lines = [f"#if {instructions.guard}", *types, "#else", *lines, "#endif"]
+    return lines
 
 
-def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
-    """The fast body where the compiler has the feature, otherwise the meaning."""
+def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
+    """The core's bodies where the compiler has their instructions, otherwise the meaning."""
     written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params = ", ".join(
         f"{'' if p in written else 'const '}{dtypes.c_name(p.dtype)} *{p.name}"
@@ -111,16 +103,19 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter) -> list[str]:
         for p in intrin.params
     )
     for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
-        if dtype in VECTORS:
+        if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
-    kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if intrin.apart else []
-    how = "static" if intrin.apart else "static inline"
+    bodies = [(guard, body) for guard, body in bodies_of(intrin.name, cpu) if body.text]
+    apart = any(body.apart for _, body in bodies)
+    kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if apart else []
+    how = "static" if apart else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
-    body = [f"    {line}" for line in _portable(intrin, printer)]
-    if intrin.guard:
-        fast = (f"    {line}" for line in intrin.body.splitlines())
-        body = [f"#if {intrin.guard}", *fast, "#else", *body, "#endif"]
-    return [*kept, head, "{", *body, "}"]
+    lines: list[str] = []
+    for guard, body in bodies:
+        lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in body.text.splitlines())]
+    portable = [f"    {line}" for line in _portable(intrin, printer)]
+    lines = [*lines, "#else", *portable, "#endif"] if lines else portable
+    return [*kept, head, "{", *lines, "}"]
 
 
 def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:
@@ -131,7 +126,7 @@ def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:
         return statements.lines(meaning) if isinstance(meaning, ir.Stmt) else [f"return {printer(meaning)};"]
     vectors: dict[ir.Expr, ir.Expr] = {}
     for p in intrin.params:
-        if isinstance(p, ir.Var) and p.dtype in VECTORS:
+        if isinstance(p, ir.Var) and dtypes.is_vector(p.dtype):
             element = ir.Buffer(f"{p.name}.lane", (intrin.lanes,), p.dtype.partition("x")[0])
             vectors[ir.Var(p.name, element.dtype)] = element[LANE]
     body = intrin.meaning

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from microc.codegen.c_expr import MATH
 from microc.codegen.halves import HALVES
-from microc.schedule.intrinsics import SCALAR
+from microc.isa import SCALAR
 
 _C = """auto break case char const continue default do double else enum extern float for goto if inline int long register restrict
 return short signed sizeof static struct switch typedef union unsigned void volatile while alignas alignof bool constexpr false

@@ -14,6 +14,7 @@ from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
 from microc.codegen.text import Code, Name, Note, Text, Word
 from microc.errors import InternalError
+from microc.isa import CORES, FAMILIES
 from microc.module import Call, Module, Value
 from microc.tir import ir
 from microc.tir.affine import simplify
@@ -48,8 +49,6 @@ class SizeMember:
     label: Text
 
 
-OWN_FLASH = frozenset({"avr"})
-"""Instruction sets whose data pointers do not reach flash."""
 NEAR_FLASH = 60 * 1024
 """Bytes of constants that surely lie within the first 64 KiB of flash: only the vectors stand before them."""
 
@@ -145,7 +144,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     printer = _printer(module)
     space = printer.space
     kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
-    helpers = _helpers(printer)
+    helpers = _helpers(module, printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
     steps = tuple(Step(k, _call_text(module, call), Text(_short(call.layer))) for k, call in enumerate(module.calls))
     prefixed = [_prefixed(module, v) for v in consts]
@@ -196,7 +195,8 @@ def kernel_text(module: Module, name: str) -> Code:
 
 
 def _printer(module: Module) -> StmtPrinter:
-    space = f"{module.name.upper()}_FLASH " if module.options["isa"] in OWN_FLASH else ""
+    core = CORES[module.options["cpu"]]
+    space = f"{module.name.upper()}_FLASH " if FAMILIES[core.family].flash_space else ""
     return StmtPrinter(space=space, sizes={size.scalar: (size.minimum, size.maximum) for size in module.sizes})
 
 
@@ -210,9 +210,9 @@ def _prefixed(module: Module, value: Value) -> Value:
     return Value(f"{module.name}_{value.name}", value.shape, value.dtype, "const", value.data)
 
 
-def _helpers(printer: StmtPrinter) -> tuple[Code, ...]:
+def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
-    texts = helper_texts(printer.expr.helpers, printer.expr).values()
+    texts = helper_texts(printer.expr.helpers, module.options["cpu"], printer.expr).values()
     return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from microc import paths
 from microc.device.runners import list_runners
 from microc.errors import UsageError
-from microc.target import CPUS, Board, Region, target_for
+from microc.isa import CORES
+from microc.target import Board, Region, target_for
 
 _EMPTY: Mapping[str, Any] = {"memory": [], "console": {}, "flash": {"runner": []}, "setup": {"registers": []}}
 
@@ -119,8 +120,8 @@ def _reason(error: Any) -> str:
 
 def _check_meaning(path: Path, text: str, data: Mapping[str, Any]) -> None:
     """What a schema cannot say: known core, existing port files, memory that makes sense."""
-    if data["cpu"] not in CPUS:
-        hint = "known: " + ", ".join(CPUS)
+    if data["cpu"] not in CORES:
+        hint = "known: " + ", ".join(CORES)
         raise UsageError(f"unknown core {data['cpu']!r}", where=_place(path, text, ["cpu"]), hint=hint)
     for source in data["build"]["sources"]:
         if not (paths.runtime_c() / source).is_file():

@@ -142,7 +142,7 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
     call = Call(
         kernel, args, reads, writes, scratch, layer=func.name, op="function", schedule=trace, rule=schedule.rule
     )
-    chosen = {**make_options().chosen(), "optimize": "speed", "isa": target.isa, "protocol": "rpc"}
+    chosen = {**make_options().chosen(), "optimize": "speed", "cpu": target.cpu, "protocol": "rpc"}
     module = Module(
         graph.name,
         builder.values,

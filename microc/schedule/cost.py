@@ -15,8 +15,9 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.errors import InternalError
+from microc.isa import Costs
+from microc.isa.sets import SILENT
 from microc.schedule.addresses import Place, place_of
-from microc.schedule.cores import SILENT, Core, core_of
 from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
 from microc.schedule.region import Region
@@ -40,7 +41,7 @@ SPILL = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run of a function costs. ``operations`` are its parts by kind (``schedule/cores.py``); all but bytes are estimates
+    """What a run of a function costs. ``operations`` are its parts by kind (``isa/sets.py``); all but bytes are estimates
     of one call. ``spilled``: accesses to the stack among the instructions."""
 
     instructions: float
@@ -52,7 +53,7 @@ class Cost:
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
     """The cost of a lowered function (what codegen prints) on a core."""
-    core = core_of(target)
+    core = target.core.costs
     walker = _Walker(Selector(target), core)
     walker.enter(func)
     operations = walker.operations
@@ -70,7 +71,7 @@ def estimate(func: ir.PrimFunc, target: Target) -> Cost:
 class _Walker:
     """Adds up operations, weighted by how often they run, and instructions as they are printed."""
 
-    def __init__(self, selector: Selector, core: Core) -> None:
+    def __init__(self, selector: Selector, core: Costs) -> None:
         self.selector = selector
         self.core = core
         self.operations: defaultdict[str, float] = defaultdict(float)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from microc import dtypes
-from microc.schedule.intrinsics import SCALAR
+from microc.isa import SCALAR, body_of
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_stmt
@@ -83,25 +83,18 @@ class Selector:
             return Counter({"alu": 1})
         if name not in SCALAR:
             return self._function(name, dtype)
-        intrin = SCALAR[name]
-        if not self.target.has(intrin.feature):
-            return self._meaning(intrin.meaning)
-        if intrin.operations:
-            return Counter(dict(intrin.operations))
-        body = intrin.body
-        memory = Counter({"load": body.count("memcpy(&"), "store": body.count("memcpy(p")})
-        alu = body.count("__asm__")
-        return +(memory + Counter({"alu": alu if alu or memory.total() else 1}))
+        body = body_of(name, self.target.cpu)
+        return self._meaning(SCALAR[name].meaning) if body is None else +Counter(body.counts())
 
     def _turns(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
         """The loop inside an intrinsic."""
-        intrin = SCALAR.get(name)
-        if intrin is None or intrin.turns is None or not self.target.has(intrin.feature):
+        body = body_of(name, self.target.cpu) if name in SCALAR else None
+        if body is None or body.turns is None:
             return Counter()
-        names = [param.name for param in intrin.params]
-        elements = ir.int_value(args[names.index(intrin.turns.parameter)]) or 1
-        runs = -(-elements // intrin.turns.elements)
-        return Counter({kind: runs * n for kind, n in intrin.turns.operations})
+        names = [param.name for param in SCALAR[name].params]
+        elements = ir.int_value(args[names.index(body.turns.parameter)]) or 1
+        runs = -(-elements // body.turns.elements)
+        return Counter({kind: runs * n for kind, n in body.turns.operations})
 
     def _function(self, name: str, dtype: str) -> Operations:
         """A function of mathematics: an instruction of the FPU, or the library's."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array, to_numpy
-from microc.schedule.intrinsics import SCALAR, Intrin
-from microc.schedule.intrinsics.base import LANE
+from microc.isa import SCALAR, Intrin
+from microc.isa.base import LANE
 from microc.tir import ir
 from microc.tir.interp import compile_func
 from microc.tir.rewrite import map_expr, map_stmt
@@ -56,8 +56,8 @@ def _function(intrin: Intrin) -> Function:
 
 def _element(dtype: str) -> str:
     """The dtype of a lane; packed vectors of 32 bits are numbers."""
-    kind, bits, lanes = dtypes.info(dtype)
-    return f"{kind}{bits}" if bits * lanes == 128 else dtype
+    kind, bits, _ = dtypes.info(dtype)
+    return f"{kind}{bits}" if dtypes.is_vector(dtype) else dtype
 
 
 def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:

@@ -17,8 +17,8 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.errors import ScheduleError
-from microc.schedule.intrinsics.base import Part
-from microc.schedule.intrinsics.dsp import WIDENED
+from microc.isa.tensor import Part
+from microc.isa.vocabulary.sums import WIDENED
 from microc.schedule.tree import extent_of, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify

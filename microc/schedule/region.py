@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from microc import dtypes
+from microc.isa import Costs
 from microc.schedule.addresses import Place, Pointer, moves_with, step_of, without
-from microc.schedule.cores import Core
 from microc.schedule.cost_expr import Operations
 from microc.schedule.pressure import Event, Name, play
 from microc.tir import ir
@@ -108,7 +108,7 @@ class Region:
         """Once before the loop: every pointer is set up, and the counter."""
         return Counter({"alu": len(self.moving()) + 1}) if self.var is not None else Counter()
 
-    def turn(self, core: Core) -> Operations:
+    def turn(self, core: Costs) -> Operations:
         """Once an iteration: pointers advance, the end is tested.
 
         Short instructions add an index to their pointer, which pointers of equal steps share; others advance it themselves.
@@ -124,7 +124,7 @@ class Region:
         use = self.pointers.get(pointer)
         return use is not None and (not use.floats or (self.var, 1) in pointer[1])
 
-    def spills(self, core: Core) -> tuple[int, int]:
+    def spills(self, core: Costs) -> tuple[int, int]:
         """Loads and stores of the stack in one iteration. Remembers how many registers the body fills."""
         moving = set(self.moving())
         kept: list[Name] = [(POINTER, "outer", k) for k, p in enumerate(self.inner) if p in moving]

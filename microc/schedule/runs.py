@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate, count
 from operator import mul
 
-from microc.schedule.intrinsics import SCALAR
+from microc.isa import SCALAR
 from microc.tir import ir
 from microc.tir.rewrite import map_expr, map_stmt
 

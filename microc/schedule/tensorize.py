@@ -9,7 +9,7 @@ from operator import mul
 
 from microc import dtypes
 from microc.errors import ScheduleError
-from microc.schedule.intrinsics import TENSOR, TensorIntrin
+from microc.isa import TENSOR, TensorIntrin
 from microc.schedule.tree import extent_of, find_loop, loops_around, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import linear, simplify

@@ -48,9 +48,9 @@ def compiled_here(
     return {name: call(library, func, [*operands[name], zeros[name]])[-1] for name, func in funcs.items()}
 
 
-def firmware(funcs: Sequence[ir.PrimFunc], data: Sequence[str], answers: Sequence[str]) -> str:
-    """A program that runs the statements ``answers``, over ``data`` in flash, and again."""
-    head = [kernels_source(funcs), '#include "microc_port.h"\n', *data, _ANSWERING]
+def firmware(cpu: str, funcs: Sequence[ir.PrimFunc], data: Sequence[str], answers: Sequence[str]) -> str:
+    """A program for a core that runs the statements ``answers``, over ``data`` in flash, and again."""
+    head = [kernels_source(funcs, cpu), '#include "microc_port.h"\n', *data, _ANSWERING]
     return "\n".join([*head, *(f"        {line}" for line in answers), "    }", "}"]) + "\n"
 
 

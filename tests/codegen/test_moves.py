@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array, to_numpy
+from microc.isa import SCALAR
 from microc.ops.copies import LEAST, copy_loop
-from microc.schedule.intrinsics import SCALAR
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower_kinds

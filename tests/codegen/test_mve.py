@@ -11,15 +11,16 @@ import pytest
 from microc.codegen.data import definition
 from microc.device.boards import load_board
 from microc.dtypes import Array, to_numpy
+from microc.isa import SCALAR
+from microc.isa.arm_mve import ARM_MVE
+from microc.isa.vocabulary.lanes import LANES, VECTOR
 from microc.module import Value
-from microc.schedule.intrinsics import SCALAR
-from microc.schedule.intrinsics.mve_lanes import LANES, VECTOR
 from microc.tir import ir
 from microc.tir.rewrite import buffers_written
 from tests.codegen.machines import compiled_here, firmware, meant, on_board
 from tests.device.smoke import needs
 
-NAMES = [name for name, intrin in SCALAR.items() if intrin.feature == "mve"]
+NAMES = list(ARM_MVE.bodies)
 ARITHMETIC = [name for name in NAMES if all(not isinstance(p, ir.Buffer) for p in SCALAR[name].params)]
 COUNT, DEEP = 37, 80
 EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, -(1 << 31), 1 << 16, -(1 << 24) + 1)
@@ -114,7 +115,7 @@ def program() -> str:
         answers.append("memset(result, 0, sizeof result);")
         answers.append(f"test_{name}({', '.join([*labels, '(void *)result'])});")
         answers.append(f"(void)microc_port_write((const uint8_t *)result, {out.nbytes});")
-    return firmware([function(name) for name in NAMES], data, answers)
+    return firmware("cortex-m55", [function(name) for name in NAMES], data, answers)
 
 
 @pytest.mark.cross

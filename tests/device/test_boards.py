@@ -44,7 +44,7 @@ def test_known_facts() -> None:
     assert {"host", "mps2-an386", "mps3-an547", "netduinoplus2", "microbit"} <= set(list_boards())
     board = load_board("netduinoplus2")
     assert (board.flash_bytes, board.ram_bytes) == (1 << 20, 128 << 10)
-    assert load_board("mps3-an547").target.has("mve")
+    assert load_board("mps3-an547").target.has("lanes")
 
 
 def test_flash_wait_states(tmp_path: Path) -> None:

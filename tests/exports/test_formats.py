@@ -22,8 +22,8 @@ from microc.device.boards import bare_board, list_boards, load_board
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
 from microc.errors import OutputError, UsageError
+from microc.isa import CORES
 from microc.module import Module
-from microc.target import CPUS
 from tests.driver import digits
 from tests.exports.programs import FORMATS, awkward, export, program
 
@@ -31,7 +31,7 @@ from tests.exports.programs import FORMATS, awkward, export, program
 def test_all_formats_for_all_boards() -> None:
     """Nothing is undefined, left over or empty in any file of any export and of any board's project."""
     modules: dict[object, Module] = {}
-    boards = [load_board(name) for name in list_boards()] + [bare_board(cpu) for cpu in CPUS]
+    boards = [load_board(name) for name in list_boards()] + [bare_board(cpu) for cpu in CORES]
     for board in boards:
         if board.target not in modules:
             modules[board.target] = compile_model(awkward(), board.target, Options())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microc
-from microc.codegen.compiler_options import OPTIMISATION
+from microc.isa.avr import AVR
 from tests.corpus import models
 from tests.device.smoke import needs
 
@@ -81,7 +81,7 @@ ROUNDS = 6
 @pytest.mark.emulator
 @needs("avr-gcc", "simavr")
 @pytest.mark.parametrize("path", [DIGITS, *models("tflm_hello_world_int8*")], ids=lambda p: p.stem)
-@pytest.mark.parametrize("options", ["-Os", OPTIMISATION["avr", "balanced"]])
+@pytest.mark.parametrize("options", ["-Os", AVR.options["balanced"]])
 def test_simavr_equals_the_host(path: Path, options: str, tmp_path: Path) -> None:
     program = microc.compile(path, board="arduino-mega")
     module = program.module

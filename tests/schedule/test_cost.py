@@ -9,12 +9,11 @@ import pytest
 
 from microc.errors import InternalError
 from microc.schedule.choose import choose, constant_bytes
-from microc.schedule.cores import CORES
 from microc.schedule.cost import CALL, Cost, estimate
 from microc.schedule.guards import share
 from microc.schedule.pressure import Event, play
 from microc.schedule.schedule import Schedule
-from microc.target import CPUS, SIZE, SPEED, Goal, target_for
+from microc.target import SIZE, SPEED, Goal, target_for
 from microc.tir import ir
 from microc.tir.lower import lower
 from tests.schedule.functions import matmul
@@ -43,10 +42,6 @@ def tiled(rows: int, columns: int) -> Schedule:
 
 def cost(func: ir.PrimFunc, cpu: str = "cortex-m4") -> Cost:
     return estimate(func, target_for(cpu))
-
-
-def test_every_core_has_costs() -> None:
-    assert set(CORES) == set(CPUS)
 
 
 def test_a_copy_loop_is_load_store_compare_and_branch() -> None:

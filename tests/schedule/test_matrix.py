@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.schedule.cores import core_of
 from microc.schedule.cost import estimate
 from microc.schedule.rules import schedule_kernel
 from microc.schedule.rules.matrix import plain_tiles
@@ -23,7 +22,7 @@ def test_tiles_fit_the_registers(cpu: str) -> None:
     target = target_for(cpu)
     tiles = [(tile.rows, tile.columns) for tile in plain_tiles(Schedule(matmul(64, 64, 64)), target, SPEED)]
     assert tiles[0] == (2, 2)
-    assert all(tall * wide + tall + wide + 2 <= core_of(target).registers for tall, wide in tiles[1:])
+    assert all(tall * wide + tall + wide + 2 <= target.core.costs.registers for tall, wide in tiles[1:])
     assert tiles == ([(2, 2), (4, 4)] if cpu == "rv32imac" else [(2, 2)])
 
 

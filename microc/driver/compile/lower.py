@@ -72,7 +72,7 @@ def build_module(
         views=tuple(builder.views),
         source=source,
         sizes=builder.make.sizes,
-        options={"optimize": goal.name, "isa": target.isa},
+        options={"optimize": goal.name, "cpu": target.cpu},
     )
     _update_state(builder, module, {s: value for s, value in graph.updates.items() if value not in partly})
     starts = {

@@ -27,10 +27,10 @@ from microc.errors import FitError, UsageError
 from microc.frontend.detect import contents
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
+from microc.isa import SCALAR
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
-from microc.schedule.intrinsics import SCALAR
 from microc.schedule.rules import RULES
 from microc.target import Target
 from microc.tir import ir

@@ -23,7 +23,6 @@ from microc.driver.report.tables import count, facts, table
 from microc.errors import UsageError
 from microc.module import Call, Module
 from microc.plugin import active
-from microc.schedule.cores import core_of
 from microc.schedule.cost import Cost
 from microc.target import Board, Goal, Target, target_for
 from microc.tir.text import to_text
@@ -192,8 +191,8 @@ def _candidates_table(candidates: Sequence[Candidate]) -> str:
 
 
 def _cost_text(cost: Cost, target: Target) -> str:
-    """The cost model's count by kind of operation (``schedule/cores.py``), the most expensive first."""
-    core = core_of(target)
+    """The cost model's count by kind of operation (``isa/sets.py``), the most expensive first."""
+    core = target.core.costs
     cycles = {kind: n * core.duration(kind) * core.issue for kind, n in cost.operations.items() if n}
     if "constant_byte" in cycles:
         cycles["constant_byte"] = cost.operations["constant_byte"] * target.flash_wait

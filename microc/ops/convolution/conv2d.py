@@ -158,16 +158,16 @@ def algorithms(call: OpCall) -> tuple[str, ...]:
 def _algorithms(call: OpCall) -> tuple[str, ...]:
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
-    lanes = call.target.has("dsp") and not call.target.has("mve") and data.type.shape[-1] % WORD == 0
+    lanes = call.target.has("dot2") and not call.target.has("lanes") and data.type.shape[-1] % WORD == 0
     if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
         return ("direct", "winograd")
     g = geometry(attrs, data.type.shape, weight.type.shape)
     first = bias[0] if bias else None
-    if call.target.multiplies_alone and g.groups == 1 and attrs["out_dtype"] == "int32":
+    if call.target.has("one_product") and g.groups == 1 and attrs["out_dtype"] == "int32":
         return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
     if 1 < g.groups < g.channels and not g.open:
         return ("direct", "grouped")
-    if call.target.has("thumb1") and g.groups == g.channels and suits_unsigned(data, weight, first):
+    if call.target.has("unsigned_bytes") and g.groups == g.channels and suits_unsigned(data, weight, first):
         return ("direct", "unsigned")
     return ("direct",)
 
@@ -185,7 +185,7 @@ def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target:
     """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
     there are more than ``least``."""
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    lanes = narrow and total == "int32" and target.has("dsp")
+    lanes = narrow and total == "int32" and target.has("dot2")
     return -(-depth // WORD) * WORD if lanes and depth > least else depth
 
 

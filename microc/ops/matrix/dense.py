@@ -68,7 +68,9 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         packing = quad_packing(data, weight, bias)
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
-        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("thumb1"))
+        return quad_product(
+            data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("unsigned_bytes")
+        )
     if call.attrs.get("algorithm") == "nibbles":
         terms = data.tensor((rows, depth)) if depth % 2 == 0 else _padded_rows(data, rows, depth, even(depth))
         return nibble_product(terms, weight, depth, None if bias is None else bias.tensor((bias.type.size,)))
@@ -100,7 +102,7 @@ def _leaves_one(call: OpCall) -> bool:
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     known = weight.data is not None and (bias is None or bias.data is not None)
-    if not known or not call.target.has("dsp") or call.target.has("mve") or call.attrs.get("out_dtype") != "int32":
+    if not known or not call.target.has("dot2") or call.target.has("lanes") or call.attrs.get("out_dtype") != "int32":
         return False
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
@@ -113,7 +115,7 @@ def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     total = str(call.attrs.get("out_dtype"))
-    quads = call.target.multiplies_alone and total == "int32" and quad_packing(data, weight, bias)
+    quads = call.target.has("one_product") and total == "int32" and quad_packing(data, weight, bias)
     small = suits_nibbles(data, weight, total)
     found = {"quads": bool(quads), "nibbles": small, "even": _leaves_one(call)}
     return ("direct", *(name for name, suits in found.items() if suits))

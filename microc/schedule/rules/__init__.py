@@ -72,7 +72,7 @@ _PLAIN = ("matrix", *_ANY)
 _BY_ROWS = ("depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
-    Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"mve"}), over=("matrix dsp", *_PLAIN)),
+    Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"lanes"}), over=("matrix dsp", *_PLAIN)),
     Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
     Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),
     Rule(
@@ -88,16 +88,16 @@ OURS: tuple[Rule, ...] = (
         matrix.suits_pairs,
         matrix.by_tile,
         {"tile": matrix.pair_tiles},
-        needs=frozenset({"dsp"}),
+        needs=frozenset({"dot2"}),
         over=_PLAIN,
     ),
     Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}),
-    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"dsp"}), over=_ANY),
+    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"dot2"}), over=_ANY),
     Rule(
         "depthwise mve",
         depthwise.suits_lanes,
         depthwise.in_lanes,
-        needs=frozenset({"mve"}),
+        needs=frozenset({"lanes"}),
         over=("depthwise dsp", "depthwise float", *_BY_ROWS),
     ),
     Rule(
@@ -105,7 +105,7 @@ OURS: tuple[Rule, ...] = (
         depthwise.suits_pairs,
         depthwise.by_planes,
         {"walk": depthwise.pair_walks},
-        needs=frozenset({"dsp"}),
+        needs=frozenset({"dot2"}),
         over=_BY_ROWS,
     ),
     Rule(
@@ -121,15 +121,15 @@ OURS: tuple[Rule, ...] = (
         depthwise.suits_bytes,
         depthwise.by_planes,
         {"walk": depthwise.byte_walks},
-        needs=frozenset({"thumb1"}),
+        needs=frozenset({"unsigned_bytes"}),
         over=_BY_ROWS,
     ),
     Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
     Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
     Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
     Rule("several", suits_several, several),
-    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"dsp"})),
-    Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"mve"})),
+    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"dot2"})),
+    Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
 """Ours. Of schedules that cost alike the first is taken."""
@@ -159,12 +159,14 @@ def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
 
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
-    if not target.has("mve"):  # whose lanes know the form that the rounding has from the start
+    if not target.has("lanes"):  # whose lanes know the form that the rounding has from the start
         schedule = schedule.select_rounding()
-    if target.has("thumb1"):
-        schedule = schedule.select_high_mul().select_clamp()
+    if target.has("high_mul"):
+        schedule = schedule.select_high_mul()
+    if target.has("clamp8"):
+        schedule = schedule.select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
-    if target.has("vcvtr"):
+    if target.has("nearest_i32"):
         schedule = schedule.select_conversion()
-    return schedule.select_saturation() if target.has("sat") else schedule
+    return schedule.select_saturation() if target.has("saturate_i8") else schedule

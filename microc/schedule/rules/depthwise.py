@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from microc import dtypes
-from microc.schedule.intrinsics import TENSOR
-from microc.schedule.intrinsics.correlation import correlation
+from microc.isa import TENSOR
+from microc.isa.vocabulary.correlation import correlation
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
 from microc.schedule.rules.matrix_mve import vectorize_lanes

@@ -17,6 +17,8 @@ from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stm
 
 LONG_RUN = 32
 """Bytes of a run from which on it pays to look whether words can be moved."""
+ENOUGH = 12
+"""Registers of a core that has some left for a call beside what a loop around it needs."""
 UNROLL_LIMIT = 16
 """Reductions of at most this many steps are unrolled whole."""
 
@@ -123,9 +125,7 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     extent = loop_extent(schedule.func, inner)
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
-    long = extent >= LONG_RUN and not target.has(
-        "thumb1"
-    )  # where a call takes the registers that a loop around it needs
+    long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH
     return schedule.annotate(inner, MOVED, 1) if target.has("words") and long else schedule
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import isqrt
 
-from microc.schedule.cores import core_of
 from microc.schedule.pairing import can_pair
 from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
 from microc.schedule.rules.rule import Decisions
@@ -44,9 +43,9 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]
     product = _known(start)
     intrin = f"dot4_{product.data.dtype}_{product.weight.dtype}"
     bytewise = product.along and intrin in ("dot4_int8_int8", "dot4_uint8_int8") and product.depth % STEP == 0
-    step = STEP if bytewise and target.has("dsp") and product.total.dtype == "int32" else 1
+    step = STEP if bytewise and target.has("dot2") and product.total.dtype == "int32" else 1
     unroll = _steps(product.depth // step, (4, 2, 1) if step > 1 else UNROLL)
-    largest = max(2, isqrt(core_of(target).registers - 1) - 1) if product.total.dtype == "int32" else 2
+    largest = max(2, isqrt(target.core.costs.registers - 1) - 1) if product.total.dtype == "int32" else 2
     shapes = dict.fromkeys(
         (min(n, product.rows), _dividing(n if product.rows > 1 else 2 * n, product.columns)) for n in (2, largest)
     )

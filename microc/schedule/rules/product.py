@@ -117,7 +117,7 @@ def prepared(schedule: Schedule, target: Target) -> Schedule:
     if schedule.has(COLUMNS):
         around = schedule.loops_of(ACC)[:-3]
         schedule = schedule.compute_at(COLUMNS, around[-1]) if around else schedule
-        schedule = schedule if target.has("mve") else copy_words(schedule, COLUMNS, target)
+        schedule = schedule if target.has("lanes") else copy_words(schedule, COLUMNS, target)
     return inline_elementwise(schedule)
 
 

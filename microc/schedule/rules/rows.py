@@ -52,6 +52,6 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
             schedule = schedule.decompose_reduction(block.name, reducing[0])
             schedule = unroll_run(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
-    if target.has("mve"):
+    if target.has("lanes"):
         return vectorize_lanes(schedule, inner)
     return unroll_run(schedule, inner) if unrolled else schedule

@@ -23,7 +23,8 @@ from microc.driver.options import Options
 from microc.errors import FitError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph
-from microc.target import CPUS, target_for
+from microc.isa import CORES as CPUS
+from microc.target import target_for
 from tests.corpus import models
 from tests.driver import digits
 from tests.exports.programs import awkward

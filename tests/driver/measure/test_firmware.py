@@ -274,7 +274,7 @@ def test_emulated_boards_agree(tmp_path: Path, board: str) -> None:
         assert device.kernel_ticks() == first
         stack = device.stats().stack_bytes
         assert stack is not None and 0 < stack < 2048
-        products = 16 if project.board.target.has("mve") else 1  # of bytes, in an instruction
+        products = 16 if project.board.target.has("lanes") else 1  # of bytes, in an instruction
         assert device.clock.counts and device.clock.amount(sum(first)) > 30528 / products
 
 

@@ -210,11 +210,11 @@ def test_options_are_told(tmp_path: Path) -> None:
     )
     options = program.library().manifest["options"]
     assert options == {
-        "disabled": "bounds", "input_layout": "image=NHWC", "isa": "host", "optimize": "balanced", "protocol": "rpc",
+        "cpu": "host", "disabled": "bounds", "input_layout": "image=NHWC", "optimize": "balanced", "protocol": "rpc",
         "ram": "4096", "requantize": "fixed",
     }  # fmt: skip
     assert set(microc.compile(digits.INT8, board="host").library().manifest["options"]) == {
-        "isa",
+        "cpu",
         "optimize",
         "protocol",
     }

@@ -1,46 +1,23 @@
-"""Products of small matrices on MVE: rows of activations by rows of weights, 16 (bytes) or 8 (wider) products an instruction.
+"""Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
 
-``dot_<a>_<b>_<R>x<C>`` adds to R x C sums in memory the dot products of R rows of ``a`` with C rows of ``b``; the sums of a
-single row begin with the numbers at ``start``, perhaps themselves. The instructions are a loop, tail-predicated or, where it
-comes out even, of two or four vectors an iteration: every vector is loaded once and multiplied with all of the other side
-(``VMLADAVA`` sums across lanes into a core register, which must have an even number, so that there are at most six sums).
-Strides that a single row or column does not need are no parameters.
+The instructions are a loop, tail-predicated or, where it comes out even, of two or four vectors an iteration: every vector is
+loaded once and multiplied with all of the other side (``VMLADAVA`` sums across lanes into a core register, which must have an
+even number, so that there are at most six sums).
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
-from microc.schedule.intrinsics.base import ANY, Intrin, Turns, i32
-from microc.tir import ir
-from microc.tir.ir import Buffer, Var
+from microc.isa.base import Body, Turns
+from microc.isa.vocabulary.products import PRODUCT_SHAPES, product_name
 
-MVE = "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)"
-
-TILES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2))
-"""Rows and columns of the products that exist."""
-TALL_TILES = ((2, 3), (3, 1), (3, 2))
-"""More of bytes."""
 UNROLLED = (4, 2)
 """Vectors of an iteration, where they come out even."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
 """Registers by bits of the products; r7 may be the frame pointer, and loads that widen want one of r0 to r7."""
-SHORT = {"int8": "i8", "uint8": "u8", "int16": "i16"}
-
-
-def _meaning(a: Buffer, b: Buffer, start: Buffer, sums: Buffer, rows: int, columns: int) -> ir.Stmt:
-    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``; before that sums[c] = start[c] of a single row."""
-    k = Var("k")
-    body, first = [], []
-    for r, c in itertools.product(range(rows), range(columns)):
-        place = (Var("stride_sums") * r + c if r else i32(c),)
-        left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = b[Var("stride_b") * c + k if c else k].astype("int32")
-        first += [ir.Store(sums, place, start[c])] if rows == 1 else []
-        body.append(ir.Store(sums, place, ir.Load(sums, place) + left * right))
-    return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
 def _instructions(a: str, b: str, rows: int, columns: int) -> str:
@@ -101,27 +78,14 @@ def _assembly(lines: tuple[str, ...], outputs: list[str], clobbers: str) -> Iter
     yield f'        : "memory", {clobbers});'
 
 
-def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
-    left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), b)
-    start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
-    needed = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
+def _body(a: str, b: str, rows: int, columns: int) -> Body:
     half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
     turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-    numbers = tuple(Var(name) for name, used in needed.items() if used)
-    return Intrin(
-        f"dot_{SHORT[a]}_{SHORT[b]}_{rows}x{columns}",
-        (left, right, *((start,) if rows == 1 else ()), sums, *numbers),
-        _meaning(left, right, start, sums, rows, columns),
-        "mve",
-        MVE,
+    return Body(
         _instructions(a, b, rows, columns),
         (("load", half), ("store", half), ("alu", 3 + rows + columns)),
-        turns=Turns("depth", 16 if a == b == "int8" else 8, turn),
+        Turns("depth", 16 if a == b == "int8" else 8, turn),
     )
 
 
-MVE_PRODUCTS = tuple(
-    _product(a, b, *tile)
-    for a, b in (("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16"))
-    for tile in (*TILES, *(TALL_TILES if a == b == "int8" else ()))
-)
+PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType({product_name(*shape): _body(*shape) for shape in PRODUCT_SHAPES})

@@ -1,18 +1,18 @@
-"""Correlations along a row of 16-bit numbers with DSP instructions: several outputs from one pass over the row.
+"""Correlations along a row of 16-bit numbers by ``dot2``: several outputs from one pass over the row.
 
 ``correlate_<outputs>x<taps>_s<stride>`` replaces the loops of ``c[n] += a[n * stride + k] * b[k]``. The row is read by aligned
-words: an output that starts at an even element multiplies whole pairs by SMLAD, with its odd last element apart; one that
+words: an output that starts at an even element multiplies whole pairs, with its odd last element apart; one that
 starts at an odd element has its first element apart. Two neighbours of three taps take two loads and four multiplications:
 
     row words (x0, x1), (x2, x3); weight words (w0, w1), (w1, w2)
-    c0 += x0 w0 + x1 w1 (SMLAD) + x2 w2 (SMLABT)        c1 += x1 w0 (SMLATB) + x2 w1 + x3 w2 (SMLAD)
+    c0 += x0 w0 + x1 w1 (dot2) + x2 w2 (mac_low_high)     c1 += x1 w0 (mac_high_low) + x2 w1 + x3 w2 (dot2)
 
 A single tap, one of several that lie apart, multiplies both halves of words that start at any element.
 """
 
 from __future__ import annotations
 
-from microc.schedule.intrinsics.base import Part, Step, TensorIntrin
+from microc.isa.tensor import Part, Step, TensorIntrin
 
 MOST_TAPS = 16
 SHAPES = ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (6, 1), (6, 2))
@@ -45,9 +45,7 @@ def _apart(outputs: int) -> TensorIntrin:
     weight = Part(0, (), 1)
     steps = tuple(Step(Part(n - n % 2, ("load_i16x2",), 2), weight, _product_of(n, 0), n) for n in range(outputs))
     order = tuple(range(outputs))
-    return TensorIntrin(
-        correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, "dsp", steps, outputs=outputs
-    )
+    return TensorIntrin(correlation(outputs, 1, 1), "int16", "int16", order, (0,) * outputs, steps, outputs=outputs)
 
 
 def _single(output: int, element: int, tap: int, taps: int) -> Step:
@@ -80,7 +78,6 @@ def _correlate(outputs: int, taps: int, stride: int) -> TensorIntrin:
         "int16",
         tuple(n * stride + k for n, k in places),
         tuple(k for _, k in places),
-        "dsp",
         tuple(sorted(steps, key=lambda step: (step.left.offset // 4, step.output))),
         aligned_a=True,
         outputs=outputs,

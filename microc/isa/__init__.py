@@ -1,0 +1,64 @@
+"""Instruction sets, a file each, and what derives from them: the cores, and the intrinsics that code may call.
+
+A file holds what is known of an instruction set as data (:class:`~microc.isa.sets.InstructionSet`): the guard under which a
+compiler knows it, bodies in C for words of the vocabulary, its vectors; and rows of cores (:class:`~microc.isa.sets.Core`).
+Nothing above names an instruction. The registries can be extended for a while, by plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc.isa.arm import ARM
+from microc.isa.avr import AVR
+from microc.isa.base import Body, Intrin
+from microc.isa.host import HOST
+from microc.isa.riscv import RISCV
+from microc.isa.sets import Core, Costs, Family, InstructionSet, VectorUnit
+from microc.isa.tensor import TensorIntrin
+from microc.isa.vocabulary import INTRINSICS, TENSORS
+from microc.isa.xtensa import XTENSA
+from microc.sealed import Registry
+
+FAMILIES: Registry[Family] = Registry("a family of cores", {f.name: f for f in (HOST, ARM, AVR, XTENSA, RISCV)})
+CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
+_OWN = {s.name: s for core in CORES.values() for s in core.sets}
+SCALAR: Registry[Intrin] = Registry(
+    "an intrinsic", {i.name: i for i in (*INTRINSICS, *(i for s in _OWN.values() for i in s.intrinsics))}
+)
+TENSOR: Registry[TensorIntrin] = Registry(
+    "a tensor intrinsic", {t.name: t for t in (*TENSORS, *(t for s in _OWN.values() for t in s.tensors))}
+)
+
+__all__ = [
+    "CORES",
+    "FAMILIES",
+    "SCALAR",
+    "TENSOR",
+    "Body",
+    "Core",
+    "Costs",
+    "Family",
+    "InstructionSet",
+    "Intrin",
+    "TensorIntrin",
+    "VectorUnit",
+    "bodies_of",
+    "body_of",
+]
+
+
+def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
+    """The bodies that a core's sets have of an intrinsic, the best first, then those for any core: each with the C preprocessor
+    condition under which it holds."""
+    for instructions in CORES[cpu].sets:
+        if name in instructions.bodies:
+            body = instructions.bodies[name]
+            yield body.guard or instructions.guard, body
+    yield from ((body.guard, body) for body in SCALAR[name].bodies)
+
+
+def body_of(name: str, cpu: str) -> Body | None:
+    """The body that an estimate counts on a core; None where that is the meaning."""
+    intrin = SCALAR[name]
+    return next((b for _, b in bodies_of(name, cpu) if b.operations or b not in intrin.bodies), None)

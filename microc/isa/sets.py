@@ -1,0 +1,130 @@
+"""What an instruction set is, as data: the bodies of intrinsics that it has instructions for, its vector unit; a family of sets
+and its cores, each with a table of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from microc.isa.base import Body, Intrin
+from microc.isa.tensor import TensorIntrin
+
+SILENT = frozenset({"taken", "paired", "constant_byte"})
+"""Kinds of operations that are no instructions."""
+PLAIN: Mapping[str, str] = MappingProxyType({"speed": "-O2", "balanced": "-O2", "size": "-Os"})
+"""Compiler options by goal."""
+UNSCHEDULED: Mapping[str, str] = MappingProxyType(
+    {**PLAIN, "speed": "-O2 -fno-schedule-insns", "balanced": "-O2 -fno-schedule-insns"}
+)
+"""gcc's first scheduling pass moves all loads of a register tile to its front, where they spill: without it kernels take up to a
+fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorUnit:
+    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them. ``elements``: what
+    lanes may be loaded from and stored to. ``tail``: ``predicated`` where a last part of a vector is masked."""
+
+    bits: int
+    types: Mapping[str, str]
+    header: str
+    elements: tuple[str, ...]
+    tail: str = "predicated"
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """Instructions that come together.
+
+    - ``guard``: the C preprocessor condition under which a compiler knows them.
+    - ``bodies``: by the name of the intrinsic that they compute. A core with the set *has* these names as features: whatever
+      schedules and lowering do by an intrinsic, they do where a core has it.
+    - ``features``: what else is known of a core that has the set.
+    - ``intrinsics``, ``tensors``: meanings that the vocabulary lacks, and loop nests that they replace.
+    - ``unit``: its vectors, if it has some.
+    """
+
+    name: str
+    guard: str
+    bodies: Mapping[str, Body]
+    features: frozenset[str] = frozenset()
+    intrinsics: tuple[Intrin, ...] = ()
+    tensors: tuple[TensorIntrin, ...] = ()
+    unit: VectorUnit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Costs of a core, in instructions and cycles.
+
+    Operations are counted by kind: ``alu`` (one instruction on registers), ``load``, ``store``, ``multiply``, ``multiply_long``,
+    ``divide``, ``branch`` (executed), ``taken`` (branches that jump: cycles, no instruction of their own), ``float``,
+    ``float_move``, ``float_multiply``, ``float_divide``, ``float_load``, ``float_store``, ``vector``, ``vector_load``,
+    ``vector_store``, ``call_*`` for what the core leaves to a library function, and what takes time alone: ``paired``, the second
+    of two words that one instruction loads, and ``constant_byte``, a byte that is loaded from flash.
+
+    - ``registers``, ``float_registers``: what a compiler can hold values in (high registers of Armv6-M are good for sums alone).
+    - ``offset``: largest offset of a load in bytes, in elements where not ``wide``.
+    - ``wide``: 32-bit instructions: operands are shifted on the way, loads advance their pointer.
+    - ``instruction_bytes``: mean size of an instruction.
+    - ``lengths``: instructions of an operation where it is not one.
+    - ``cycles``: cycles of an operation where they are not its instructions.
+    - ``issue``: cycles that remain of an instruction stream when the core issues two at once (1 where it does not).
+    """
+
+    registers: int
+    float_registers: int
+    offset: int
+    wide: bool
+    instruction_bytes: float
+    lengths: Mapping[str, float]
+    cycles: Mapping[str, float]
+    issue: float = 1.0
+
+    def length(self, operation: str) -> float:
+        """Instructions of an operation; none for what only takes time."""
+        return self.lengths.get(operation, 0.0 if operation in SILENT else 1.0)
+
+    def duration(self, operation: str) -> float:
+        """Cycles of an operation."""
+        return self.cycles.get(operation, self.length(operation))
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A row of a family's table: what code is compiled for.
+
+    - ``sets``: what it has, the body of the first that has one counts. ``features``: what else is known of it.
+    - ``options``: what compilers are told about the network's files, beside its family's options.
+    - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
+    """
+
+    name: str
+    family: str
+    costs: Costs
+    sets: tuple[InstructionSet, ...] = ()
+    features: frozenset[str] = frozenset()
+    options: str = ""
+    machine: str = ""
+
+    @property
+    def has(self) -> frozenset[str]:
+        """All features: its own, those of its sets, and the intrinsics that these have bodies of."""
+        return self.features.union(*(s.features.union(s.bodies) for s in self.sets))
+
+    @property
+    def units(self) -> tuple[InstructionSet, ...]:
+        """The sets with vectors."""
+        return tuple(s for s in self.sets if s.unit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
+    lie in an address space of their own."""
+
+    name: str
+    cores: tuple[Core, ...]
+    options: Mapping[str, str]
+    flash_space: bool = False

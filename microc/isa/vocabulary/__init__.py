@@ -1,0 +1,17 @@
+"""The neutral vocabulary: intrinsics by what they compute, which floors below the instruction sets speak, and the small loop
+nests that they replace. None knows an instruction."""
+
+from __future__ import annotations
+
+from microc.isa.base import Intrin
+from microc.isa.tensor import TensorIntrin
+from microc.isa.vocabulary.correlation import CORRELATIONS
+from microc.isa.vocabulary.lanes import LANEWISE
+from microc.isa.vocabulary.pairs import PAIRS
+from microc.isa.vocabulary.products import PRODUCTS
+from microc.isa.vocabulary.scalars import SCALARS
+from microc.isa.vocabulary.sums import SUMS
+from microc.isa.vocabulary.words import WORDS
+
+INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *PRODUCTS)
+TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

@@ -1,0 +1,11 @@
+"""Xtensa LX7, as ESP32-S3 has it, by its instruction set alone: signed bytes are loaded in two steps; nothing was measured."""
+
+from __future__ import annotations
+
+from microc.isa.library import LIBRARY
+from microc.isa.sets import PLAIN, Core, Costs, Family
+from microc.isa.words import WORD_MOVES
+
+_LX7 = Costs(13, 14, 255, False, 2.8, {**LIBRARY, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 12.0})
+
+XTENSA = Family("xtensa", (Core("xtensa-lx7", "xtensa", _LX7, (WORD_MOVES,), frozenset({"fpu", "mul64"})),), PLAIN)

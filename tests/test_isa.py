@@ -1,0 +1,69 @@
+"""Instruction sets: no instruction is named outside their files, nor in the C of other cores; what they hold is whole."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import microc
+from microc.codegen.network import network_files
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.options import make_options
+from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
+from microc.target import GOALS, target_for
+from tests.driver import digits
+
+PACKAGE = Path(microc.__file__).parent
+MNEMONIC = re.compile(
+    r"\b([su]?ml[as](d|ld|al|s|w)?[btxy]{0,2}|smml?[alsu]{0,2}r?|smu[al]?[ds]x?|[su]mul(l|w|bb|bt|tb|tt)?|[su]xta?[bh](16)?"
+    r"|[su]h?(add|sub)(8|16)|[qu]{1,2}(add|sub)(8|16)|qd(add|sub)|[su]sat(16|8)?|pkh(bt|tb)|usada?8"
+    r"|v(ml|qr|r|ld|st|add|sub|mul|shl|min|max|and|orr|eor|psel|cmp|ctp|dup|idup|cvt|mov)[a-z]*\d*q?(_[a-z0-9_]+)?|q?r?dml?ulh"
+    r"|dlst?p?|letp|ld[rm](sb|sh|b|h|d|ia)|st[rm](b|h|d|ia)|arm_mve|__arm_\w+)\b",
+    re.IGNORECASE,
+)
+"""Arm's instructions, and macros that tell of them, as far as networks use them."""
+
+
+def test_what_a_mnemonic_is() -> None:
+    arm = "".join(p.read_text(encoding="utf-8") for p in (PACKAGE / "isa").glob("arm*.py"))
+    found = {m[0].lower() for m in MNEMONIC.finditer(arm)}
+    assert {"smlad", "smlabt", "sxtb16", "smmlar", "ssat", "usat", "pkhbt", "vmladava", "vqrdmulhq", "vcvtr"} <= found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted(chain(PACKAGE.rglob("*.py"), PACKAGE.rglob("*.md"))) if not p.name.startswith("arm")],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_arm_instructions_stand_in_their_files_alone(path: Path) -> None:
+    assert not [m[0] for m in MNEMONIC.finditer(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.family != "arm"])
+@pytest.mark.parametrize("source", [digits.INT8, digits.QDQ, digits.FLOAT], ids=lambda p: p.stem)
+def test_c_for_other_cores_names_none(source: Path, cpu: str) -> None:
+    text = network_files(compile_model(source, target_for(cpu), make_options()), "test")["model.c"]
+    assert not [m[0] for m in MNEMONIC.finditer(text)]
+
+
+@pytest.mark.parametrize("cpu", CORES)
+def test_sets_are_whole(cpu: str) -> None:
+    core = CORES[cpu]
+    assert set(FAMILIES[core.family].options) == set(GOALS) and core in FAMILIES[core.family].cores
+    for instructions in core.sets:
+        assert set(instructions.bodies) <= set(SCALAR)
+        kinds = {p.name for name in instructions.bodies for p in SCALAR[name].params}
+        assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
+
+
+@pytest.mark.parametrize("name", SCALAR)
+def test_words_of_the_vocabulary_are_whole(name: str) -> None:
+    intrin = SCALAR[name]
+    assert intrin.name == name and {label for label, *_ in intrin.limits} <= {p.name for p in intrin.params}
+
+
+def test_tensor_intrinsics_are_made_of_the_vocabulary() -> None:
+    assert all(t.needs <= set(SCALAR) for t in TENSOR.values())
