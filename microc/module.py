@@ -73,11 +73,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One C function: its lowered loops, what its comment says, the cost model's estimate of its size."""
+    """One C function: its lowered loops, what its comment says, the cost model's estimate of its size.
+
+    ``blocks``: what the comment before a block of its loops says, by the name of the buffer that the block writes.
+    """
 
     func: PrimFunc
     comment: tuple[str, ...] = ()
     code_bytes: int = 0
+    blocks: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:

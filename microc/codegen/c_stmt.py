@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Iterable
 
 from microc import dtypes
+from microc.codegen.blocks import Blocks
 from microc.codegen.c_expr import Bounds, ExprPrinter
 from microc.codegen.scopes import distinct, tile_names
 from microc.errors import InternalError
@@ -27,9 +28,14 @@ class StmtPrinter:
         self.expr = expr or ExprPrinter()
         self.space = space
         self.sizes: Bounds = sizes or {}
+        self.blocks: Blocks | None = None
 
     def lines(self, stmt: ir.Stmt) -> list[str]:
         """The statement, one string per line, without indentation of its own."""
+        comment = self.blocks.before(stmt) if self.blocks else []
+        return [*comment, *self._lines(stmt)]
+
+    def _lines(self, stmt: ir.Stmt) -> list[str]:
         match stmt:
             case ir.Seq(body):
                 return [line for child in body for line in self.lines(child)]
@@ -87,9 +93,13 @@ class StmtPrinter:
         names = tile_names(buffer, body)
         return [f"{dtypes.c_name(buffer.dtype)} {', '.join(names)};"] if names else []
 
-    def function(self, func: ir.PrimFunc, head: str = "static void") -> list[str]:
-        """The whole function, declared as ``head``; read-only parameters are pointers to const."""
+    def function(
+        self, func: ir.PrimFunc, head: str = "static void", blocks: Iterable[tuple[str, str]] = ()
+    ) -> list[str]:
+        """The whole function, declared as ``head``; read-only parameters are pointers to const. ``blocks``: what comments say
+        of what is written to buffers, by their names."""
         func = distinct(func)
+        self.blocks = Blocks(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
         params = ", ".join([*(_parameter(p, self.space, written=p.name in written) for p in func.params), *scalars])
@@ -125,11 +135,6 @@ def _place_to_break(line: str, first: int) -> int:
         if mark and depth <= fewest and first < end < WIDTH:
             fewest, found = depth, end
     return found
-
-
-def wrapped_comment(text: str) -> list[str]:
-    """Lines of a block comment."""
-    return textwrap.wrap(f" * {text}", WIDTH, subsequent_indent=" *     ", break_on_hyphens=False)
 
 
 def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:

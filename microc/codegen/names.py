@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from microc.codegen.c_expr import MATH
 from microc.codegen.halves import HALVES
@@ -100,6 +101,7 @@ def is_mathematical(name: str) -> bool:
     return name in MATH or name.removesuffix("f") in MATH
 
 
+@lru_cache(maxsize=1 << 14)
 def is_free(name: str) -> bool:
     """Whether something inside of a C file may have this name."""
     return name not in WORDS and name not in LIBRARY and not is_function(name)

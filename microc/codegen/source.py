@@ -9,13 +9,13 @@ import numpy as np
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
-from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped, wrapped_comment
+from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
-from microc.codegen.text import Code, Name, Note, Text, Word
+from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer
+from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
-from microc.isa import CORES, FAMILIES
-from microc.module import Call, Module, Value
+from microc.module import Module, Value
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.rewrite import map_expr, substitute
@@ -141,12 +141,14 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     plan = module.plan
     if plan is None:
         raise InternalError("the module has no memory plan")
-    printer = _printer(module)
+    printer = printer_of(module)
     space = printer.space
-    kernels = tuple(_kernel_text(module, printer, k) for k in range(len(module.kernels)))
+    kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(module, printer)
     consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
-    steps = tuple(Step(k, _call_text(module, call), Text(_short(call.layer))) for k, call in enumerate(module.calls))
+    steps = tuple(
+        Step(k, call_text(module, call), Text(short_layer(module, call))) for k, call in enumerate(module.calls)
+    )
     prefixed = [_prefixed(module, v) for v in consts]
     resets = _resets(module)
     return ModelContext(
@@ -189,17 +191,6 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     )
 
 
-def kernel_text(module: Module, name: str) -> Code:
-    """One kernel as it stands in the network's C."""
-    return _kernel_text(module, _printer(module), [kernel.name for kernel in module.kernels].index(name))
-
-
-def _printer(module: Module) -> StmtPrinter:
-    core = CORES[module.options["cpu"]]
-    space = f"{module.name.upper()}_FLASH " if FAMILIES[core.family].flash_space else ""
-    return StmtPrinter(space=space, sizes={size.scalar: (size.minimum, size.maximum) for size in module.sizes})
-
-
 def _flash_space(module: Module) -> Name:
     """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
     return Name("__flash" if module.const_bytes <= NEAR_FLASH else "__memx")
@@ -214,55 +205,6 @@ def _helpers(module: Module, printer: StmtPrinter) -> tuple[Code, ...]:
     """All helpers that the kernels use, and those that helpers use, each after what it needs."""
     texts = helper_texts(printer.expr.helpers, module.options["cpu"], printer.expr).values()
     return tuple(Code("\n".join(part for line in lines for part in wrapped(line))) for lines in texts)
-
-
-def _kernel_text(module: Module, printer: StmtPrinter, position: int) -> Code:
-    kernel = module.kernels[position]
-    uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
-    layers = [f"{_short(call.layer)} (step {k}, {call.macs} MACs)" for k, call in uses]
-    notes = [*layers, *kernel.comment]
-    comment = [line for note in notes for line in wrapped_comment(Note(note))]
-    code = [line for whole in printer.function(kernel.func, f"{module.name.upper()}_KERNEL") for line in wrapped(whole)]
-    return Code("\n".join(["/*", *comment, " */", *code]))
-
-
-def _short(layer: str, limit: int = 100) -> str:
-    """A layer's location; converters glue the names of fused layers together, which nobody reads to the end."""
-    return layer if len(layer) <= limit else layer[: limit - 3] + "..."
-
-
-def _call_text(module: Module, call: Call) -> Code:
-    kernel = next(k for k in module.kernels if k.name == call.kernel)
-    written = set(call.writes) | set(call.workspace)
-    args = [
-        pointer(module, name, param.dtype, const=name not in written)
-        for name, param in zip(call.args, kernel.func.params, strict=True)
-    ]
-    names = {size.scalar: size.name for size in module.sizes}
-    args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
-    indent = 2 * INDENT
-    text = "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});"))
-    return Code(text.removeprefix(indent))
-
-
-def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
-    """A C expression for the address of a value, as a pointer to ``dtype``."""
-    base, offset = module.base_of(name)
-    value = module.values[base]
-    kind = dtypes.c_name(dtype)
-    qualifier = "const " if const else ""
-    if value.storage == "const":
-        return f"{module.name}_{base}"
-    if value.storage in ("input", "output"):
-        place = f"{'inputs' if value.storage == 'input' else 'outputs'}->{base}"
-        if offset or value.dtype != dtype:
-            return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
-        return place
-    assert module.plan is not None
-    offset += module.plan.offsets[base]
-    where = f"arena + {offset}" if offset else "arena"
-    step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
-    return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
 
 
 def _resets(module: Module) -> tuple[Code, ...]:

@@ -18,7 +18,7 @@ from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.builder import Builder, register, workspaces
-from microc.driver.compile.calls import describe
+from microc.driver.compile.comments import describe
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fit import check_modules
 from microc.driver.compile.maker import Maker
@@ -32,7 +32,7 @@ from microc.driver.sizes.shapes import as_array
 from microc.dtypes import Array
 from microc.errors import InternalError, ProgramError, ScheduleError, UsageError
 from microc.graph.ir import Graph, TensorType
-from microc.module import Call, Module
+from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
 from microc.schedule.choose import choose
 from microc.schedule.rules import as_written, candidates
@@ -134,7 +134,7 @@ def function_module(schedule: Schedule, target: Target, constants: Mapping[str, 
     data = _constants(schedule, storage, constants)
     for name, of in storage.items():
         builder.declare(name, of, data.get(name))
-    kernel = register(builder, lowered, func.name, (f"function {func.name}",))
+    kernel = register(builder, Kernel(lowered, (f"function {func.name}",)), func.name)
     scratch = workspaces(builder, builder.unique("work"), lowered.params[len(func.params) :])
     reads, writes = (tuple(map(builder.name_of, ends[kind])) for kind in ("input", "output"))
     args = (*(builder.name_of(p.name) for p in func.params), *scratch)

@@ -114,6 +114,8 @@ class OpDef:
     - ``whole``: indices of the operands that ``scalar`` is given as a whole ``te.Tensor`` to index, not as one element.
     - ``repeats``: ``scalar`` writes its operands down so many times that they are read from memory: whatever computes them
       is a kernel of its own.
+    - ``formula``: what ``scalar`` computes as people write it, for comments; ``{attribute}`` stands for an attribute's value,
+      ``{x}`` for what it is applied to.
     - ``edges``: what holds where the formats say nothing, for the page of operators: NaN, overflow, places outside.
     - ``regions``: attributes that hold graphs, of control flow; the driver lowers it, so that there is neither ``scalar`` nor
       ``compute``.
@@ -138,6 +140,7 @@ class OpDef:
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()
     repeats: bool = False
+    formula: str = ""
     edges: str = ""
     regions: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
 """Floor 2: tensor expressions. What is computed, one element at a time; :func:`create_prim_func` makes the loops."""
 
-from microc.te.lower import create_prim_func
+from microc.te.lower import create_prim_func, stages, tensor_reads
 from microc.te.tensor import (
     ComputeDef,
     ExternDef,
@@ -16,7 +16,7 @@ from microc.te.tensor import (
     reduce_axis,
     sum_reduce,
 )
-from microc.te.text import to_text
+from microc.te.text import formula, to_text
 
 __all__ = [
     "ComputeDef",
@@ -28,10 +28,13 @@ __all__ = [
     "compute",
     "create_prim_func",
     "extern",
+    "formula",
     "max_reduce",
     "min_reduce",
     "placeholder",
     "reduce_axis",
+    "stages",
     "sum_reduce",
+    "tensor_reads",
     "to_text",
 ]

@@ -16,6 +16,7 @@ from microc.te.lower import stages
 from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.rewrite import map_children
 from microc.tir.text_names import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
 WIDTH = 120
@@ -27,6 +28,28 @@ def to_text(outputs: Iterable[Tensor], consts: Sequence[Tensor] = ()) -> str:
     """What ``outputs`` are computed from and how; placeholders among ``consts`` are said to be constant."""
     known = {id(tensor) for tensor in consts}
     return "".join(f"{_tensor(tensor, constant=id(tensor) in known)}\n" for tensor in stages(outputs))
+
+
+def formula(tensor: Tensor) -> str:
+    """``acc[p, o] = bias[o] + sum(x[p, k] * weight[o, k] for k < 9)``: a computed tensor without types, for comments."""
+    made = tensor.definition
+    assert isinstance(made, ComputeDef)
+    return f"{tensor.name}[{', '.join(var.name for var in made.axes)}] = {_body(_untyped(made.body))}"
+
+
+def _untyped(expr: Expr) -> Expr:
+    """An expression of numbers: without casts between integers, and types of literals."""
+    match expr:
+        case ir.Cast(dtype, a) if dtypes.is_integer(dtype) and dtypes.is_integer(a.dtype):
+            return _untyped(a)
+        case ir.Const(value, dtype) if dtype != "bool":
+            return ir.Const(float(f"{value:.9g}") if dtypes.is_float(dtype) else value, "int32")
+        case Reduce(combine, value, axes, init):
+            return Reduce(combine, _untyped(value), axes, _untyped(init))
+        case TensorRead(tensor, indices):
+            return TensorRead(tensor, tuple(_untyped(i) for i in indices))
+        case _:
+            return map_children(expr, _untyped)
 
 
 def _tensor(tensor: Tensor, *, constant: bool) -> str:

@@ -123,11 +123,12 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer]) -> tup
     return tuple(names)
 
 
-def register(builder: Builder, func: ir.PrimFunc, stem: str, comment: tuple[str, ...]) -> str:
+def register(builder: Builder, kernel: Kernel, stem: str) -> str:
     """Equal loops become one C function, named after the first layer that uses it."""
+    func = kernel.func
     key = (func.params, func.body)
     if key not in builder.kernels:
         if not func.scalars:  # what depends on sizes was verified at some of them
             verify(func, trust_data=True)
-        builder.kernels[key] = Kernel(replace(func, name=builder.function(stem)), comment)
+        builder.kernels[key] = replace(kernel, func=replace(func, name=builder.function(stem)))
     return builder.kernels[key].name

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from microc.driver.compile.builder import Builder, register, slug, workspaces
+from microc.driver.compile.comments import block_comments, describe, kernel_comment, kind_of
 from microc.driver.compile.maker import Copy, Group
 from microc.driver.stripes.kernel import LoweredStream
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
-from microc.module import Call
+from microc.module import Call, Kernel
 from microc.ops.lowering import LoweredGroup, macs_of
-from microc.schedule.schedule import Schedule, Step
+from microc.schedule.schedule import Schedule
 
 
 def add_copy(
@@ -29,7 +30,7 @@ def add_copy(
     if constant is not None:
         origin = builder.constant(f"{target}_value", constant)
     origin = origin or builder.name_of(source)
-    name = register(builder, func, "copy", ())
+    name = register(builder, Kernel(func), "copy")
     reads = () if constant is not None else (origin,)
     builder.call(Call(name, (origin, target), reads, (target,), layer=layer or f"copy to {target}", op=op), copy)
 
@@ -41,7 +42,8 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
     group, choice = builder.make.group(nodes, uses, in_place=bool(state))
     schedule, func = choice.schedule, choice.func
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
-    name = register(builder, func, f"{group.anchor.op}_{stem}", _comment(graph, nodes, schedule))
+    kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
+    name = register(builder, kernel, f"{kind_of(graph, group.anchor)}_{stem}")
     args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
@@ -67,7 +69,7 @@ def add_control(builder: Builder, node: Node) -> None:
     """Control flow: one kernel with those of its graphs inside."""
     lowered = builder.make.control(node)
     stem = slug(node.loc.name or node.outputs[0])
-    name = register(builder, lowered.func, f"{node.op}_{stem}", (node.op,))
+    name = register(builder, Kernel(lowered.func, (node.op,)), f"{node.op}_{stem}")
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
@@ -99,8 +101,9 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
     """A kernel that works row by row for several groups."""
     graph = builder.graph
     func, stem = lowered.func, slug(groups[-1][-1].loc.name or lowered.result)
-    comment = [line for nodes, s in zip(groups, lowered.schedules, strict=True) for line in _comment(graph, nodes, s)]
-    name = register(builder, func, f"stream_{stem}", (f"{len(groups)} layers, row by row", *comment))
+    pairs = zip(groups, lowered.schedules, strict=True)
+    comment = [line for nodes, schedule in pairs for line in kernel_comment(graph, nodes, schedule)]
+    name = register(builder, Kernel(func, (f"{len(groups)} layers, row by row", *comment)), f"stream_{stem}")
     args = [
         builder.name_of(p.value) if p.array is None else builder.constant(f"{stem}_{p.role}", p.array)
         for p in lowered.params
@@ -131,22 +134,3 @@ def _argument(builder: Builder, group: LoweredGroup, schedule: Schedule, positio
         array = schedule.packed(group.func.params[position], param.array)
         return builder.constant(f"{stem}_{param.role}", array)
     return builder.name_of(param.value)
-
-
-def _comment(graph: Graph, nodes: tuple[Node, ...], schedule: Schedule) -> tuple[str, ...]:
-    def spell(name: str) -> str:
-        kind = graph.types[name]
-        return "x".join(map(str, kind.shape)) + f" {kind.dtype}"
-
-    inputs = ", ".join(spell(i) for node in nodes[:1] for i in node.inputs[:2] if i)
-    result = spell(nodes[-1].outputs[0])
-    return (
-        f"{' + '.join(node.op for node in nodes)}: {inputs} -> {result}",
-        f"schedule: {describe(schedule.trace) or 'as written'}",
-    )
-
-
-def describe(trace: tuple[Step, ...]) -> str:
-    """A schedule in a line: the steps that shape the loops, without bookkeeping."""
-    shown = ("split", "fuse", "reorder", "compute_at", "tensorize", "cache_read", "cache_write")
-    return " ".join(str(step) for step in trace if step.primitive in shown)

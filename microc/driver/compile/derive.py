@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from microc.codegen.source import kernel_text
+from microc.codegen.kernels import kernel_text
 from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
 from microc.driver.compile.maker import Compiled, Copy, Maker, lower_copy
 from microc.driver.compile.merge import TABLE

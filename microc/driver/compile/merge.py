@@ -103,7 +103,8 @@ def _merge(module: Module, family: list[tuple[Kernel, _Skeleton]]) -> Module:
         data = np.array([column[member] for column in slots], np.int32)
         values[name] = Value(name, data.shape, "int32", "const", data, label=name)
         tables[kernel.name] = name
-    merged = Kernel(func, first.comment)
+    alike = tuple(block for block in first.blocks if all(block in kernel.blocks for kernel, _ in family))
+    merged = replace(first, func=func, blocks=alike)
     gone = {kernel.name for kernel, _ in family[1:]}
     kernels = tuple(merged if k is first else k for k in module.kernels if k.name not in gone)
     calls = tuple(_through(call, first.name, tables) for call in module.calls)

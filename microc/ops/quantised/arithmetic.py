@@ -228,6 +228,7 @@ QADD = OpDef(
         "rounding": MULTIPLIER_ROUNDING,
     },
     operand_names=("a", "b"),
+    formula="clamp(scaled(scaled(a - {zero_point_a}) + scaled(b - {zero_point_b})) + {zero_point}, {minimum}, {maximum})",
 )
 QMUL = OpDef(
     "qmul",
@@ -243,4 +244,6 @@ QMUL = OpDef(
         "rounding": MULTIPLIER_ROUNDING,
     },
     operand_names=("a", "b"),
+    formula="clamp(round((a - {zero_point_a}) * (b - {zero_point_b}) * {multiplier} * 2**({shift} - 31)) + {zero_point}, "
+    "{minimum}, {maximum})",
 )

@@ -270,6 +270,7 @@ OPERATORS = (
         cases=requantize_cases,
         attrs=REQUANTIZE_ATTRS,
         operand_names=("x", "multiplier", "shift"),
+        formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
     ),
     OpDef(
         "requantize_float",
@@ -285,6 +286,7 @@ OPERATORS = (
             ),
         },
         operand_names=("x", "scale"),
+        formula="clamp(rint({x} * {scale}) + {zero_point}, {minimum}, {maximum})",
     ),
     OpDef(
         "quantize",

@@ -9,6 +9,7 @@
  */
 NET_KERNEL add_v0(const float *a, const float *b, float *out)
 {
+    /* add */
     for (int32_t i0_tile = 0; i0_tile < 2; ++i0_tile) {
         out[i0_tile * 4] = a[i0_tile * 4] + b[i0_tile * 4];
         out[i0_tile * 4 + 1] = a[i0_tile * 4 + 1] + b[i0_tile * 4 + 1];

@@ -8,6 +8,7 @@
  */
 NET_KERNEL clip_v0(const int8_t *x, int8_t *out)
 {
+    /* clip */
     for (int32_t i0 = 0; i0 < 5; ++i0) {
         out[i0] = (int8_t)min_i32((int32_t)x[i0], 100);
     }

@@ -8,6 +8,7 @@
  */
 NET_KERNEL clip_v0(const int8_t *x, int8_t *out)
 {
+    /* clip */
     const int32x4 all100 = dup_i32x4(100);
     for (int32_t i0 = 0; i0 < 2; ++i0) {
         store_i8_i32x4(&out[i0 * 4], min_i32x4(load_i8_i32x4(&x[i0 * 4]), all100));

@@ -8,6 +8,7 @@
  */
 NET_KERNEL concat_v0(const int8_t *x, const int8_t *y, int8_t *joined)
 {
+    /* joined[n, i] = select(i < 8, x[n, i - 0], y[n, i - 8]) */
     for (int32_t n = 0; n < 2; ++n) {
         store_i8x4(&joined[n * 16], load_i8x4(&x[n * 8]));
         store_i8x4(&joined[n * 16 + 4], load_i8x4(&x[n * 8 + 4]));

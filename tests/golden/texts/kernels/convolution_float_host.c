@@ -14,6 +14,8 @@
 NET_KERNEL conv2d_v0(const float *data, const float *restrict weight, const float *restrict bias, float *out)
 {
     for (int32_t y = 0; y < 2; ++y) {
+        /* accumulate: acc[n, y, x, c] = bias[c] + sum(data[n, y + ky, x + kx, c] * weight[ky, kx,
+         *     c] for ky < 2, kx < 2) */
         float acc_0, acc_1;
         const float bias_0 = bias[0];
         acc_0 = bias_0;
@@ -32,6 +34,7 @@ NET_KERNEL conv2d_v0(const float *data, const float *restrict weight, const floa
         const float weight_3 = weight[3];
         acc_0 += data_1 * weight_3;
         acc_1 += data[y * 3 + 5] * weight_3;
+        /* out[n, y, x, c] = acc[n, y, x, c] */
         out[y * 2] = acc_0;
         out[y * 2 + 1] = acc_1;
     }

@@ -19,6 +19,7 @@
 NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
     const NET_FLASH int32_t *restrict bias, int8_t *out)
 {
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 8) */
     int32_t acc_0, acc_1;
     acc_0 = bias[0];
     acc_1 = bias[1];
@@ -36,6 +37,7 @@ NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
         acc_0 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 3];
         acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 11];
     }
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
     out[1] = (int8_t)min_i32(max_i32(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7, -128), 127);
 }

@@ -15,6 +15,7 @@
  */
 NET_KERNEL dense_v1(const float *data, const float *restrict weight, const float *restrict bias, float *out)
 {
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 6) */
     float acc_0, acc_1;
     acc_0 = bias[0];
     acc_1 = bias[1];
@@ -29,6 +30,7 @@ NET_KERNEL dense_v1(const float *data, const float *restrict weight, const float
         acc_0 = fmaf(data_2, weight[k_tile * 6 + 4], acc_0);
         acc_1 = fmaf(data_2, weight[k_tile * 6 + 5], acc_1);
     }
+    /* relu */
     out[0] = acc_0 < 0.0f ? 0.0f : acc_0;
     out[1] = acc_1 < 0.0f ? 0.0f : acc_1;
 }

@@ -19,6 +19,7 @@
  */
 NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out)
 {
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 8) */
     int32_t acc_0, acc_1;
     acc_0 = bias[0];
     acc_1 = bias[1];
@@ -36,6 +37,7 @@ NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int
     acc_0 = dot2(data_4, odds_i8(weight_2), dot2(data_5, evens_i8(weight_2), acc_0));
     const int32_t weight_3 = load_i8x4(&weight[12]);
     acc_1 = dot2(data_4, odds_i8(weight_3), dot2(data_5, evens_i8(weight_3), acc_1));
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
     out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
 }

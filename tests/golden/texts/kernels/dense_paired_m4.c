@@ -19,6 +19,7 @@
  */
 NET_KERNEL dense_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out)
 {
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 20) */
     int32_t acc_0, acc_1;
     acc_0 = bias[0];
     acc_1 = bias[1];
@@ -59,6 +60,7 @@ NET_KERNEL dense_v1(const int8_t *data, const int16_t *restrict weight, const in
     acc_0 = dot2(data_13, evens_i8(weight_9), dot2(data_14, evens_i8(weight_8), acc_0));
     acc_1 = dot2_wrapping(data_13, weight_9, dot2_wrapping(data_14, weight_8, acc_1));
     acc_1 = (int32_t)((int64_t)acc_1 - (int64_t)acc_0) >> 8;
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
     out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
 }

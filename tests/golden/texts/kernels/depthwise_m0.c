@@ -14,9 +14,12 @@
  * set_scope(acc, register) set_kind(kx, unrolled) set_kind(ky, unrolled) set_kind(x_1, unrolled) set_kind(x_1_init,
  * unrolled) set_kind(x_out_1, unrolled) select_rounding() select_high_mul() select_clamp()
  */
-NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out)
+NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
+    int8_t *out)
 {
     for (int32_t c = 0; c < 2; ++c) {
+        /* accumulate: acc[n, y, x, c] = bias[c] + sum(data[n, y + ky, x + kx, c] * weight[ky, kx,
+         *     c] for ky < 2, kx < 2) */
         int32_t acc_0, acc_1;
         const int32_t bias_0 = bias[c];
         acc_0 = bias_0;
@@ -35,16 +38,19 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
         const int8_t weight_3 = weight[c + 6];
         acc_0 += (int32_t)data_1 * (int32_t)weight_3;
         acc_1 += (int32_t)data[c + 12] * (int32_t)weight_3;
+        /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
         out[c] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
         out[c + 2] = (int8_t)clamp8((((product_2_30(acc_1, 1518500250) + 1) >> 1) + ((acc_1 >> 31) + 448)) >> 7);
     }
     for (int32_t c = 0; c < 2; ++c) {
+        /* accumulate */
         int32_t acc_0;
         acc_0 = bias[c];
         acc_0 += (int32_t)data[c + 4] * (int32_t)weight[c];
         acc_0 += (int32_t)data[c + 6] * (int32_t)weight[c + 2];
         acc_0 += (int32_t)data[c + 12] * (int32_t)weight[c + 4];
         acc_0 += (int32_t)data[c + 14] * (int32_t)weight[c + 6];
+        /* requantize */
         out[c + 4] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
     }
 }

@@ -19,10 +19,11 @@
  * set_kind(ky, unrolled) set_kind(x_1_init, unrolled) set_kind(x_out_1, unrolled) select_rounding() select_fma()
  * select_conversion() select_saturation()
  */
-NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
-    int16_t *data_workspace)
+NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
+    int8_t *out, int16_t *data_workspace)
 {
     for (int32_t c = 0; c < 2; ++c) {
+        /* copy of data */
         for (int32_t i1 = 0; i1 < 3; ++i1) {
             data_workspace[i1 * 6] = (int16_t)data[i1 * 8 + c];
             data_workspace[i1 * 6 + 1] = (int16_t)data[i1 * 8 + c + 2];
@@ -30,6 +31,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
             data_workspace[i1 * 6 + 3] = (int16_t)data[i1 * 8 + c + 6];
         }
         for (int32_t y = 0; y < 2; ++y) {
+            /* accumulate: acc[n, y, x, c] = bias[c] + sum(data[n, y + ky, x + kx, c] * weight[ky, kx,
+             *     c] for ky < 2, kx < 2) */
             int32_t acc_0, acc_1, acc_2, acc_3;
             const int32_t bias_0 = bias[c] * 2;
             acc_0 = bias_0;
@@ -52,6 +55,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
             acc_2 = dot2(data_workspace_3, weight_1, acc_2);
             acc_3 = mac_low_high(load_i16x2_aligned(&data_workspace[y * 6 + 10]), weight_1,
                 mac_high_low(data_workspace_3, weight_1, acc_3));
+            /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
             out[y * 6 + c] = (int8_t)saturate_i8(high_mac_round(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
             out[y * 6 + c + 2] = (int8_t)saturate_i8(high_mac_round(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
             out[y * 6 + c + 4] = (int8_t)saturate_i8(high_mac_round(acc_2, 1518500250, (acc_2 >> 31) + 448) >> 7);

@@ -19,9 +19,11 @@
  * unrolled) set_kind(ky, unrolled) set_kind(x_acc, vectorized) annotate_loop(x_acc, lanes, 4) select_fma()
  * select_conversion() select_saturation()
  */
-NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out,
-    int8_t *padded)
+NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
+    int8_t *out, int8_t *padded)
 {
+    /* pad: padded[n, y, x, c] = select(y - 1 >= 0 and y - 1 < 2 and x - 1 >= 0 and x - 1 < 4,
+     *     data[n, y - 1, x - 1, c], -1) */
     fill_i8(&padded[0], -1, 24);
     for (int32_t c = 0; c < 2; ++c) {
         const int32x4 by2 = ramp_i32x4(2);
@@ -44,6 +46,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
         const int32x4 minus128 = dup_i32x4(-128);
         const int32x4 all127 = dup_i32x4(127);
         for (int32_t y = 0; y < 2; ++y) {
+            /* accumulate: acc[n, y, x, c] = bias[c] + sum(padded[n, y + ky, x + kx, c] * weight[ky, kx,
+             *     c] for ky < 3, kx < 3) */
             int32x4 acc;
             acc = lanes_0;
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6]), weight_0);
@@ -55,6 +59,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 12]), weight_6);
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 13]), weight_7);
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 14]), weight_8);
+            /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
             scatter_i8_i32x4(&out[y * 8 + c], by2_2,
                 min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc,
                 1518500250), shl_n_i32x4(acc, -31)), -7), all3), minus128), all127));

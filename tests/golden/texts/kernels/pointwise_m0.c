@@ -16,8 +16,10 @@
  * set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(k_2,
  * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_rounding() select_high_mul() select_clamp()
  */
-NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out)
+NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
+    int8_t *out)
 {
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 3) */
     int32_t acc_0_0, acc_0_1, acc_1_0, acc_1_1;
     const int32_t bias_0 = bias[0];
     acc_0_0 = bias_0;
@@ -49,6 +51,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const in
     const int8_t data_5 = data[5];
     acc_1_0 += (int32_t)data_5 * (int32_t)weight_4;
     acc_1_1 += (int32_t)data_5 * (int32_t)weight_5;
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)clamp8((((product_2_30(acc_0_0, 1518500250) + 1) >> 1) + ((acc_0_0 >> 31) + 448)) >> 7);
     out[1] = (int8_t)clamp8((((product_2_30(acc_0_1, 1518500250) + 1) >> 1) + ((acc_0_1 >> 31) + 448)) >> 7);
     out[2] = (int8_t)clamp8((((product_2_30(acc_1_0, 1518500250) + 1) >> 1) + ((acc_1_0 >> 31) + 448)) >> 7);

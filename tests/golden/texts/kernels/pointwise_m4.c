@@ -18,13 +18,15 @@
  * set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1,
  * unrolled) set_kind(o_out_1, unrolled) select_rounding() select_fma() select_conversion() select_saturation()
  */
-NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
-    int16_t *data_workspace)
+NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias,
+    int8_t *out, int16_t *data_workspace)
 {
+    /* copy of data */
     int32_t acc_0_0, acc_0_1, acc_1_0, acc_1_1, acc_2_0, acc_2_1;
     for (int32_t i0 = 0; i0 < 3; ++i0) {
         widen_i8x4(&data_workspace[i0 * 4], load_i8x4(&data[i0 * 4]));
     }
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 4) */
     const int32_t bias_0 = bias[0] * 2;
     acc_0_0 = bias_0;
     const int32_t bias_1 = bias[1] * 2;
@@ -49,6 +51,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[10]);
     acc_2_0 = dot2(data_workspace_5, weight_1, dot2(data_workspace_4, weight_0, acc_2_0));
     acc_2_1 = dot2(data_workspace_5, weight_3, dot2(data_workspace_4, weight_2, acc_2_1));
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)saturate_i8(high_mac_round(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
     out[1] = (int8_t)saturate_i8(high_mac_round(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
     out[2] = (int8_t)saturate_i8(high_mac_round(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);

@@ -10,6 +10,7 @@
  */
 NET_KERNEL requantize_v0(const int32_t *x, const int8_t *restrict multiplier, int8_t *out)
 {
+    /* requantize: clamp(round(x * 1518500250 * 2**(shift - 31)) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 3; ++i0) {
         for (int32_t i1 = 0; i1 < 5; ++i1) {
             const int32_t x_0 = x[i0 * 5 + i1];

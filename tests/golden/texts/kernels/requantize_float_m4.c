@@ -9,6 +9,7 @@
  */
 NET_KERNEL requantize_float_v0(const int32_t *x, int8_t *out)
 {
+    /* requantize_float: clamp(rint(x * 0.125) + 3, -128, 127) */
     for (int32_t i0 = 0; i0 < 5; ++i0) {
         out[i0] = (int8_t)saturate_i8(saturate_i16(nearest_i32((float)x[i0] * 0.125f)) + 3);
     }

@@ -15,6 +15,7 @@
 NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
 {
     for (int32_t n = 0; n < 2; ++n) {
+        /* largest[n, i] = max(-inf, max(data[n, k, i] for k < 5)) */
         float largest;
         float total;
         float factor;
@@ -22,6 +23,7 @@ NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
         for (int32_t k = 0; k < 5; ++k) {
             largest = max_f32(data[n * 5 + k], largest);
         }
+        /* power */
         for (int32_t c = 0; c < 5; ++c) {
             power[c] = data[n * 5 + c] - largest < -87.0f ? 0.0f :
                 (((((0.008290272f * (data[n * 5 + c] - largest - ((data[n * 5 + c] - largest) * 1.442695f +
@@ -37,11 +39,14 @@ NET_KERNEL softmax_v0(const float *data, float *softmax, float *power)
                 1.0f) * f32_of_u32((u32_of_f32((data[n * 5 + c] - largest) * 1.442695f + 1.2582912e+07f) << 23U) +
                 1065353216U);
         }
+        /* total[n, i] = sum(power[n, j, i] for j < 5) */
         total = 0.0f;
         for (int32_t j = 0; j < 5; ++j) {
             total += power[j];
         }
+        /* factor[n, i] = 1.0 / total[n, i] */
         factor = 1.0f / total;
+        /* softmax[n, c, i] = power[n, c, i] * factor[n, i] */
         for (int32_t c = 0; c < 5; ++c) {
             softmax[n * 5 + c] = power[c] * factor;
         }

@@ -19,6 +19,7 @@
  */
 NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t *softmax)
 {
+    /* largest[n] = max(-128, max(data[n, k] for k < 4)) */
     int32_t largest;
     int32_t total;
     int32_t headroom;
@@ -27,16 +28,20 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
     for (int32_t k = 0; k < 4; ++k) {
         largest = max_i32(largest, (int32_t)data[k]);
     }
+    /* total[n] = sum((table[largest[n] - data[n, j]] >> 12) + (table[largest[n] - data[n, j]]
+     *     >> 11 & 1) for j < 4) */
     total = 0;
     const int32_t place_0 = largest;
     for (int32_t j = 0; j < 4; ++j) {
         const int32_t table_0 = table[place_0 - (int32_t)data[j]];
         total += (table_0 >> 12) + ((table_0 >> 11) & 1);
     }
+    /* headroom */
     headroom = (total < 1048576 ? 1 : 0) + (total < 2097152 ? 1 : 0) + (total < 4194304 ? 1 : 0) +
         (total < 8388608 ? 1 : 0) + (total < 16777216 ? 1 : 0) + (total < 33554432 ? 1 : 0) +
         (total < 67108864 ? 1 : 0) + (total < 134217728 ? 1 : 0) + (total < 268435456 ? 1 : 0) +
         (total < 536870912 ? 1 : 0) + (total < 1073741824 ? 1 : 0);
+    /* scale */
     const int64_t t_0 = (int64_t)(int32_t)((uint32_t)total << headroom);
     const int32_t t_1 = (int32_t)((t_0 * INT64_C(-1010580540) + INT64_C(1073741824)) >> INT64_C(31)) + 1515870810;
     const int64_t t_2 = (int64_t)t_1;
@@ -53,6 +58,9 @@ NET_KERNEL qsoftmax_v0(const int8_t *data, const int32_t *restrict table, int8_t
         INT64_C(1073741824)) >> INT64_C(31)) * 4;
     const int32_t t_8 = (t_7 >> 30) & 1;
     scale = ((t_7 | -t_8) & 1073741823) * 2 + t_8;
+    /* softmax[n, c] = min(max(((table[largest[n] - data[n, c]] * scale[n] + 1073741824 >> 31 >>
+     *     select(33 - headroom[n] < 31, 33 - headroom[n], (33 - headroom[n]) * 0 + 31)) + 1 >>
+     *     1) + -128, -128), 127) */
     const int32_t place_1 = largest;
     for (int32_t c = 0; c < 4; ++c) {
         softmax[c] = (int8_t)saturate_i8(((((int32_t)(((int64_t)table[place_1 - (int32_t)data[c]] * (int64_t)scale +

@@ -32,6 +32,7 @@
 NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     int32_t *acc, int8_t *padded, int16_t *tile)
 {
+    /* pad: padded[n, y, x, c] = select(x < 4, data[n, y, x, c], -1) */
     for (int32_t y = 0; y < 4; ++y) {
         for (int32_t x = 0; x < 6; ++x) {
             if (x < 4) {
@@ -41,6 +42,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
             }
         }
     }
+    /* tile */
     for (int32_t x = 0; x < 2; ++x) {
         const int32_t padded_0 = load_i8x4(&padded[x * 8]);
         const int32_t padded_1 = load_i8x4(&padded[x * 8 + 8]);
@@ -124,6 +126,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         store_i16x2_aligned(&tile[x * 4 + 122], sub_i16x2(padded_47, sub_i16x2(padded_43, odds_i8(padded_31))));
     }
     for (int32_t i0 = 0; i0 < 16; ++i0) {
+        /* accumulate: acc[s, n, y, x, o] = sum(tile[s, n, y, x, k] * weight[s, o, k] for k < 4) */
         int32_t acc_register_0, acc_register_1;
         acc_register_0 = 0;
         acc_register_1 = 0;
@@ -137,6 +140,9 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         acc[i0 * 2 + 1] = acc_register_1;
     }
     for (int32_t x = 0; x < 2; ++x) {
+        /* rows[j, a, n, y, x, o] = select(a == 0, acc[j + 0, n, y, x, o] + (acc[j + 4, n, y, x, o]
+         *     + acc[j + 8, n, y, x, o]), acc[j + 4, n, y, x, o] - acc[j + 8, n, y, x, o] - acc[j +
+         *     12, n, y, x, o]) */
         int32_t rows_0_0, rows_0_1, rows_1_0, rows_1_1, rows_2_0, rows_2_1, rows_3_0, rows_3_1;
         const int32_t acc_0 = acc[x + 8];
         const int32_t acc_1 = acc[x + 16];
@@ -154,6 +160,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         const int32_t acc_7 = acc[x + 22];
         rows_3_0 = acc[x + 6] + (acc_6 + acc_7);
         rows_3_1 = acc_6 - acc_7 - acc[x + 30];
+        /* requantize: clamp(round(untile * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
         if (x < 1) {
             const int32_t bias_0 = ((rows_0_0 + (rows_1_0 + rows_2_0)) >> 2) + bias[0];
             out[x * 2] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);

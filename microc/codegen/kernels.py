@@ -1,0 +1,98 @@
+"""Kernels as C functions with their comments, and the calls of them."""
+
+from __future__ import annotations
+
+import textwrap
+
+from microc import dtypes
+from microc.codegen.c_stmt import INDENT, WIDTH, StmtPrinter, wrapped
+from microc.codegen.text import Code, Note
+from microc.isa import CORES, FAMILIES
+from microc.module import Call, Kernel, Module
+
+
+def kernel_text(module: Module, name: str) -> Code:
+    """One kernel as it stands in the network's C."""
+    return kernel_function(module, printer_of(module), [kernel.name for kernel in module.kernels].index(name))
+
+
+def printer_of(module: Module) -> StmtPrinter:
+    core = CORES[module.options["cpu"]]
+    space = f"{module.name.upper()}_FLASH " if FAMILIES[core.family].flash_space else ""
+    return StmtPrinter(space=space, sizes={size.scalar: (size.minimum, size.maximum) for size in module.sizes})
+
+
+def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
+    kernel = module.kernels[position]
+    uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
+    layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
+    notes = [*layers, *kernel.comment, *_in_place(module, kernel, uses)]
+    head = [line for note in notes for line in textwrap.wrap(f" * {Note(note)}", WIDTH, subsequent_indent=" *     ")]
+    code = printer.function(kernel.func, f"{module.name.upper()}_KERNEL", kernel.blocks)
+    return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))
+
+
+def _in_place(module: Module, kernel: Kernel, uses: list[tuple[int, Call]]) -> list[str]:
+    """Which parameters lie over each other, and in which steps."""
+    steps: dict[str, list[int]] = {}
+    for step, call in uses:
+        places = [(p.name, name, _place(module, name)) for p, name in zip(kernel.func.params, call.args, strict=False)]
+        for over, written, a in places:
+            for under, read, b in places:
+                if written in call.writes and read in call.reads and max(a.start, b.start) < min(a.stop, b.stop):
+                    steps.setdefault(f"{over} is written over {under}", []).append(step)
+    return [
+        f"in place: {what}" + (f" in step {', '.join(map(str, found))}" if len(found) < len(uses) else "")
+        for what, found in steps.items()
+    ]
+
+
+def _place(module: Module, name: str) -> range:
+    """The bytes of the arena that a value takes; none elsewhere."""
+    assert module.plan is not None
+    base, offset = module.base_of(name)
+    start = module.plan.offsets.get(base)
+    return range(0) if start is None else range(start + offset, start + offset + module.values[name].nbytes)
+
+
+def short_layer(module: Module, call: Call, limit: int = 100) -> str:
+    """A layer's location in its file; converters glue the names of fused layers together, of which the first says enough."""
+    layer = call.layer.removeprefix(f"{module.source} ")
+    if len(layer) <= limit:
+        return layer
+    first = layer.partition(";")[0]
+    return f"{first};..." if len(first) < limit else layer[: limit - 3] + "..."
+
+
+def call_text(module: Module, call: Call) -> Code:
+    kernel = next(k for k in module.kernels if k.name == call.kernel)
+    written = set(call.writes) | set(call.workspace)
+    args = [
+        pointer(module, name, param.dtype, const=name not in written)
+        for name, param in zip(call.args, kernel.func.params, strict=True)
+    ]
+    names = {size.scalar: size.name for size in module.sizes}
+    args += [f"sizes->{names[scalar]}" for scalar in kernel.func.scalars]
+    indent = 2 * INDENT
+    text = "\n".join(wrapped(f"{indent}{call.kernel}({', '.join(args)});"))
+    return Code(text.removeprefix(indent))
+
+
+def pointer(module: Module, name: str, dtype: str, *, const: bool) -> str:
+    """A C expression for the address of a value, as a pointer to ``dtype``."""
+    base, offset = module.base_of(name)
+    value = module.values[base]
+    kind = dtypes.c_name(dtype)
+    qualifier = "const " if const else ""
+    if value.storage == "const":
+        return f"{module.name}_{base}"
+    if value.storage in ("input", "output"):
+        place = f"{'inputs' if value.storage == 'input' else 'outputs'}->{base}"
+        if offset or value.dtype != dtype:
+            return f"({qualifier}{kind} *)(({qualifier}uint8_t *){place} + {offset})"
+        return place
+    assert module.plan is not None
+    offset += module.plan.offsets[base]
+    where = f"arena + {offset}" if offset else "arena"
+    step = "" if dtypes.nbytes(dtype) == 1 else "(void *)"
+    return f"({qualifier}{kind} *){step}({where})" if offset else f"({qualifier}{kind} *){step}{where}"
