@@ -61,6 +61,8 @@ class Application:
     operator: Operator
     builder: Builder
     loc: Loc
+    folds: bool = False
+    """Whether all its operands are constant: what it makes is, too, however large."""
 
     @property
     def where(self) -> str:
@@ -230,10 +232,10 @@ class Application:
         definition = registry.get(op)
         attrs = {**definition.defaults, **attrs}
         (kind,) = inferred(op, attrs, [self.type(name) for name in inputs], self.where)
-        if 0 in kind.shape:
-            self.broken(f"computes shape {kind.shape}, without elements")
         if self._folds(op, inputs, kind):
             return self._folded(op, inputs, attrs, output)
+        if 0 in kind.shape:
+            self.broken(f"computes shape {kind.shape}, without elements")
         self.builder.define(output, kind, self.where)
         node = Node(op, tuple(inputs), (output,), attrs, self.loc)
         self.builder.nodes.append(node)
@@ -242,10 +244,12 @@ class Application:
         return output
 
     def _folds(self, op: str, inputs: Sequence[str], kind: TensorType) -> bool:
-        """Whether an application is computed now: constants that do not grow much, and nothing that says how they are stored."""
+        """Whether an application is computed now: constants that do not grow much, or those of an operator of nothing else, and
+        nothing that says how they are stored."""
         known = bool(inputs) and all(name in self.builder.consts for name in inputs)
         read = sum(self.type(name).nbytes for name in inputs) if known else 0
-        return known and op not in ("quantize", "dequantize") and kind.nbytes <= max(_FOLDED_BYTES, 2 * read)
+        small = self.folds or kind.nbytes <= max(_FOLDED_BYTES, 2 * read)
+        return known and small and op not in ("quantize", "dequantize")
 
     def _folded(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attr], output: str) -> str:
         with np.errstate(all="ignore"):

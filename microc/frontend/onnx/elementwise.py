@@ -201,7 +201,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Cast": Spelling(cast, MOVABLE),
     "Ceil": unary("ceil"),
     "Clip": Spelling(clip, NUMBERS),
-    "Div": variadic("div"),
     "Elu": unary("elu", alpha=1.0),
     "Erf": unary("erf"),
     "Exp": unary("exp"),

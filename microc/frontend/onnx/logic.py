@@ -30,11 +30,14 @@ def where(application: Application) -> None:
     application.result("where", tuple(application.value(position) for position in range(3)))
 
 
-def modulo(application: Application) -> None:
-    """Mod: with the divisor's sign, or the dividend's where ``fmod`` says so."""
-    data = application.operand(0)
-    fmod = application.operator.attributes.flag("fmod")
-    application.result("fmod" if fmod else "floor_mod", (data, application.operand(1)))
+def quotient(application: Application) -> None:
+    """Div, and Mod: with the divisor's sign, or the dividend's where ``fmod`` says so."""
+    data, divisor = application.operand(0), application.operand(1)
+    known = application.builder.consts.get(divisor)
+    if known is not None and known.dtype.kind in "iu" and not known.all():
+        application.broken("integers divided by zero")
+    op = "fmod" if application.operator.attributes.flag("fmod") else "floor_mod"
+    application.result("div" if application.operator.code == "Div" else op, (data, divisor))
 
 
 def shift(application: Application) -> None:
@@ -98,6 +101,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Celu": composed(formulas.celu, alpha=1.0),
     "Cos": unary("cos"),
     "Cosh": unary("cosh"),
+    "Div": Spelling(quotient, NUMBERS),
     "Equal": comparison("equal", *_ANY),
     "EyeLike": Spelling(eye_like, MOVABLE),
     "Greater": comparison("greater", *NUMBERS),
@@ -106,7 +110,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "IsNaN": Spelling(is_nan, FLOAT),
     "Less": comparison("less", *NUMBERS),
     "LessOrEqual": comparison("less_equal", *NUMBERS),
-    "Mod": Spelling(modulo, NUMBERS),
+    "Mod": Spelling(quotient, NUMBERS),
     "Not": Spelling(logical_not, ("bool",)),
     "Or": comparison("logical_or", "bool"),
     "Shrink": composed(formulas.shrink, NUMBERS, bias=0.0, lambd=0.5),

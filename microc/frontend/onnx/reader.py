@@ -126,7 +126,9 @@ def _translate(builder: Builder, operator: Operator) -> None:
             application.refuse(*reason(operator.code, operator.domain not in SPELLINGS))
         return
     values = [application.value(position) for position in range(application.count()) if application.has(position)]
-    if values and all(value in builder.consts for value in values) and fold(application):
+    known = bool(values) and all(value in builder.consts for value in values)
+    if computed and known:
+        fold(application)
         return
     if spelling is None:
         hint = "shapes are static: make its operands constants, or simplify the model with onnxslim"
@@ -140,7 +142,7 @@ def _translate(builder: Builder, operator: Operator) -> None:
             return
         if found not in spelling.dtypes:
             application.refuse(f"{found} data", "export the model in float32, or quantised to 8 bits")
-    spelling.spell(application)
+    spelling.spell(replace(application, folds=known))
 
 
 def _spell_body(application: Application) -> bool:
