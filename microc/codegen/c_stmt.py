@@ -130,7 +130,7 @@ def _place_to_break(line: str, first: int) -> int:
     depth, fewest, found = 0, len(line), 0
     for k, letter in enumerate(line[: WIDTH - 1]):
         depth += (letter in "([") - (letter in ")]")
-        mark = next((mark for mark in _BREAKS if line.startswith(mark, k)), None)
+        mark = next((mark for mark in _BREAKS if line.startswith(mark, k)), None) if letter in " ," else None
         end = k + len((mark or "").rstrip())
         if mark and depth <= fewest and first < end < WIDTH:
             fewest, found = depth, end

@@ -6,6 +6,7 @@ import random
 from bisect import insort
 from collections.abc import Callable, Iterable
 from itertools import count
+from math import inf
 
 from microc.plan.beam import beam_search
 from microc.plan.effort import CLIMBING, EXACT, affordable
@@ -19,12 +20,14 @@ EXACT_LIMIT = 9
 """Units up to which all orders that matter are searched."""
 
 
-def first_fit(wanted: Demand, order: Iterable[Unit]) -> Placement:
-    """Place units one by one at the lowest offset that every unit placed before allows."""
+def first_fit(wanted: Demand, order: Iterable[Unit], limit: float = inf) -> Placement:
+    """Place units one by one at the lowest offset that every unit placed before allows, up to one that exceeds ``limit``."""
     placed: Placement = {}
     rising: list[tuple[int, int, Unit]] = []
     for number, unit in enumerate(order):
         placed[unit] = lowest_gap(wanted, unit, rising)
+        if placed[unit] + unit.size > limit:
+            break
         insort(rising, (placed[unit], number, unit))
     return placed
 
@@ -75,7 +78,7 @@ def hill_climbing(wanted: Demand) -> Placement:
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        placement = first_fit(wanted, trial)
+        placement = first_fit(wanted, trial, size_of(best))
         if size_of(placement) <= size_of(best):
             order, best = trial, placement
     return best

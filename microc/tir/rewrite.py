@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter, is_
 from types import MappingProxyType
@@ -32,7 +32,6 @@ _CHILDREN: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = MappingProxy
 )
 _REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
     {
-        ir.Bin: lambda x, new: ir.Bin(x.op, *new),
         ir.Un: lambda x, new: ir.Un(x.op, *new),
         ir.Cast: lambda x, new: ir.cast(x.dtype, *new),
         ir.Select: lambda _, new: ir.Select(*new),
@@ -51,7 +50,12 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 def map_children(expr: Expr, f: ExprMap) -> Expr:
     """``expr`` with ``f`` applied to its direct operands; the same object when nothing changed."""
+    if isinstance(expr, ir.Bin):  # most expressions are
+        a, b = f(expr.a), f(expr.b)
+        return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
     old = children(expr)
+    if not old:
+        return expr
     new = tuple([f(x) for x in old])
     return expr if all(map(is_, new, old)) else _REBUILT[type(expr)](expr, new)
 
@@ -136,7 +140,12 @@ def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
             case _:
                 return s
 
-    return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr))
+    return map_stmt(stmt, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, buffers) else x)
+
+
+def accesses_any(expr: Expr, buffers: Container[ir.Buffer]) -> bool:
+    """Whether an expression reads one of ``buffers``, or takes an address in it."""
+    return any(access.buffer in buffers for access in accesses_of(expr))
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:

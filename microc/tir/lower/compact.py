@@ -11,7 +11,7 @@ from dataclasses import replace
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
-from microc.tir.rewrite import map_expr, map_stmt
+from microc.tir.rewrite import accesses_any, map_expr, map_stmt
 
 
 def compact_buffers(stmt: ir.Stmt) -> ir.Stmt:
@@ -66,7 +66,7 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
             return ir.Store(tile, move(s.indices), s.value)
         return s
 
-    body = map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr))
+    body = map_stmt(alloc.body, on_stmt, lambda x: map_expr(x, on_expr) if accesses_any(x, (buffer,)) else x)
     return _sink(tile, body, home)
 
 
