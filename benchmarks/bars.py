@@ -65,3 +65,16 @@ def bars(core: str, model: str) -> Bars:
             return Bars(_VECTOR[model], _VECTOR_AIM[model])
         case _:
             return Bars(_PLAIN[model])
+
+
+COMPILE: Mapping[str, float] = {
+    **{f"mlperf_{name}_int8": 1.5 for name in INT8},
+    "mobilenet": 8.0,
+    "transformer": 6.0,
+    "corpus": 15.0,
+}
+"""CPU seconds of a first compilation at most, by model; ``corpus``: any other."""
+AGAIN = 0.6
+"""CPU seconds of a second one at most, beyond those of reading the model."""
+MEMORY = 1024
+"""MiB of a compilation at most."""

@@ -29,6 +29,7 @@ class Smoke:
 
 
 SMOKES = {
+    "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
@@ -36,6 +37,7 @@ SMOKES = {
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
+    "compile_time": (),
     "cost_model": (*EMULATED, needs_corpus),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
