@@ -16,26 +16,22 @@ value (``source``). Four facts carry it, for scales > 0 and zero points inside t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
-from microc.ops import registry
 from microc.transform.context import Pass, PassContext
-from microc.transform.qdq_bias import accumulator_quant, integer_bias
+from microc.transform.qdq_bias import accumulator_quant, integer_bias, sum_behind
 from microc.transform.qdq_clamp import fuse_clamps
-from microc.transform.qdq_moves import spread_quantisation
+from microc.transform.qdq_moves import is_function, moves, spread_quantisation
 
 BYTES = ("int8", "uint8")
 _CHOICES = frozenset(("max_pool2d", "max", "min"))
 _CLAMPS = frozenset(("relu", "clip"))
-_BINARY = frozenset(("add", "sub", "mul"))
-_FUNCTIONS = frozenset(
-    ("leaky_relu", "elu", "softplus", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "erf")
-)
-_UNARY = _CLAMPS | _FUNCTIONS | frozenset(("floor", "ceil", "round", "hard_swish", "avg_pool2d", "mean", "softmax"))
+_BINARY = frozenset(("add", "sub", "mul", "matmul"))
+_UNARY = frozenset(("avg_pool2d", "mean", "softmax"))
 _EVEN: Mapping[str, Attr] = {"rounding": "even"}
 
 
@@ -52,19 +48,6 @@ PASS = Pass("qdq", recognise, 0)
 def _quantised_as(node: Node) -> tuple[Quant, Attr]:
     """The quantisation and the dtype that a quantize or dequantize node names."""
     return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
-
-
-def _moves(node: Node) -> bool:
-    return registry.get(node.op).moves or node.op == "pad"
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """``output`` = ``operand`` + the constant ``term``."""
-
-    output: str
-    operand: str
-    term: str
 
 
 class _Recogniser:
@@ -109,12 +92,12 @@ class _Recogniser:
             done = False
         elif node.op in ("conv2d", "conv2d_transpose", "dense"):
             done = self.product(node)
-        elif node.op in _BINARY or node.op == "matmul":
+        elif node.op in _BINARY:
             done = None not in known and self.compute(node, [name for name in known if name])
-        elif _moves(node) or node.op in _CHOICES:
+        elif moves(node) or node.op in _CHOICES:
             done = self.move(node, known[0]) or (node.op in _CHOICES and self.compute(node, [known[0]]))
         else:
-            done = node.op in _UNARY and self.compute(node, [known[0]])
+            done = (is_function(node) or node.op in _UNARY) and self.compute(node, [known[0]])
         if not done:
             for name in node.inputs:
                 self.materialise(name)
@@ -193,7 +176,7 @@ class _Recogniser:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or not (_moves(user) or user.op in _CHOICES | _CLAMPS | {"concat"}):
+            if len(users) > 1 or not (moves(user) or user.op in _CHOICES | _CLAMPS | {"concat"}):
                 return None
             value = user.outputs[0]
         return None
@@ -224,11 +207,8 @@ class _Recogniser:
         if kind is None or not all(map(self.is_bytes, sources)):
             return False
         found = {self.types[source].dtype for source in sources}
-        if node.op == "matmul":
-            return self.produce(node, sources, kind, **_EVEN)
-        if len(found) > 1 or (found != {kind.dtype} and node.op not in _CLAMPS | _FUNCTIONS):
-            return False
-        return self.produce(node, sources, kind, **_EVEN)
+        alike = len(found) == 1 and (found == {kind.dtype} or is_function(node))
+        return (alike or node.op == "matmul") and self.produce(node, sources, kind, **_EVEN)
 
     def move(self, node: Node, source: str) -> bool:
         """An operator that only chooses elements works on the integers as they are."""
@@ -285,7 +265,7 @@ class _Recogniser:
         if kind.dtype not in BYTES or kind.quant is None or kind.quant.axis not in (None, 0):
             return False
         terms = [name for name in node.inputs[2:] if name]
-        sum_ = self.sum_behind(node, kind.shape[0])
+        sum_ = sum_behind(node, kind.shape[0], self.types, self.only_user)
         target = self.target(sum_.output if sum_ else node.outputs[0])
         bias = self.bias(node, terms + ([sum_.term] if sum_ else []), accumulator_quant(self.quant(data), kind.quant))
         if target is None or bias is None:
@@ -312,24 +292,6 @@ class _Recogniser:
         self.types[name] = TensorType(data.shape, "int32", quant)
         self.consts[name] = data
         return (name,)
-
-    def sum_behind(self, node: Node, units: int) -> Sum | None:
-        """The addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
-        value, axis = node.outputs[0], -1
-        user = self.only_user(value)
-        if node.op == "conv2d":
-            axis = {"NCHW": -3}.get(node.attr("layout"), -1)
-        elif user is not None and user.op == "reshape" and self.types[user.outputs[0]].shape[-1:] == (units,):
-            value = user.outputs[0]
-            user = self.only_user(value)
-        if user is None or user.op != "add" or user.attrs.get("activation", "") or user.inputs.count(value) != 1:
-            return None
-        term = user.inputs[1 - user.inputs.index(value)]
-        shape = self.types[term].shape
-        one_channel = all(extent == 1 for k, extent in enumerate(shape) if k != len(shape) + axis)
-        if not one_channel or self.types[user.outputs[0]].shape != self.types[value].shape:
-            return None
-        return Sum(user.outputs[0], value, term)
 
     def only_user(self, value: str) -> Node | None:
         """The one node that reads ``value``, unless it is needed elsewhere."""

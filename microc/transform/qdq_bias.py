@@ -6,16 +6,26 @@ scale) are rounded to it, an error of half a unit of the accumulator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.graph.ir import Quant
+from microc.graph.ir import Node, Quant, TensorType
 
 _TOLERANCE = 2.0**-20
 """Relative distance of a bias' scale from the accumulator's that float32 rounding explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """``output`` = ``operand`` + the constant ``term``."""
+
+    output: str
+    operand: str
+    term: str
 
 
 def accumulator_quant(data: Quant, weight: Quant) -> Quant:
@@ -43,6 +53,27 @@ def integer_bias(terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant
     if not np.isfinite(levels).all() or levels.min() < low or levels.max() > high:
         return None
     return np.asarray(levels, np.int32)
+
+
+def sum_behind(
+    node: Node, units: int, types: Mapping[str, TensorType], only_user: Callable[[str], Node | None]
+) -> Sum | None:
+    """The addition of a constant per output channel that is the only reader of a layer, or of its reshaped result."""
+    value, axis = node.outputs[0], -1
+    user = only_user(value)
+    if node.op == "conv2d":
+        axis = {"NCHW": -3}.get(node.attr("layout"), -1)
+    elif user is not None and user.op == "reshape" and types[user.outputs[0]].shape[-1:] == (units,):
+        value = user.outputs[0]
+        user = only_user(value)
+    if user is None or user.op != "add" or user.attrs.get("activation", "") or user.inputs.count(value) != 1:
+        return None
+    term = user.inputs[1 - user.inputs.index(value)]
+    shape = types[term].shape
+    one_channel = all(extent == 1 for k, extent in enumerate(shape) if k != len(shape) + axis)
+    if not one_channel or types[user.outputs[0]].shape != types[value].shape:
+        return None
+    return Sum(user.outputs[0], value, term)
 
 
 def _fits(data: Array, quant: Quant | None, accumulator: Quant, units: int) -> bool:

@@ -29,3 +29,14 @@ def _spread(types: dict[str, TensorType], moves: Iterable[Node]) -> None:
             quant = types[known].quant
             if quant is not None and quant.axis is None and types[other].quant is None:
                 types[other] = replace(types[other], quant=quant)
+
+
+def is_function(node: Node) -> bool:
+    """Whether it is a function of one number, of which integers of any two scales are a table."""
+    definition = registry.get(node.op)
+    return definition.elementwise and len(node.inputs) == 1 and "rounding" in definition.attrs and node.op != "quantize"
+
+
+def moves(node: Node) -> bool:
+    """Whether elements of the result are those of the first operand, or what pads them."""
+    return registry.get(node.op).moves or node.op == "pad"
