@@ -17,11 +17,11 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
+from microc.ops.extents import index_in, loop_extents, varies_last
 from microc.ops.registry import OpCall, Operand
 from microc.target import Target
 from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
-from microc.tir.affine import simplify
 from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT
 
 _LETTERS = ("x", "y", "z", "u", "v")
@@ -128,12 +128,19 @@ def lower_group(graph: Graph, nodes: Sequence[Node], target: Target, name: str) 
             names = (nodes[-1].outputs[0],)
         else:
             outputs = tuple(_stored(t) for t in made)
-    inputs = [t for t, p in group.params if p.array is None]
-    consts = [t for t, p in group.params if p.array is not None]
-    func = te.create_prim_func(name, inputs, outputs, consts)
-    params = [p for _, p in group.params if p.array is None] + [p for _, p in group.params if p.array is not None]
-    macs = sum(macs_of(graph, node) for node in nodes)
-    return LoweredGroup(func, tuple(params), names, first, macs, outputs, tuple(consts))
+    return _finished(group, name, outputs, names, sum(macs_of(graph, node) for node in nodes))
+
+
+def _finished(
+    group: _Group, name: str, outputs: tuple[te.Tensor, ...], names: tuple[str, ...], macs: int
+) -> LoweredGroup:
+    """The kernel that makes ``outputs``; constants come last among its parameters."""
+    inputs, consts = (
+        [pair for pair in group.params if (pair[1].array is not None) == known] for known in (False, True)
+    )
+    tensors, stored = [t for t, _ in inputs], tuple(t for t, _ in consts)
+    func = te.create_prim_func(name, tensors, outputs, stored)
+    return LoweredGroup(func, tuple(p for _, p in (*inputs, *consts)), names, group.nodes[0], macs, outputs, stored)
 
 
 def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> tuple[LoweredGroup, ...]:
@@ -155,11 +162,7 @@ def lower_update(graph: Graph, node: Node, target: Target, name: str) -> Lowered
     if update is None:
         raise InternalError(f"operator {node.op} changes nothing in place", where=str(node.loc))
     group = _Group(graph, (node,), target)
-    out = update(_call(group, node))
-    inputs, consts = ([t for t, p in group.params if (p.array is not None) == known] for known in (False, True))
-    params = [p for known in (False, True) for _, p in group.params if (p.array is not None) == known]
-    func = te.create_prim_func(name, inputs, (out,), consts)
-    return LoweredGroup(func, tuple(params), node.outputs, node, 0, (out,), tuple(consts))
+    return _finished(group, name, (update(_call(group, node)),), node.outputs, 0)
 
 
 def macs_of(graph: Graph, node: Node) -> int:
@@ -208,7 +211,7 @@ def _elementwise(group: _Group, nodes: Sequence[Node], base: te.Tensor | None, s
         shape = base.shape
         axes = tuple(v.name for v in base.definition.axes) if isinstance(base.definition, ComputeDef) else None
     else:
-        shape, axes = _domain(result, [graph.types[v] for v in outside]), None
+        shape, axes = loop_extents(result, [graph.types[v] for v in outside]), None
 
     def element(*index: ir.Expr) -> ir.Expr:
         values: dict[str, ir.Expr] = {}
@@ -233,21 +236,6 @@ def _magnitude(group: _Group) -> tuple[tuple[str, int | str], ...]:
     arrays = (group.graph.consts.get(name) for node in group.nodes for name in node.inputs)
     ends = [float(np.abs(a).max(initial=0)) for a in arrays if a is not None and a.dtype.kind == "f"]
     return ((MAGNITUDE, ceil(max(ends, default=0.0))),) if np.isfinite(ends).all() else ()
-
-
-def _domain(result: TensorType, operands: Sequence[TensorType]) -> tuple[int, ...]:
-    """Loops for a purely elementwise group: one if all operands are alike, rows by channels, or the graph's own axes."""
-    odd = [t for t in operands if t.size not in (1, result.size)]
-    if not odd or not result.shape:  # of a scalar, tables are odd
-        return (result.size,)
-    if all(_along_last(t, result) for t in odd):
-        return (result.size // result.shape[-1], result.shape[-1])
-    return result.shape
-
-
-def _along_last(kind: TensorType, result: TensorType) -> bool:
-    """Whether an operand varies along the last axis only."""
-    return bool(kind.shape) and kind.size == kind.shape[-1] == result.shape[-1]
 
 
 def _apply(
@@ -286,24 +274,10 @@ def _element(
         return group.placeholder(value, role, (1,))[0]
     if kind.size == result.size:
         return group.placeholder(value, role, shape)[index]
-    if _along_last(kind, result) and shape[-1] == kind.size:
+    if varies_last(kind, result) and shape[-1] == kind.size:
         return group.placeholder(value, role, (kind.size,))[index[-1]]
-    full = _graph_index(shape, result.shape, index)
+    full = index_in(shape, result.shape, index)
     padded = (1,) * (len(result.shape) - len(kind.shape)) + kind.shape
     offset = len(result.shape) - len(kind.shape)
     where = tuple(ir.const(0, "int32") if padded[a] == 1 else full[a] for a in range(offset, len(padded)))
     return group.placeholder(value, role, kind.shape)[where]
-
-
-def _graph_index(shape: tuple[int, ...], wanted: tuple[int, ...], index: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-    """The index in shape ``wanted`` of the element at ``index`` of ``shape`` (same row-major memory)."""
-    if shape == wanted:
-        return index
-    flat: ir.Expr = ir.const(0, "int32")
-    for i, extent in zip(index, shape, strict=True):
-        flat = flat * extent + i
-    found: list[ir.Expr] = []
-    for extent in reversed(wanted):
-        found.append(flat % extent)
-        flat = flat // extent
-    return tuple(simplify(e) for e in reversed(found))

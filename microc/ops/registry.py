@@ -197,6 +197,7 @@ FAMILIES = (
     "quantised.mean_scale",
     "quantised.quantization",
     "quantised.quotient",
+    "quantised.requantize",
     "recurrent.ring",
     "recurrent.svdf",
     "reduction.cumsum",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from microc.frontend.onnx.file import Attributes, Operator
+from microc.frontend.onnx.attributes import Attributes
+from microc.frontend.onnx.file import Operator
 
 Names = dict[str, str]
 

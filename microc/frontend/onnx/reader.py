@@ -23,6 +23,7 @@ from microc.frontend.onnx import pool as onnx_pool
 from microc.frontend.onnx import quantized as onnx_quantized
 from microc.frontend.onnx import recurrent as onnx_recurrent
 from microc.frontend.onnx import sampling as onnx_sampling
+from microc.frontend.onnx import scan as onnx_scan
 from microc.frontend.onnx import shape as onnx_shape
 from microc.frontend.onnx import signal as onnx_signal
 from microc.frontend.onnx import slice as onnx_slice
@@ -40,6 +41,7 @@ from microc.sealed import Registry
 SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
     "": {
         **onnx_control.SPELLINGS,
+        **onnx_scan.SPELLINGS,
         **onnx_determinant.SPELLINGS,
         **onnx_elementwise.SPELLINGS,
         **onnx_logic.SPELLINGS,

@@ -24,15 +24,15 @@ from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
+from microc.ops.matrix.gemm import matrix_product, padded_depth, product_notes, start, weight_rows
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
-from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
-from microc.tir.names import ACC, GROUPED, SMALLEST_WEIGHT, SUM_BOUND
+from microc.tir.names import ACC, GROUPED
 
 LONG_RUN = 8
 """Neighbours that are gathered fast enough for a patch, even of a single channel."""
@@ -179,61 +179,6 @@ def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool
     first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
     rows = np.abs(weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)).sum(1)
     return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
-
-
-def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target, least: int = WORD) -> int:
-    """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
-    there are more than ``least``."""
-    narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    lanes = narrow and total == "int32" and target.has("dot2")
-    return -(-depth // WORD) * WORD if lanes and depth > least else depth
-
-
-def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
-    """Weights as a matrix (rows, depth); constant ones are packed, with zeros up to ``padded``."""
-    if weight.data is None:
-        return weight.tensor((rows, depth))
-    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, 0), (0, padded - depth))))
-
-
-def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
-    """What a sum starts from: the channel's bias, or zero."""
-    if bias is None:
-        return ir.const(0, dtype)
-    return ir.cast(dtype, bias.tensor((bias.type.size,))[channel])
-
-
-Notes = tuple[tuple[str, int | str], ...]
-
-
-def product_notes(data: Operand, weight: Operand, bias: Operand | None) -> Notes:
-    """What a schedule may know of integers times constants: the largest \\|sum\\| with its bias, and the smallest weight."""
-    if weight.data is None or dtypes.is_float(data.type.dtype) or (bias is not None and bias.data is None):
-        return ()
-    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
-    first = (
-        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
-    )
-    low, high = dtypes.int_range(data.type.dtype)
-    ends = (
-        first + np.minimum(rows * low, rows * high).sum(axis=1),
-        first + np.maximum(rows * low, rows * high).sum(axis=1),
-    )
-    return (
-        (SUM_BOUND, int(max(np.abs(end).max(initial=0) for end in ends))),
-        (SMALLEST_WEIGHT, int(rows.min(initial=0))),
-    )
-
-
-def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str, notes: Notes = ()) -> te.Tensor:
-    """``acc`` (P, O): sum over k of a[p, k] b[o, k], plus the bias."""
-    k = te.reduce_axis(a.shape[1], "k")
-
-    def element(p: Var, o: Var) -> Expr:
-        product = ir.cast(dtype, a[p, k.var]) * ir.cast(dtype, b[o, k.var])
-        return te.sum_reduce(product, k, init=start(bias, o, dtype))
-
-    return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
 
 
 def _depthwise(

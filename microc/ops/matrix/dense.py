@@ -18,7 +18,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, choice, defaults_of, element_type
 from microc.ops.axes import rows_only
-from microc.ops.convolution.conv2d import Notes, matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.matrix.gemm import Notes, matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.matrix.quads import quad_packing, quad_product

@@ -23,8 +23,8 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATED, Attributes, choice, defaults_of, element_type, integer, integers
 from microc.ops.axes import AxisMap, broadcast
-from microc.ops.convolution.conv2d import matrix_product
 from microc.ops.convolution.input import WORD
+from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation

@@ -9,7 +9,7 @@ Source of the integer average: TFLite ``reference/integer_ops/pooling.h`` (Avera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,12 +18,13 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
-from microc.graph.ir import Attr, TensorType
-from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, choice, defaults_of, flag, integer, integers
+from microc.graph.ir import TensorType
+from microc.ops.attributes import ACTIVATED, LAYOUT, OPTIONAL, Attributes, choice, flag, integer, integers
 from microc.ops.axes import AxisMap, Window
 from microc.ops.numbers import compute_dtype
+from microc.ops.pooling.pool_cases import avg_cases, max_cases, sum_cases
 from microc.ops.pooling.quantised import legalize_avg, legalize_max
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, PADDED
@@ -36,7 +37,6 @@ WINDOWS: Attributes = {
     "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
 }
 ATTRS: Attributes = {**WINDOWS, **ACTIVATED}
-DEFAULTS = defaults_of(ATTRS)
 
 
 def _spatial(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, int]:
@@ -91,8 +91,7 @@ def _restored(attrs: Mapping[str, Any], y: Array, dtype: Any) -> tuple[Array, ..
 
 def _max_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = arrays[0]
-    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return _restored(attrs, _windows(attrs, x, lowest).max(axis=(4, 5)), x.dtype)
+    return _restored(attrs, _windows(attrs, x, _lowest(x.dtype.name)).max(axis=(4, 5)), x.dtype)
 
 
 def _avg_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
@@ -239,49 +238,9 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
     return ((0, None, None, 3) if attrs["layout"] == "NHWC" else (0, 1, None, None),)
 
 
-def _slides(
-    pad_value: Callable[[Mapping[str, Any], str], int | float | None],
-) -> Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None]:
-    """What ``OpDef.window`` of a pool is, padded with a number that depends on attributes and dtype."""
-
-    def window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Window | None:
-        fill = pad_value(attrs, types[0].dtype)
-        return (
-            Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=fill)
-            if attrs["layout"] == "NHWC"
-            else None
-        )
-
-    return window
-
-
-def _case(shape: tuple[int, ...], dtype: str, kernel: tuple[int, int], tolerance: float = 0.0, **attrs: Any) -> Case:
-    given = {**DEFAULTS, "kernel": kernel, "strides": kernel, **attrs}
-    return Case(given, (TensorType(shape, dtype),), tolerance=tolerance)
-
-
-def _geometries(**extra: Any) -> Iterable[Case]:
-    for dtype in ("float32", "int8", "uint8", "int16"):
-        near = 2e-6 if dtype == "float32" else 0.0
-        yield _case((1, 4, 4, 3), dtype, (2, 2), near, **extra)
-        yield _case((2, 5, 7, 1), dtype, (3, 2), near, strides=(2, 1), padding=(1, 0, 1, 1), **extra)
-        yield _case((1, 3, 3, 4), dtype, (3, 3), near, strides=(1, 1), padding=(1, 1, 1, 1), **extra)
-        yield _case((1, 3, 5, 6), dtype, (3, 5), near, **extra)
-        yield _case((1, 1, 1, 1), dtype, (1, 1), near, **extra)
-        yield _case((1, 6, 1, 2), dtype, (2, 1), near, strides=(3, 1), padding=(0, 0, 1, 0), **extra)
-
-
-def _avg_cases() -> Iterable[Case]:
-    yield from _geometries(count_include_pad=False)
-    yield _case((1, 3, 3, 2), "float32", (2, 2), 2e-6, strides=(1, 1), padding=(1, 1, 0, 0), count_include_pad=True)
-
-
-def _sum_cases() -> Iterable[Case]:
-    base: dict[str, Attr] = {"strides": (2, 2), "padding": (1, 0, 0, 1), "layout": "NHWC", "out_dtype": "int32"}
-    for dtype in ("int8", "uint8", "int16"):
-        attrs: dict[str, Attr] = {**base, "kernel": (2, 3), "pad_value": 3, "offset": -18}
-        yield Case(attrs, (TensorType((2, 5, 6, 3), dtype),))
-        yield Case({**attrs, "kernel": (5, 6), "padding": (0, 0, 0, 0)}, (TensorType((2, 5, 6, 3), dtype),))
+def _window(attrs: Mapping[str, Any], pad_value: int | float | None) -> Window | None:
+    window = Window(attrs["kernel"], attrs["strides"], attrs["padding"], pad_value=pad_value)
+    return window if attrs["layout"] == "NHWC" else None
 
 
 def _macs(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types: Sequence[TensorType]) -> int:
@@ -294,12 +253,12 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer,
         reference=_max_reference,
         compute=_max_compute,
-        cases=_geometries,
+        cases=max_cases,
         attrs=ATTRS,
         legalize=legalize_max,
         edges="NaN goes through",
         axes=_axes,
-        window=_slides(lambda attrs, dtype: _lowest(dtype)),
+        window=lambda attrs, types: _window(attrs, _lowest(types[0].dtype)),
         operand_names=("data",),
     ),
     OpDef(
@@ -307,12 +266,12 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer,
         reference=_avg_reference,
         compute=_avg_compute,
-        cases=_avg_cases,
+        cases=avg_cases,
         attrs={**ATTRS, "count_include_pad": flag("padding counts, as zeros")},
         legalize=legalize_avg,
         macs=_macs,
         axes=_axes,
-        window=_slides(lambda attrs, dtype: 0 if attrs["count_include_pad"] else None),
+        window=lambda attrs, types: _window(attrs, 0 if attrs["count_include_pad"] else None),
         operand_names=("data",),
     ),
     OpDef(
@@ -320,7 +279,7 @@ OPERATORS: tuple[OpDef, ...] = (
         infer=_infer,
         reference=_sum_reference,
         compute=_sum_compute,
-        cases=_sum_cases,
+        cases=sum_cases,
         attrs={
             **WINDOWS,
             "pad_value": integer("what padding holds"),
@@ -329,7 +288,7 @@ OPERATORS: tuple[OpDef, ...] = (
         },
         macs=_macs,
         axes=_axes,
-        window=_slides(lambda attrs, dtype: attrs["pad_value"]),
+        window=lambda attrs, types: _window(attrs, attrs["pad_value"]),
         operand_names=("data",),
     ),
 )

@@ -1,8 +1,8 @@
-"""Between scales: requantize, requantize_float, quantize, dequantize; qadd and qmul come from ``arithmetic.py``.
+"""Between reals and integers: quantize, dequantize; qadd and qmul come from ``arithmetic.py``.
 
 The references are the formulas of ``fixed.py`` over numpy; the expressions are the sequences of ``scaling.py``.
 
-Sources: TFLite ``requantize.h``, ``quantize.h``, ``dequantize.h``; the ONNX operators QuantizeLinear and DequantizeLinear.
+Sources: TFLite ``quantize.h``, ``dequantize.h``; the ONNX operators QuantizeLinear and DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -17,36 +17,23 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError, UnsupportedError
 from microc.fixed import (
     INT32_MAX,
-    INT32_MIN,
-    NUMPY,
     bounded,
-    multiply_double_rounding,
-    multiply_reduced,
-    multiply_single_rounding,
     round_half_away,
     round_half_even,
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped
-from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, element_type, integers, numbers, one_axis, real
+from microc.ops.attributes import Attributes, choice, element_type, integers, numbers, one_axis
 from microc.ops.quantised.arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.quantization_cases import (
-    REQUANTIZE,
-    REQUANTIZE_ATTRS,
     dequantize_cases,
     quantize_cases,
-    requantize_cases,
-    requantize_float_cases,
 )
 from microc.ops.quantised.requantization import Requantization, emit_requantize
+from microc.ops.quantised.requantize import like_first
 from microc.ops.quantised.scaling import (
-    Output,
-    Scale,
-    double_rounded,
     float_below,
-    single_rounded,
     to_integer,
-    wide_rounded,
 )
 from microc.ops.registry import Legalized, OpDef
 from microc.ops.surface import dequantized
@@ -54,92 +41,6 @@ from microc.tir import ir
 from microc.tir.ir import Expr
 
 __all__ = ["OPERATORS", "legalize_add", "legalize_mul", "legalize_sub"]
-
-_ROUNDING = {"double": multiply_double_rounding, "single": multiply_single_rounding, "wide": multiply_reduced}
-
-
-def _like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    if not dtypes.is_integer(attrs["out_dtype"]):
-        raise ModelError(f"quantisation to {attrs['out_dtype']}")
-    return (TensorType(types[0].shape, attrs["out_dtype"]),)
-
-
-# ---------------------------------------------------------------- requantize
-
-
-def _scale_parts(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Any, Any]:
-    """Multiplier and shift: from the attributes, or from the operands after x."""
-    rest = [x for x in operands[1:] if x is not None]
-    multiplier = attrs["multiplier"] if attrs["multiplier"] is not None else rest.pop(0)
-    shift = attrs["shift"] if attrs["shift"] is not None else rest.pop(0)
-    return multiplier, shift
-
-
-def _scale(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Scale:
-    """The parts as numbers where they are known."""
-    multiplier, shift = _scale_parts(attrs, args)
-    known = [ir.int_value(x) if isinstance(x, Expr) else x for x in (multiplier, shift)]
-    multiplier = known[0] if known[0] is not None else ir.cast("int32", multiplier)
-    if known[1] is not None:
-        return Scale(multiplier, -known[1], (-known[1], -known[1]))
-    lowest, highest = attrs["shift_range"]
-    return Scale(multiplier, 0 - ir.cast("int32", shift), (-highest, -lowest))
-
-
-def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    attrs = {**REQUANTIZE, **attrs}
-    scale = _scale(attrs, args)
-    out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
-    x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
-    if attrs["rounding"] == "wide":
-        return wide_rounded(x, bound, scale, out)
-    if x.dtype == "int64":  # sums that 32 bits may not hold
-        if zero:
-            raise InternalError("requantize of int64 takes no zero point off")
-        x = ir.cast("int32", ir.clamp(x, INT32_MIN, INT32_MAX))
-    low, high = (-bound, bound) if bound >= 0 else dtypes.int_range(x.dtype)
-    if bound < 0:
-        low, high = low - zero, high - zero
-    x = _less(ir.cast("int32", x), zero, bound < 0)
-    low, high = max(low, INT32_MIN), min(high, INT32_MAX)
-    if attrs["rounding"] == "single":
-        return single_rounded(x, max(-low, high), scale, out)
-    return double_rounded(x, low, high, scale, out)
-
-
-def _less(x: Expr, zero: int, unknown: bool) -> Expr:
-    """The int32 x less its zero point; where nothing is known of x the difference saturates."""
-    if unknown and zero > 0:
-        x = ir.maximum(x, INT32_MIN + zero)
-    if unknown and zero < 0:
-        x = ir.minimum(x, INT32_MAX + zero)
-    return x - zero if zero else x
-
-
-def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    attrs = {**REQUANTIZE, **attrs}
-    multiplier, shift = (np.asarray(part, np.int64) for part in _scale_parts(attrs, arrays))
-    x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
-    x = x if attrs["rounding"] == "wide" else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
-    scaled = _ROUNDING[attrs["rounding"]](x, multiplier, shift, NUMPY)
-    shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
-    clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
-    return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)
-
-
-def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
-    scale = ir.const(attrs["scale"], "float32") if attrs.get("scale") is not None else args[1]
-    zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    x = to_integer(ir.cast("float32", args[0]) * scale, low - zero, high - zero, "even")
-    return ir.cast(attrs["out_dtype"], x + zero if zero else x)
-
-
-def _requantize_float_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    scale = np.float32(attrs["scale"]) if attrs.get("scale") is not None else np.asarray(arrays[1], np.float32)
-    zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    scaled = np.clip(np.asarray(arrays[0]).astype(np.float32) * scale, np.float32(low - zero), float_below(high - zero))
-    return ((round_half_even(scaled).astype(np.int64) + zero).astype(dtypes.to_numpy(attrs["out_dtype"])),)
-
 
 # ---------------------------------------------------------------- quantize, dequantize
 
@@ -263,34 +164,8 @@ _QUANTISATION: Attributes = {
 }
 OPERATORS = (
     OpDef(
-        "requantize",
-        infer=_like_first,
-        reference=_requantize_reference,
-        scalar=_requantize_scalar,
-        cases=requantize_cases,
-        attrs=REQUANTIZE_ATTRS,
-        operand_names=("x", "multiplier", "shift"),
-        formula="clamp(round({x} * {multiplier} * 2**({shift} - 31)) + {zero_point}, {minimum}, {maximum})",
-    ),
-    OpDef(
-        "requantize_float",
-        infer=_like_first,
-        reference=_requantize_float_reference,
-        scalar=_requantize_float_scalar,
-        cases=requantize_float_cases,
-        attrs={
-            "scale": real("one for all channels; None: an operand", None),
-            **STORED,
-            "average": numbers(
-                "of a mean over as many elements as a run has: what `mean_scale` is made from", OPTIONAL
-            ),
-        },
-        operand_names=("x", "scale"),
-        formula="clamp(rint({x} * {scale}) + {zero_point}, {minimum}, {maximum})",
-    ),
-    OpDef(
         "quantize",
-        infer=_like_first,
+        infer=like_first,
         reference=_quantize_reference,
         scalar=_quantize_scalar,
         cases=quantize_cases,

@@ -8,7 +8,6 @@ import pytest
 from microc.errors import ModelError, UnsupportedError
 from microc.graph.ir import Attr, Quant, TensorType
 from microc.ops import registry
-from microc.ops.pooling.pool import DEFAULTS
 from tests.frontend.tflite_model import Op, quantised
 from tests.ops.harness import legalized, run_legalized
 from tests.ops.oracle import check, every, quantised_graph, scale, single
@@ -67,7 +66,7 @@ def test_average_rounding_even(dtype: str, padding: tuple[int, ...], include: bo
         "rounding": "even",
     }
     definition = registry.get("avg_pool2d")
-    shape = definition.infer({**DEFAULTS, **attrs}, [TensorType((1, 16, 16, 1), dtype)])[0].shape
+    shape = definition.infer({**definition.defaults, **attrs}, [TensorType((1, 16, 16, 1), dtype)])[0].shape
     node, graph = quantised_graph("avg_pool2d", [(1, 16, 16, 1)], shape, quants, dtype, **attrs)
     x = np.random.default_rng(3).permutation(every(dtype)).reshape(1, 16, 16, 1)
     (got,) = run_legalized(node, graph, {"a": x})
