@@ -60,3 +60,31 @@ def test_imports_go_down(path: Path) -> None:
     for other in imported(path) - {mine}:
         assert floor_of(other) <= level, f"{path.name} imports {other}, which is above it"
         assert not any(mine in s and other in s for s in STRANGERS), f"{path.name} imports its neighbour {other}"
+
+
+def imports() -> dict[str, set[str]]:
+    """Which files of microc each file imports, also inside of functions; what stands there for types alone does not count."""
+    names = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text())
+        typing = {id(n) for test in ast.walk(tree) if _for_types(test) for n in ast.walk(test)}
+        wanted: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing:
+                wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        found[name] = {each for each in wanted if each in names and names[each].name != "__init__.py"} - {name}
+    return found
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def test_no_files_import_each_other() -> None:
+    left = imports()
+    while ground := {name for name, wanted in left.items() if not wanted & set(left)}:
+        left = {name: wanted for name, wanted in left.items() if name not in ground}
+    around = {name: sorted(wanted & set(left)) for name, wanted in left.items()}
+    assert not around, f"files import each other in a circle: {around}"
