@@ -70,7 +70,6 @@ def _first(stmt: ir.Stmt) -> ir.Stmt:
 
 
 def comment(text: str, width: int) -> list[str]:
-    """A comment as lines of C, which nothing in it ends."""
-    return textwrap.wrap(
-        f"/* {text.replace('*/', '* /')} */", width, subsequent_indent=" *     ", break_on_hyphens=False
-    )
+    """A comment as lines of C; nothing in it ends a comment or begins another. Integers are divided as C writes it."""
+    shown = text.replace("//", "/").replace("*/", "* /").replace("/*", "/ *")
+    return textwrap.wrap(f"/* {shown} */", width, subsequent_indent=" *     ", break_on_hyphens=False)

@@ -7,9 +7,10 @@ import math
 import numpy as np
 
 from microc import dtypes
+from microc.codegen.rows import NARROWEST, element_number
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.affine import bounds_of, simplify
+from microc.tir.affine import bounds_of
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
@@ -39,13 +40,14 @@ class ExprPrinter:
     """Prints expressions, remembering which helpers and headers they need.
 
     ``helpers`` collects names of small inline functions (``min_i32``) and intrinsics; ``needs_math`` is set when a
-    function of ``<math.h>`` was printed.
+    function of ``<math.h>`` was printed. ``largest``: the largest product of literals that fits an ``int``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = NARROWEST) -> None:
         self.helpers: dict[str, None] = {}
         self.needs_math = False
         self.bounds: Bounds = {}
+        self.largest = largest
 
     def __call__(self, expr: ir.Expr) -> str:
         return self._print(expr)[0]
@@ -140,7 +142,7 @@ class ExprPrinter:
             numbers = [ir.int_value(i) for i in indices]
             if all(n is not None for n in numbers):
                 return register_name(buffer, [n for n in numbers if n is not None])
-        return f"{buffer.name}[{self(flat_index(buffer, indices))}]"
+        return f"{buffer.name}[{self(element_number(buffer, indices, self.largest))}]"
 
     def _call(self, name: str, args: tuple[ir.Expr, ...]) -> str:
         printed = ", ".join(self(a) for a in args)
@@ -197,11 +199,3 @@ def register_name(buffer: ir.Buffer, numbers: list[int]) -> str:
     """The scalar that holds one element of a register tile: ``acc_0_1``; unit axes do not show."""
     shown = [str(n) for n, extent in zip(numbers, buffer.shape, strict=True) if extent > 1]
     return "_".join([buffer.name, *shown])
-
-
-def flat_index(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
-    """The row-major element index."""
-    total: ir.Expr = ir.const(0, "int32")
-    for index, stride in zip(indices, buffer.strides, strict=True):
-        total = total + index * stride
-    return simplify(total)

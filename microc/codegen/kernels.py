@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 
 from microc import dtypes
+from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, WIDTH, StmtPrinter, wrapped
+from microc.codegen.rows import NARROWEST, WIDEST
 from microc.codegen.text import Code, Note
 from microc.isa import CORES, FAMILIES
 from microc.module import Call, Kernel, Module
@@ -17,16 +19,20 @@ def kernel_text(module: Module, name: str) -> Code:
 
 
 def printer_of(module: Module) -> StmtPrinter:
-    core = CORES[module.options["cpu"]]
-    space = f"{module.name.upper()}_FLASH " if FAMILIES[core.family].flash_space else ""
-    return StmtPrinter(space=space, sizes={size.scalar: (size.minimum, size.maximum) for size in module.sizes})
+    """A printer for all kernels of a network. Cores whose flash is a space of its own have an ``int`` of 16 bits."""
+    small = FAMILIES[CORES[module.options["cpu"]].family].flash_space
+    space = f"{module.name.upper()}_FLASH " if small else ""
+    expr = ExprPrinter(NARROWEST if small else WIDEST)
+    return StmtPrinter(expr, space, {size.scalar: (size.minimum, size.maximum) for size in module.sizes})
 
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:
     kernel = module.kernels[position]
     uses = [(k, call) for k, call in enumerate(module.calls) if call.kernel == kernel.name]
     layers = [f"{short_layer(module, call)} (step {k}, {call.macs} MACs)" for k, call in uses]
-    notes = [*layers, *kernel.comment, *_in_place(module, kernel, uses)]
+    shapes = {p.name: [str(n) for n in p.shape if n > 1] for p in kernel.func.params}
+    arrays = ", ".join(f"{name} {' x '.join(shape)}" for name, shape in shapes.items() if len(shape) > 1)
+    notes = [*layers, *kernel.comment, *([f"in memory: {arrays}"] if arrays else []), *_in_place(module, kernel, uses)]
     head = [line for note in notes for line in textwrap.wrap(f" * {Note(note)}", WIDTH, subsequent_indent=" *     ")]
     code = printer.function(kernel.func, f"{module.name.upper()}_KERNEL", kernel.blocks)
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))

@@ -29,11 +29,11 @@ NET_KERNEL conv2d_v0(const float *data, const float *restrict weight, const floa
         acc_1 += data[y * 3 + 2] * weight_1;
         const float weight_2 = weight[2];
         acc_0 += data[y * 3 + 3] * weight_2;
-        const float data_1 = data[y * 3 + 4];
+        const float data_1 = data[y * 3 + (3 + 1)];
         acc_1 += data_1 * weight_2;
-        const float weight_3 = weight[3];
+        const float weight_3 = weight[2 + 1];
         acc_0 += data_1 * weight_3;
-        acc_1 += data[y * 3 + 5] * weight_3;
+        acc_1 += data[y * 3 + (3 + 2)] * weight_3;
         /* out[n, y, x, c] = acc[n, y, x, c] */
         out[y * 2] = acc_0;
         out[y * 2 + 1] = acc_1;

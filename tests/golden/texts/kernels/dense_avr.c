@@ -29,13 +29,13 @@ NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
         acc_1 += (int32_t)data_0 * (int32_t)weight[k_tile * 4 + 8];
         const int8_t data_1 = data[k_tile * 4 + 1];
         acc_0 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + 1];
-        acc_1 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + 9];
+        acc_1 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + (8 + 1)];
         const int8_t data_2 = data[k_tile * 4 + 2];
         acc_0 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + 2];
-        acc_1 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + 10];
+        acc_1 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + (8 + 2)];
         const int8_t data_3 = data[k_tile * 4 + 3];
         acc_0 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 3];
-        acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 11];
+        acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + (8 + 3)];
     }
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);

@@ -21,14 +21,14 @@ NET_KERNEL dense_v1(const float *data, const float *restrict weight, const float
     acc_1 = bias[1];
     for (int32_t k_tile = 0; k_tile < 2; ++k_tile) {
         const float data_0 = data[k_tile * 3];
-        acc_0 = fmaf(data_0, weight[k_tile * 6], acc_0);
-        acc_1 = fmaf(data_0, weight[k_tile * 6 + 1], acc_1);
+        acc_0 = fmaf(data_0, weight[k_tile * (3 * 2)], acc_0);
+        acc_1 = fmaf(data_0, weight[k_tile * (3 * 2) + 1], acc_1);
         const float data_1 = data[k_tile * 3 + 1];
-        acc_0 = fmaf(data_1, weight[k_tile * 6 + 2], acc_0);
-        acc_1 = fmaf(data_1, weight[k_tile * 6 + 3], acc_1);
+        acc_0 = fmaf(data_1, weight[k_tile * (3 * 2) + 2], acc_0);
+        acc_1 = fmaf(data_1, weight[k_tile * (3 * 2) + (2 + 1)], acc_1);
         const float data_2 = data[k_tile * 3 + 2];
-        acc_0 = fmaf(data_2, weight[k_tile * 6 + 4], acc_0);
-        acc_1 = fmaf(data_2, weight[k_tile * 6 + 5], acc_1);
+        acc_0 = fmaf(data_2, weight[k_tile * (3 * 2) + 2 * 2], acc_0);
+        acc_1 = fmaf(data_2, weight[k_tile * (3 * 2) + (2 * 2 + 1)], acc_1);
     }
     /* relu */
     out[0] = acc_0 < 0.0f ? 0.0f : acc_0;

@@ -35,7 +35,7 @@ NET_KERNEL dense_v1(const int8_t *data, const int8_t *restrict weight, const int
     const int32_t data_4 = odds_i8(data_3);
     const int32_t data_5 = evens_i8(data_3);
     acc_0 = dot2(data_4, odds_i8(weight_2), dot2(data_5, evens_i8(weight_2), acc_0));
-    const int32_t weight_3 = load_i8x4(&weight[12]);
+    const int32_t weight_3 = load_i8x4(&weight[8 + 4]);
     acc_1 = dot2(data_4, odds_i8(weight_3), dot2(data_5, evens_i8(weight_3), acc_1));
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);

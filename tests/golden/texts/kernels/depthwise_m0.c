@@ -30,14 +30,14 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
         acc_1 += (int32_t)data_0 * (int32_t)weight_0;
         const int8_t weight_1 = weight[c + 2];
         acc_0 += (int32_t)data_0 * (int32_t)weight_1;
-        acc_1 += (int32_t)data[c + 4] * (int32_t)weight_1;
+        acc_1 += (int32_t)data[c + 2 * 2] * (int32_t)weight_1;
         const int8_t weight_2 = weight[c + 4];
         acc_0 += (int32_t)data[c + 8] * (int32_t)weight_2;
-        const int8_t data_1 = data[c + 10];
+        const int8_t data_1 = data[c + (8 + 2)];
         acc_1 += (int32_t)data_1 * (int32_t)weight_2;
-        const int8_t weight_3 = weight[c + 6];
+        const int8_t weight_3 = weight[c + (4 + 2)];
         acc_0 += (int32_t)data_1 * (int32_t)weight_3;
-        acc_1 += (int32_t)data[c + 12] * (int32_t)weight_3;
+        acc_1 += (int32_t)data[c + (8 + 2 * 2)] * (int32_t)weight_3;
         /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
         out[c] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
         out[c + 2] = (int8_t)clamp8((((product_2_30(acc_1, 1518500250) + 1) >> 1) + ((acc_1 >> 31) + 448)) >> 7);
@@ -46,11 +46,11 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
         /* accumulate */
         int32_t acc_0;
         acc_0 = bias[c];
-        acc_0 += (int32_t)data[c + 4] * (int32_t)weight[c];
-        acc_0 += (int32_t)data[c + 6] * (int32_t)weight[c + 2];
-        acc_0 += (int32_t)data[c + 12] * (int32_t)weight[c + 4];
-        acc_0 += (int32_t)data[c + 14] * (int32_t)weight[c + 6];
+        acc_0 += (int32_t)data[c + 2 * 2] * (int32_t)weight[c];
+        acc_0 += (int32_t)data[c + 3 * 2] * (int32_t)weight[c + 2];
+        acc_0 += (int32_t)data[c + (8 + 2 * 2)] * (int32_t)weight[c + 4];
+        acc_0 += (int32_t)data[c + (8 + 3 * 2)] * (int32_t)weight[c + (4 + 2)];
         /* requantize */
-        out[c + 4] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
+        out[c + 2 * 2] = (int8_t)clamp8((((product_2_30(acc_0, 1518500250) + 1) >> 1) + ((acc_0 >> 31) + 448)) >> 7);
     }
 }

@@ -28,7 +28,7 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
     for (int32_t c = 0; c < 2; ++c) {
         const int32x4 by2 = ramp_i32x4(2);
         for (int32_t y = 0; y < 2; ++y) {
-            store_i8_i32x4(&padded[y * 6 + 7], gather_i8_i32x4(&data[y * 8 + c], by2));
+            store_i8_i32x4(&padded[y * 6 + (6 + 1)], gather_i8_i32x4(&data[y * 8 + c], by2));
         }
         const int32_t bias_0 = bias[c];
         const int32x4 lanes_0 = dup_i32x4(bias_0);
@@ -36,11 +36,11 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
         const int32_t weight_1 = (int32_t)weight[c * 9 + 1];
         const int32_t weight_2 = (int32_t)weight[c * 9 + 2];
         const int32_t weight_3 = (int32_t)weight[c * 9 + 3];
-        const int32_t weight_4 = (int32_t)weight[c * 9 + 4];
-        const int32_t weight_5 = (int32_t)weight[c * 9 + 5];
-        const int32_t weight_6 = (int32_t)weight[c * 9 + 6];
-        const int32_t weight_7 = (int32_t)weight[c * 9 + 7];
-        const int32_t weight_8 = (int32_t)weight[c * 9 + 8];
+        const int32_t weight_4 = (int32_t)weight[c * 9 + (3 + 1)];
+        const int32_t weight_5 = (int32_t)weight[c * 9 + (3 + 2)];
+        const int32_t weight_6 = (int32_t)weight[c * 9 + 2 * 3];
+        const int32_t weight_7 = (int32_t)weight[c * 9 + (2 * 3 + 1)];
+        const int32_t weight_8 = (int32_t)weight[c * 9 + (2 * 3 + 2)];
         const int32x4 by2_2 = ramp_i32x4(2);
         const int32x4 all3 = dup_i32x4(3);
         const int32x4 minus128 = dup_i32x4(-128);
@@ -54,11 +54,11 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 1]), weight_1);
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 2]), weight_2);
             acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 6]), weight_3);
-            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 7]), weight_4);
-            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 8]), weight_5);
-            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 12]), weight_6);
-            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 13]), weight_7);
-            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 14]), weight_8);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + (6 + 1)]), weight_4);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + (6 + 2)]), weight_5);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + 2 * 6]), weight_6);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + (2 * 6 + 1)]), weight_7);
+            acc = mac_n_i32x4(acc, load_i8_i32x4(&padded[y * 6 + (2 * 6 + 2)]), weight_8);
             /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
             scatter_i8_i32x4(&out[y * 8 + c], by2_2,
                 min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc,

@@ -15,10 +15,10 @@ NET_KERNEL max_pool2d_v0(const int8_t *data, int8_t *pool)
             /* accumulate: acc[n, y, x, c] = maximum(-128, maximum(data[n, y * 2 + ky, x * 2 + kx, c]
              *     for ky < 2, kx < 2)) */
             int32_t acc;
-            acc = load_i8x4(&data[y * 32 + x * 8]);
-            acc = max_i8x4(acc, load_i8x4(&data[y * 32 + x * 8 + 4]));
-            acc = max_i8x4(acc, load_i8x4(&data[y * 32 + x * 8 + 16]));
-            acc = max_i8x4(acc, load_i8x4(&data[y * 32 + x * 8 + 20]));
+            acc = load_i8x4(&data[y * (2 * 16) + x * (2 * 4)]);
+            acc = max_i8x4(acc, load_i8x4(&data[y * (2 * 16) + x * (2 * 4) + 4]));
+            acc = max_i8x4(acc, load_i8x4(&data[y * (2 * 16) + x * (2 * 4) + 16]));
+            acc = max_i8x4(acc, load_i8x4(&data[y * (2 * 16) + x * (2 * 4) + (16 + 4)]));
             /* pool[n, y, x, c] = acc[n, y, x, c] */
             store_i8x4(&pool[y * 8 + x * 4], acc);
         }

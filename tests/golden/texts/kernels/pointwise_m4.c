@@ -41,21 +41,21 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int16_t *restrict weigh
     const int32_t weight_1 = load_i16x2_aligned(&weight[2]);
     acc_0_0 = dot2(data_workspace_1, weight_1, dot2(data_workspace_0, weight_0, acc_0_0));
     const int32_t weight_2 = load_i16x2_aligned(&weight[4]);
-    const int32_t weight_3 = load_i16x2_aligned(&weight[6]);
+    const int32_t weight_3 = load_i16x2_aligned(&weight[4 + 2]);
     acc_0_1 = dot2(data_workspace_1, weight_3, dot2(data_workspace_0, weight_2, acc_0_1));
     const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[4]);
-    const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[6]);
+    const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[4 + 2]);
     acc_1_0 = dot2(data_workspace_3, weight_1, dot2(data_workspace_2, weight_0, acc_1_0));
     acc_1_1 = dot2(data_workspace_3, weight_3, dot2(data_workspace_2, weight_2, acc_1_1));
-    const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[8]);
-    const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[10]);
+    const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[2 * 4]);
+    const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[2 * 4 + 2]);
     acc_2_0 = dot2(data_workspace_5, weight_1, dot2(data_workspace_4, weight_0, acc_2_0));
     acc_2_1 = dot2(data_workspace_5, weight_3, dot2(data_workspace_4, weight_2, acc_2_1));
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)saturate_i8(high_mac_round(acc_0_0, 1518500250, (acc_0_0 >> 31) + 448) >> 7);
     out[1] = (int8_t)saturate_i8(high_mac_round(acc_0_1, 1518500250, (acc_0_1 >> 31) + 448) >> 7);
     out[2] = (int8_t)saturate_i8(high_mac_round(acc_1_0, 1518500250, (acc_1_0 >> 31) + 448) >> 7);
-    out[3] = (int8_t)saturate_i8(high_mac_round(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448) >> 7);
-    out[4] = (int8_t)saturate_i8(high_mac_round(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448) >> 7);
-    out[5] = (int8_t)saturate_i8(high_mac_round(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448) >> 7);
+    out[2 + 1] = (int8_t)saturate_i8(high_mac_round(acc_1_1, 1518500250, (acc_1_1 >> 31) + 448) >> 7);
+    out[2 * 2] = (int8_t)saturate_i8(high_mac_round(acc_2_0, 1518500250, (acc_2_0 >> 31) + 448) >> 7);
+    out[2 * 2 + 1] = (int8_t)saturate_i8(high_mac_round(acc_2_1, 1518500250, (acc_2_1 >> 31) + 448) >> 7);
 }

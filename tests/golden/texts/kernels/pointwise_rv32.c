@@ -38,22 +38,23 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
     const int8_t data_2 = data[1];
     const int8_t weight_2 = weight[1];
     acc_0_0 += (int32_t)data_2 * (int32_t)weight_2;
-    const int8_t weight_3 = weight[4];
+    const int8_t weight_3 = weight[3 + 1];
     acc_0_1 += (int32_t)data_2 * (int32_t)weight_3;
-    const int8_t data_3 = data[4];
+    const int8_t data_3 = data[3 + 1];
     acc_1_0 += (int32_t)data_3 * (int32_t)weight_2;
     acc_1_1 += (int32_t)data_3 * (int32_t)weight_3;
     const int8_t data_4 = data[2];
     const int8_t weight_4 = weight[2];
     acc_0_0 += (int32_t)data_4 * (int32_t)weight_4;
-    const int8_t weight_5 = weight[5];
+    const int8_t weight_5 = weight[3 + 2];
     acc_0_1 += (int32_t)data_4 * (int32_t)weight_5;
-    const int8_t data_5 = data[5];
+    const int8_t data_5 = data[3 + 2];
     acc_1_0 += (int32_t)data_5 * (int32_t)weight_4;
     acc_1_1 += (int32_t)data_5 * (int32_t)weight_5;
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0_0 * 2, 1518500250, (acc_0_0 >> 31) + 448) >> 7, -128), 127);
     out[1] = (int8_t)min_i32(max_i32(high_mac_round(acc_0_1 * 2, 1518500250, (acc_0_1 >> 31) + 448) >> 7, -128), 127);
     out[2] = (int8_t)min_i32(max_i32(high_mac_round(acc_1_0 * 2, 1518500250, (acc_1_0 >> 31) + 448) >> 7, -128), 127);
-    out[3] = (int8_t)min_i32(max_i32(high_mac_round(acc_1_1 * 2, 1518500250, (acc_1_1 >> 31) + 448) >> 7, -128), 127);
+    out[2 + 1] = (int8_t)min_i32(max_i32(high_mac_round(acc_1_1 * 2, 1518500250, (acc_1_1 >> 31) + 448) >> 7, -128),
+        127);
 }

@@ -44,86 +44,89 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
     }
     /* tile */
     for (int32_t x = 0; x < 2; ++x) {
-        const int32_t padded_0 = load_i8x4(&padded[x * 8]);
-        const int32_t padded_1 = load_i8x4(&padded[x * 8 + 8]);
-        const int32_t padded_2 = load_i8x4(&padded[x * 8 + 48]);
-        const int32_t padded_3 = load_i8x4(&padded[x * 8 + 56]);
+        const int32_t padded_0 = load_i8x4(&padded[x * (2 * 4)]);
+        const int32_t padded_1 = load_i8x4(&padded[x * (2 * 4) + 2 * 4]);
+        const int32_t padded_2 = load_i8x4(&padded[x * (2 * 4) + 2 * 24]);
+        const int32_t padded_3 = load_i8x4(&padded[x * (2 * 4) + (2 * 24 + 2 * 4)]);
         const int32_t padded_4 = evens_i8(padded_2);
         const int32_t padded_5 = evens_i8(padded_3);
         const int32_t padded_6 = sub_i16x2(evens_i8(padded_1), padded_5);
         store_i16x2_aligned(&tile[x * 4], sub_i16x2(sub_i16x2(evens_i8(padded_0), padded_4), padded_6));
-        const int32_t padded_7 = load_i8x4(&padded[x * 8 + 4]);
-        const int32_t padded_8 = load_i8x4(&padded[x * 8 + 52]);
+        const int32_t padded_7 = load_i8x4(&padded[x * (2 * 4) + 4]);
+        const int32_t padded_8 = load_i8x4(&padded[x * (2 * 4) + (2 * 24 + 4)]);
         const int32_t padded_9 = evens_i8(padded_8);
         const int32_t padded_10 = sub_i16x2(evens_i8(padded_7), padded_9);
         store_i16x2_aligned(&tile[x * 4 + 8], add_i16x2(padded_10, padded_6));
-        store_i16x2_aligned(&tile[x * 4 + 16], sub_i16x2(padded_6, padded_10));
-        const int32_t padded_11 = load_i8x4(&padded[x * 8 + 12]);
-        const int32_t padded_12 = load_i8x4(&padded[x * 8 + 60]);
+        store_i16x2_aligned(&tile[x * 4 + 2 * 8], sub_i16x2(padded_6, padded_10));
+        const int32_t padded_11 = load_i8x4(&padded[x * (2 * 4) + 3 * 4]);
+        const int32_t padded_12 = load_i8x4(&padded[x * (2 * 4) + (2 * 24 + 3 * 4)]);
         const int32_t padded_13 = evens_i8(padded_12);
-        store_i16x2_aligned(&tile[x * 4 + 24], sub_i16x2(padded_10, sub_i16x2(evens_i8(padded_11), padded_13)));
-        const int32_t padded_14 = load_i8x4(&padded[x * 8 + 24]);
-        const int32_t padded_15 = load_i8x4(&padded[x * 8 + 32]);
+        store_i16x2_aligned(&tile[x * 4 + 3 * 8], sub_i16x2(padded_10, sub_i16x2(evens_i8(padded_11), padded_13)));
+        const int32_t padded_14 = load_i8x4(&padded[x * (2 * 4) + 24]);
+        const int32_t padded_15 = load_i8x4(&padded[x * (2 * 4) + (24 + 2 * 4)]);
         const int32_t padded_16 = evens_i8(padded_14);
         const int32_t padded_17 = evens_i8(padded_15);
         const int32_t padded_18 = add_i16x2(padded_17, padded_5);
-        store_i16x2_aligned(&tile[x * 4 + 32], sub_i16x2(add_i16x2(padded_16, padded_4), padded_18));
-        const int32_t padded_19 = load_i8x4(&padded[x * 8 + 28]);
+        store_i16x2_aligned(&tile[x * 4 + 4 * 8], sub_i16x2(add_i16x2(padded_16, padded_4), padded_18));
+        const int32_t padded_19 = load_i8x4(&padded[x * (2 * 4) + (24 + 4)]);
         const int32_t padded_20 = evens_i8(padded_19);
         const int32_t padded_21 = add_i16x2(padded_20, padded_9);
-        store_i16x2_aligned(&tile[x * 4 + 40], add_i16x2(padded_21, padded_18));
-        store_i16x2_aligned(&tile[x * 4 + 48], sub_i16x2(padded_18, padded_21));
-        const int32_t padded_22 = load_i8x4(&padded[x * 8 + 36]);
+        store_i16x2_aligned(&tile[x * 4 + 5 * 8], add_i16x2(padded_21, padded_18));
+        store_i16x2_aligned(&tile[x * 4 + 6 * 8], sub_i16x2(padded_18, padded_21));
+        const int32_t padded_22 = load_i8x4(&padded[x * (2 * 4) + (24 + 3 * 4)]);
         const int32_t padded_23 = evens_i8(padded_22);
-        store_i16x2_aligned(&tile[x * 4 + 56], sub_i16x2(padded_21, add_i16x2(padded_23, padded_13)));
+        store_i16x2_aligned(&tile[x * 4 + 7 * 8], sub_i16x2(padded_21, add_i16x2(padded_23, padded_13)));
         const int32_t padded_24 = sub_i16x2(padded_5, padded_17);
-        store_i16x2_aligned(&tile[x * 4 + 64], sub_i16x2(sub_i16x2(padded_4, padded_16), padded_24));
+        store_i16x2_aligned(&tile[x * 4 + 8 * 8], sub_i16x2(sub_i16x2(padded_4, padded_16), padded_24));
         const int32_t padded_25 = sub_i16x2(padded_9, padded_20);
-        store_i16x2_aligned(&tile[x * 4 + 72], add_i16x2(padded_25, padded_24));
-        store_i16x2_aligned(&tile[x * 4 + 80], sub_i16x2(padded_24, padded_25));
-        store_i16x2_aligned(&tile[x * 4 + 88], sub_i16x2(padded_25, sub_i16x2(padded_13, padded_23)));
-        const int32_t padded_26 = load_i8x4(&padded[x * 8 + 72]);
-        const int32_t padded_27 = load_i8x4(&padded[x * 8 + 80]);
+        store_i16x2_aligned(&tile[x * 4 + 9 * 8], add_i16x2(padded_25, padded_24));
+        store_i16x2_aligned(&tile[x * 4 + 10 * 8], sub_i16x2(padded_24, padded_25));
+        store_i16x2_aligned(&tile[x * 4 + 11 * 8], sub_i16x2(padded_25, sub_i16x2(padded_13, padded_23)));
+        const int32_t padded_26 = load_i8x4(&padded[x * (2 * 4) + 3 * 24]);
+        const int32_t padded_27 = load_i8x4(&padded[x * (2 * 4) + (3 * 24 + 2 * 4)]);
         const int32_t padded_28 = sub_i16x2(padded_17, evens_i8(padded_27));
-        store_i16x2_aligned(&tile[x * 4 + 96], sub_i16x2(sub_i16x2(padded_16, evens_i8(padded_26)), padded_28));
-        const int32_t padded_29 = load_i8x4(&padded[x * 8 + 76]);
+        store_i16x2_aligned(&tile[x * 4 + 12 * 8], sub_i16x2(sub_i16x2(padded_16, evens_i8(padded_26)), padded_28));
+        const int32_t padded_29 = load_i8x4(&padded[x * (2 * 4) + (3 * 24 + 4)]);
         const int32_t padded_30 = sub_i16x2(padded_20, evens_i8(padded_29));
-        store_i16x2_aligned(&tile[x * 4 + 104], add_i16x2(padded_30, padded_28));
-        store_i16x2_aligned(&tile[x * 4 + 112], sub_i16x2(padded_28, padded_30));
-        const int32_t padded_31 = load_i8x4(&padded[x * 8 + 84]);
-        store_i16x2_aligned(&tile[x * 4 + 120], sub_i16x2(padded_30, sub_i16x2(padded_23, evens_i8(padded_31))));
+        store_i16x2_aligned(&tile[x * 4 + 13 * 8], add_i16x2(padded_30, padded_28));
+        store_i16x2_aligned(&tile[x * 4 + 14 * 8], sub_i16x2(padded_28, padded_30));
+        const int32_t padded_31 = load_i8x4(&padded[x * (2 * 4) + (3 * 24 + 3 * 4)]);
+        store_i16x2_aligned(&tile[x * 4 + 15 * 8], sub_i16x2(padded_30, sub_i16x2(padded_23, evens_i8(padded_31))));
         const int32_t padded_32 = odds_i8(padded_2);
         const int32_t padded_33 = odds_i8(padded_3);
         const int32_t padded_34 = sub_i16x2(odds_i8(padded_1), padded_33);
         store_i16x2_aligned(&tile[x * 4 + 2], sub_i16x2(sub_i16x2(odds_i8(padded_0), padded_32), padded_34));
         const int32_t padded_35 = odds_i8(padded_8);
         const int32_t padded_36 = sub_i16x2(odds_i8(padded_7), padded_35);
-        store_i16x2_aligned(&tile[x * 4 + 10], add_i16x2(padded_36, padded_34));
-        store_i16x2_aligned(&tile[x * 4 + 18], sub_i16x2(padded_34, padded_36));
+        store_i16x2_aligned(&tile[x * 4 + (8 + 2)], add_i16x2(padded_36, padded_34));
+        store_i16x2_aligned(&tile[x * 4 + (2 * 8 + 2)], sub_i16x2(padded_34, padded_36));
         const int32_t padded_37 = odds_i8(padded_12);
-        store_i16x2_aligned(&tile[x * 4 + 26], sub_i16x2(padded_36, sub_i16x2(odds_i8(padded_11), padded_37)));
+        store_i16x2_aligned(&tile[x * 4 + (3 * 8 + 2)],
+            sub_i16x2(padded_36, sub_i16x2(odds_i8(padded_11), padded_37)));
         const int32_t padded_38 = odds_i8(padded_14);
         const int32_t padded_39 = odds_i8(padded_15);
         const int32_t padded_40 = add_i16x2(padded_39, padded_33);
-        store_i16x2_aligned(&tile[x * 4 + 34], sub_i16x2(add_i16x2(padded_38, padded_32), padded_40));
+        store_i16x2_aligned(&tile[x * 4 + (4 * 8 + 2)], sub_i16x2(add_i16x2(padded_38, padded_32), padded_40));
         const int32_t padded_41 = odds_i8(padded_19);
         const int32_t padded_42 = add_i16x2(padded_41, padded_35);
-        store_i16x2_aligned(&tile[x * 4 + 42], add_i16x2(padded_42, padded_40));
-        store_i16x2_aligned(&tile[x * 4 + 50], sub_i16x2(padded_40, padded_42));
+        store_i16x2_aligned(&tile[x * 4 + (5 * 8 + 2)], add_i16x2(padded_42, padded_40));
+        store_i16x2_aligned(&tile[x * 4 + (6 * 8 + 2)], sub_i16x2(padded_40, padded_42));
         const int32_t padded_43 = odds_i8(padded_22);
-        store_i16x2_aligned(&tile[x * 4 + 58], sub_i16x2(padded_42, add_i16x2(padded_43, padded_37)));
+        store_i16x2_aligned(&tile[x * 4 + (7 * 8 + 2)], sub_i16x2(padded_42, add_i16x2(padded_43, padded_37)));
         const int32_t padded_44 = sub_i16x2(padded_33, padded_39);
-        store_i16x2_aligned(&tile[x * 4 + 66], sub_i16x2(sub_i16x2(padded_32, padded_38), padded_44));
+        store_i16x2_aligned(&tile[x * 4 + (8 * 8 + 2)], sub_i16x2(sub_i16x2(padded_32, padded_38), padded_44));
         const int32_t padded_45 = sub_i16x2(padded_35, padded_41);
-        store_i16x2_aligned(&tile[x * 4 + 74], add_i16x2(padded_45, padded_44));
-        store_i16x2_aligned(&tile[x * 4 + 82], sub_i16x2(padded_44, padded_45));
-        store_i16x2_aligned(&tile[x * 4 + 90], sub_i16x2(padded_45, sub_i16x2(padded_37, padded_43)));
+        store_i16x2_aligned(&tile[x * 4 + (9 * 8 + 2)], add_i16x2(padded_45, padded_44));
+        store_i16x2_aligned(&tile[x * 4 + (10 * 8 + 2)], sub_i16x2(padded_44, padded_45));
+        store_i16x2_aligned(&tile[x * 4 + (11 * 8 + 2)], sub_i16x2(padded_45, sub_i16x2(padded_37, padded_43)));
         const int32_t padded_46 = sub_i16x2(padded_39, odds_i8(padded_27));
-        store_i16x2_aligned(&tile[x * 4 + 98], sub_i16x2(sub_i16x2(padded_38, odds_i8(padded_26)), padded_46));
+        store_i16x2_aligned(&tile[x * 4 + (12 * 8 + 2)],
+            sub_i16x2(sub_i16x2(padded_38, odds_i8(padded_26)), padded_46));
         const int32_t padded_47 = sub_i16x2(padded_41, odds_i8(padded_29));
-        store_i16x2_aligned(&tile[x * 4 + 106], add_i16x2(padded_47, padded_46));
-        store_i16x2_aligned(&tile[x * 4 + 114], sub_i16x2(padded_46, padded_47));
-        store_i16x2_aligned(&tile[x * 4 + 122], sub_i16x2(padded_47, sub_i16x2(padded_43, odds_i8(padded_31))));
+        store_i16x2_aligned(&tile[x * 4 + (13 * 8 + 2)], add_i16x2(padded_47, padded_46));
+        store_i16x2_aligned(&tile[x * 4 + (14 * 8 + 2)], sub_i16x2(padded_46, padded_47));
+        store_i16x2_aligned(&tile[x * 4 + (15 * 8 + 2)],
+            sub_i16x2(padded_47, sub_i16x2(padded_43, odds_i8(padded_31))));
     }
     for (int32_t i0 = 0; i0 < 16; ++i0) {
         /* accumulate: acc[s, n, y, x, o] = sum(tile[s, n, y, x, k] * weight[s, o, k] for k < 4) */
@@ -134,7 +137,7 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         const int32_t weight_1 = load_i16x2_aligned(&weight[i0 * 4 + 2]);
         acc_register_0 = dot2(load_i16x2_aligned(&tile[i0 * 8 + 2]), weight_1,
             dot2(load_i16x2_aligned(&tile[i0 * 8]), weight_0, acc_register_0));
-        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0 * 8 + 6]), weight_1,
+        acc_register_1 = dot2(load_i16x2_aligned(&tile[i0 * 8 + (4 + 2)]), weight_1,
             dot2(load_i16x2_aligned(&tile[i0 * 8 + 4]), weight_0, acc_register_1));
         acc[i0 * 2] = acc_register_0;
         acc[i0 * 2 + 1] = acc_register_1;
@@ -144,22 +147,22 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
          *     + acc[j + 8, n, y, x, o]), acc[j + 4, n, y, x, o] - acc[j + 8, n, y, x, o] - acc[j +
          *     12, n, y, x, o]) */
         int32_t rows_0_0, rows_0_1, rows_1_0, rows_1_1, rows_2_0, rows_2_1, rows_3_0, rows_3_1;
-        const int32_t acc_0 = acc[x + 8];
-        const int32_t acc_1 = acc[x + 16];
+        const int32_t acc_0 = acc[x + 4 * 2];
+        const int32_t acc_1 = acc[x + 8 * 2];
         rows_0_0 = acc[x] + (acc_0 + acc_1);
-        rows_0_1 = acc_0 - acc_1 - acc[x + 24];
-        const int32_t acc_2 = acc[x + 10];
-        const int32_t acc_3 = acc[x + 18];
+        rows_0_1 = acc_0 - acc_1 - acc[x + 12 * 2];
+        const int32_t acc_2 = acc[x + 5 * 2];
+        const int32_t acc_3 = acc[x + 9 * 2];
         rows_1_0 = acc[x + 2] + (acc_2 + acc_3);
-        rows_1_1 = acc_2 - acc_3 - acc[x + 26];
-        const int32_t acc_4 = acc[x + 12];
-        const int32_t acc_5 = acc[x + 20];
-        rows_2_0 = acc[x + 4] + (acc_4 + acc_5);
-        rows_2_1 = acc_4 - acc_5 - acc[x + 28];
-        const int32_t acc_6 = acc[x + 14];
-        const int32_t acc_7 = acc[x + 22];
-        rows_3_0 = acc[x + 6] + (acc_6 + acc_7);
-        rows_3_1 = acc_6 - acc_7 - acc[x + 30];
+        rows_1_1 = acc_2 - acc_3 - acc[x + 13 * 2];
+        const int32_t acc_4 = acc[x + 6 * 2];
+        const int32_t acc_5 = acc[x + 10 * 2];
+        rows_2_0 = acc[x + 2 * 2] + (acc_4 + acc_5);
+        rows_2_1 = acc_4 - acc_5 - acc[x + 14 * 2];
+        const int32_t acc_6 = acc[x + 7 * 2];
+        const int32_t acc_7 = acc[x + 11 * 2];
+        rows_3_0 = acc[x + 3 * 2] + (acc_6 + acc_7);
+        rows_3_1 = acc_6 - acc_7 - acc[x + 15 * 2];
         /* requantize: clamp(round(untile * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
         if (x < 1) {
             const int32_t bias_0 = ((rows_0_0 + (rows_1_0 + rows_2_0)) >> 2) + bias[0];
@@ -175,7 +178,8 @@ NET_KERNEL conv2d_v1(const int8_t *data, const int16_t *restrict weight, const i
         }
         if (x < 1) {
             const int32_t bias_0 = ((rows_1_1 - rows_2_1 - rows_3_1) >> 2) + bias[0];
-            out[x * 2 + 3] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) + 448) >> 7);
+            out[x * 2 + (2 + 1)] = (int8_t)saturate_i8(high_mac_round(bias_0 * 2, 1518500250, (bias_0 >> 31) +
+                448) >> 7);
         }
     }
 }
