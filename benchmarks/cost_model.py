@@ -110,7 +110,7 @@ def varied(variant: str) -> Iterator[None]:
 def compiled(path: Path, board: Board, variant: str) -> Module:
     """The network in one variant; ``plain`` knows no special instructions."""
     if variant == "plain":
-        target = replace(board.target, features=board.target.features - {"dot2", "lanes", "fma"})
+        target = replace(board.target, features=board.target.features - {"pairs", "lanes", "fma"})
         return compile_model(path, target, make_options(optimize="speed"))
     with varied(variant):
         return compile_model(path, board.target, make_options(optimize="speed"))

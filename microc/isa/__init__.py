@@ -17,6 +17,7 @@ from microc.isa.riscv import RISCV
 from microc.isa.sets import Core, Costs, Family, InstructionSet, VectorUnit
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary import INTRINSICS, TENSORS
+from microc.isa.vocabulary.sums import NATURAL
 from microc.isa.xtensa import XTENSA
 from microc.sealed import Registry
 
@@ -45,6 +46,7 @@ __all__ = [
     "VectorUnit",
     "bodies_of",
     "body_of",
+    "word_product",
 ]
 
 
@@ -56,6 +58,16 @@ def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
             body = instructions.bodies[name]
             yield body.guard or instructions.guard, body
     yield from ((body.guard, body) for body in SCALAR[name].bodies)
+
+
+def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:
+    """The tensor intrinsic of the fewest steps that adds four products of neighbours, wherever they lie; None if a core has
+    none."""
+    has = CORES[cpu].has
+    found = (
+        t for t in TENSOR.values() if (t.a, t.b, t.order_a, t.order_b) == (a, b, NATURAL, NATURAL) and t.needs <= has
+    )
+    return min((t for t in found if not t.aligned_a and not t.aligned_b), key=lambda t: len(t.steps), default=None)
 
 
 def body_of(name: str, cpu: str) -> Body | None:

@@ -50,4 +50,5 @@ ARM_DSP = InstructionSet(
         **{name: assembly(f"{text} %0, %1, %2", "ab") for name, text in _TWO.items()},
         **{name: assembly(f"{text} %0, %1, %2, %3", "abc") for name, text in _THREE.items()},
     },
+    frozenset({"pairs"}),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from microc.isa.library import LIBRARY, SOFT_LIBRARY
+from microc.isa.riscv_xcv import CV32E40P
 from microc.isa.sets import UNSCHEDULED, Core, Costs, Family
 from microc.isa.words import WORD_MOVES
 
-CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
-INTEGER = Costs(26, 0, 2047, False, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, CYCLES)
-FLOAT = Costs(26, 30, 2047, False, 3.2, {**LIBRARY, "multiply_long": 2.0}, CYCLES)
+_CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
+_INTEGER = Costs(26, 0, 2047, False, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_FLOAT = Costs(26, 30, 2047, False, 3.2, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 
 def _core(name: str, costs: Costs, *features: str) -> Core:
@@ -18,11 +19,12 @@ def _core(name: str, costs: Costs, *features: str) -> Core:
 RISCV = Family(
     "riscv",
     (
-        _core("rv32imc", INTEGER),
-        _core("rv32imac", INTEGER),
-        _core("rv32imafc", FLOAT, "fpu", "fma"),
-        _core("rv64imac", INTEGER),
-        _core("rv64imafdc", FLOAT, "fpu", "fma"),
+        _core("rv32imc", _INTEGER),
+        _core("rv32imac", _INTEGER),
+        _core("rv32imafc", _FLOAT, "fpu", "fma"),
+        _core("rv64imac", _INTEGER),
+        _core("rv64imafdc", _FLOAT, "fpu", "fma"),
+        CV32E40P,
     ),
     UNSCHEDULED,
 )

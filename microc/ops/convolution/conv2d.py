@@ -158,7 +158,7 @@ def algorithms(call: OpCall) -> tuple[str, ...]:
 def _algorithms(call: OpCall) -> tuple[str, ...]:
     data, weight, *bias = (operand for operand in call.operands if operand is not None)
     attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
-    lanes = call.target.has("dot2") and not call.target.has("lanes") and data.type.shape[-1] % WORD == 0
+    lanes = call.target.has("pairs") and not call.target.has("lanes") and data.type.shape[-1] % WORD == 0
     if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
         return ("direct", "winograd")
     g = geometry(attrs, data.type.shape, weight.type.shape)

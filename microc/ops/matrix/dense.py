@@ -102,7 +102,7 @@ def _leaves_one(call: OpCall) -> bool:
     data, weight, bias = (*call.operands, None)[:3]
     assert data is not None and weight is not None
     known = weight.data is not None and (bias is None or bias.data is not None)
-    if not known or not call.target.has("dot2") or call.target.has("lanes") or call.attrs.get("out_dtype") != "int32":
+    if not known or not call.target.has("pairs") or call.target.has("lanes") or call.attrs.get("out_dtype") != "int32":
         return False
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape

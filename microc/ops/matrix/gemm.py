@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from microc import dtypes, te
+from microc.isa import word_product
 from microc.ops.convolution.input import WORD
 from microc.ops.registry import Operand
 from microc.target import Target
@@ -17,8 +18,8 @@ def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target:
     """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
     there are more than ``least``."""
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    lanes = narrow and total == "int32" and target.has("dot2")
-    return -(-depth // WORD) * WORD if lanes and depth > least else depth
+    words = target.has("pairs") or word_product(data.type.dtype, "int8", target.cpu) is not None
+    return -(-depth // WORD) * WORD if narrow and total == "int32" and words and depth > least else depth
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

@@ -181,7 +181,7 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
 
 def _by_words(target: Target) -> bool:
     """Whether four products are done at once, and no fewer."""
-    return target.has("dot2") and not target.has("lanes")
+    return target.has("pairs") and not target.has("lanes")
 
 
 def _algorithms(call: OpCall) -> tuple[str, ...]:

@@ -88,11 +88,11 @@ OURS: tuple[Rule, ...] = (
         matrix.suits_pairs,
         matrix.by_tile,
         {"tile": matrix.pair_tiles},
-        needs=frozenset({"dot2"}),
+        needs=frozenset({"pairs"}),
         over=_PLAIN,
     ),
     Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}),
-    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"dot2"}), over=_ANY),
+    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"pairs"}), over=_ANY),
     Rule(
         "depthwise mve",
         depthwise.suits_lanes,
@@ -105,7 +105,7 @@ OURS: tuple[Rule, ...] = (
         depthwise.suits_pairs,
         depthwise.by_planes,
         {"walk": depthwise.pair_walks},
-        needs=frozenset({"dot2"}),
+        needs=frozenset({"pairs"}),
         over=_BY_ROWS,
     ),
     Rule(
@@ -128,7 +128,7 @@ OURS: tuple[Rule, ...] = (
     Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
     Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
     Rule("several", suits_several, several),
-    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"dot2"})),
+    Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
     Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import isqrt
 
+from microc.isa import word_product
 from microc.schedule.pairing import can_pair
 from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
 from microc.schedule.rules.rule import Decisions
@@ -34,22 +35,22 @@ UNROLL = (4, 3, 2, 1)
 
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """One product at a time, or four bytes by four where a core does two at once.
+    """One product at a time, or four where a core adds those of bytes at once.
 
     Two by two keeps four sums, four operands and four pointers in the registers of an Armv7-M core; cores with more registers
     may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as many
     columns as that has. What is left of rows and columns is a part of a tile.
     """
     product = _known(start)
-    intrin = f"dot4_{product.data.dtype}_{product.weight.dtype}"
-    bytewise = product.along and intrin in ("dot4_int8_int8", "dot4_uint8_int8") and product.depth % STEP == 0
-    step = STEP if bytewise and target.has("dot2") and product.total.dtype == "int32" else 1
+    whole = product.along and product.depth % STEP == 0 and product.total.dtype == "int32"
+    found = word_product(product.data.dtype, product.weight.dtype, target.cpu) if whole else None
+    step, intrin = (STEP, found.name) if found else (1, "")
     unroll = _steps(product.depth // step, (4, 2, 1) if step > 1 else UNROLL)
     largest = max(2, isqrt(target.core.costs.registers - 1) - 1) if product.total.dtype == "int32" else 2
     shapes = dict.fromkeys(
         (min(n, product.rows), _dividing(n if product.rows > 1 else 2 * n, product.columns)) for n in (2, largest)
     )
-    return tuple(Tile(tall, wide, unroll, step, intrin if step > 1 else "") for tall, wide in shapes)
+    return tuple(Tile(tall, wide, unroll, step, intrin) for tall, wide in shapes)
 
 
 def _known(start: Schedule) -> Product:
