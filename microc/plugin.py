@@ -34,7 +34,8 @@ from microc import te
 from microc.dtypes import Array
 from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.isa import SCALAR, Body, Intrin
+from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
+from microc.isa.words import UNALIGNED
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import Attribute, choice, element_type, flag, integer, integers, names, number, numbers, real
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, registry
@@ -47,10 +48,16 @@ if TYPE_CHECKING:  # readers are imported when a model of theirs is read, or a p
     from microc.frontend.tflite.application import Application as TfliteApplication
 
 __all__ = (
+    "CORES",
+    "UNALIGNED",
     "Array",
     "Attr",
     "Attribute",
+    "Body",
     "Case",
+    "Core",
+    "Costs",
+    "InstructionSet",
     "ModelError",
     "OnnxApplication",
     "OpCall",
@@ -88,6 +95,7 @@ class Plugin:
     - ``operators``: definitions; names that microc has already are refused.
     - ``tflite``: by custom code, ``onnx``: by ``domain::operator``, the function that spells an application in operators.
     - ``externs``: C functions with a meaning (:func:`extern`), which expressions call by :func:`microc.tir.ir.call`.
+    - ``cores``: rows of cores (:class:`microc.isa.sets.Core`) that compilations may be for, with instruction sets of their own.
     - ``source``: the file's name, for messages; ``digest``: its SHA-256.
     """
 
@@ -95,12 +103,14 @@ class Plugin:
     tflite: Mapping[str, Callable[[TfliteApplication], None]] = field(default_factory=dict)
     onnx: Mapping[str, Callable[[OnnxApplication], None]] = field(default_factory=dict)
     externs: tuple[Intrin, ...] = ()
+    cores: tuple[Core, ...] = ()
     source: str = ""
     digest: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operators", tuple(self.operators))
         object.__setattr__(self, "externs", tuple(self.externs))
+        object.__setattr__(self, "cores", tuple(self.cores))
         for name in ("tflite", "onnx"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
@@ -163,7 +173,11 @@ def _extend(plugin: Plugin, stack: ExitStack) -> None:
 
         onnx = {name: application.Spelling(spell, ()) for name, spell in plugin.onnx.items()}
         stack.enter_context(reader.CUSTOM.extended(onnx))
-    stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in plugin.externs}))
+    sets = {s.name: s for core in plugin.cores for s in core.sets}.values()
+    words = (*plugin.externs, *(word for s in sets for word in s.intrinsics))
+    stack.enter_context(SCALAR.extended({intrinsic.name: intrinsic for intrinsic in words}))
+    stack.enter_context(TENSOR.extended({tensor.name: tensor for s in sets for tensor in s.tensors}))
+    stack.enter_context(CORES.extended({core.name: core for core in plugin.cores}))
 
 
 def load_plugin(path: str | Path) -> Plugin:
@@ -214,6 +228,18 @@ def _check(plugin: Plugin, where: str) -> None:
     for name in plugin.onnx:
         if not all(name.partition("::")[::2]):
             raise UsageError(f"{name!r} names no ONNX operator", where=where, hint="write it as domain::operator")
+    known = {*SCALAR, *(extern.name for extern in plugin.externs)}
+    for core in plugin.cores:
+        if core.family not in FAMILIES:
+            raise UsageError(f"core {core.name!r} is of no family", where=where, hint="known: " + ", ".join(FAMILIES))
+        for s in core.sets:
+            strange = sorted(s.bodies.keys() - known - {word.name for word in s.intrinsics})
+            if strange:
+                raise UsageError(
+                    f"instruction set {s.name!r} has bodies of words that nobody knows: {', '.join(strange)}",
+                    where=where,
+                    hint="take those of microc/isa/vocabulary, or give their meanings as intrinsics",
+                )
     for intrinsic in plugin.externs:
         if (
             not intrinsic.name.isidentifier()

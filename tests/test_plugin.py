@@ -22,6 +22,7 @@ from microc.ops.registry import Case, OpDef, registry
 from microc.plugin import Plugin, active, extern, load_plugin
 from microc.tir import ir
 from tests.device.smoke import needs
+from tests.driver import digits
 from tests.frontend.tflite_model import Op, Tensor, model, quantised
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "custom_operator"
@@ -260,3 +261,31 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already an operator 'conv2d'") as caught:
         microc.compile(graph, plugins=taken)
     assert caught.value.where == "mine.py"
+
+
+CORE = EXAMPLE.parent / "custom_instruction" / "core.py"
+
+
+def test_a_core_of_ones_own(tmp_path: Path) -> None:
+    """Its instruction stands in the C, its meaning beside it; without the plugin nobody knows the core."""
+    with pytest.raises(UsageError, match="unknown core 'acme-dot4'"):
+        microc.compile(digits.INT8, target="acme-dot4")
+    command = ["export", str(digits.INT8), "--plugin", str(CORE), "--target", "acme-dot4", "--format", "make"]
+    assert main([*command, "-o", str(tmp_path / "package"), "--quiet"]) == 0
+    text = next((tmp_path / "package").rglob("*_model.c")).read_text()
+    assert "#if defined(ACME_DOT4)" in text and ".insn r 0x0b" in text and "acc_0_0 = dot4_i8(" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ('family="acme"', "of no family"),
+        ('sets=(InstructionSet("acme", "1", {"dot5": Body("return 0;")}),)', "that nobody knows: dot5"),
+    ],
+)
+def test_a_core_that_is_not_whole(change: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "core.py"
+    head = "from dataclasses import replace\nfrom microc.plugin import CORES, Body, InstructionSet, Plugin\n"
+    file.write_text(f'{head}PLUGIN = Plugin(cores=(replace(CORES["rv32imc"], name="acme", {change}),))\n')
+    with pytest.raises(UsageError, match=says):
+        load_plugin(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.model_options import chosen_options
 from microc.cli.session import compile_model, load_array
 from microc.errors import UsageError
 
@@ -12,6 +13,8 @@ def export(arguments: Arguments) -> show.Answer:
     """``microc export``."""
     from microc.codegen.exports import load_format
     from microc.device.boards import bare_board
+    from microc.driver.options import make_options
+    from microc.plugin import active
 
     if arguments.listing:
         return _formats()
@@ -26,7 +29,8 @@ def export(arguments: Arguments) -> show.Answer:
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
     load_format(arguments.format)  # refused before the work
-    board = bare_board(arguments.target or "host") if not arguments.board else None
+    with active(make_options(**chosen_options(arguments)).plugins):
+        board = bare_board(arguments.target or "host") if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)

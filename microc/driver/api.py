@@ -246,14 +246,17 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
-        library = build_library(_desktop_files(source, target_for(target), chosen, progress))
+        with active(chosen.plugins):
+            core = target_for(target)
+        library = build_library(_desktop_files(source, core, chosen, progress))
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check
 
             quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, source, chosen)
             library.reset()
         return library
-    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+    with active(chosen.plugins):
+        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
     if known is not None:

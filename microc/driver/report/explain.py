@@ -75,11 +75,12 @@ def explain(
     accepted.call("progress", progress)
     chosen = make_options(input_shapes=input_shapes, **options)
     wanted = accepted.text("a layer", str(layer) if isinstance(layer, int) and not isinstance(layer, bool) else layer)
-    if board is None:
-        core, room = target_for(accepted.text("a target", target)), None
-    else:
-        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-        core, room = found.target, room_of(found)
+    with active(chosen.plugins):
+        if board is None:
+            core, room = target_for(accepted.text("a target", target)), None
+        else:
+            found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+            core, room = found.target, room_of(found)
     made = compiled(source_of(model, chosen), core, chosen, progress, room)
     with active(chosen.plugins):
         kernel = derive_kernel(made, find_layer(made.module, wanted)) if wanted else None
