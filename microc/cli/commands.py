@@ -15,7 +15,7 @@ from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.model_options import chosen_options
 from microc.cli.profile import profile
-from microc.cli.session import compile_model, line, run
+from microc.cli.session import compile_model, line, progress, run
 from microc.cli.size import size
 from microc.cli.verify import verify
 from microc.errors import UsageError
@@ -32,7 +32,12 @@ def compile_(arguments: Arguments) -> show.Answer:
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
+    told = progress(arguments)
+    if told is not None:
+        told("C", 0, 2)
     folder = program.write(arguments.output)
+    if told is not None:
+        told("report", 1, 2)
     report = program.report()
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),

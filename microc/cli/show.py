@@ -53,8 +53,8 @@ def progress(quiet: bool, verbose: bool) -> Progress | None:
 
 
 class _Line:
-    """The line under way; not more often than ten times a second, and wiped when its work is done. Work that goes on for
-    some seconds is told how many are left, if it goes on as it did."""
+    """The line under way; not more often than ten times a second but for what begins, and wiped when its work is done. Work that
+    goes on for some seconds is told how many are left, if it goes on as it did."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -68,7 +68,7 @@ class _Line:
         self._done = done
         if done + 1 >= total:
             _say("\r" + " " * _WIDTH + "\r")
-        elif now >= self._next:
+        elif now >= self._next or not done:
             self._next = now + _EVERY
             left = _remaining(now - self._begin, done, total)
             _say("\r" + f"[{done + 1}/{total}] {what}"[: _WIDTH - len(left)].ljust(_WIDTH - len(left)) + left)

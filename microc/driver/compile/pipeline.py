@@ -152,7 +152,11 @@ def _planned(
     goal = first.make.goal
 
     def planned(made: Module) -> Module:
+        if progress is not None:
+            progress("memory plan", 0, 2)
         made = plan_module(made, io_in_arena=options.io_in_arena)
+        if progress is not None:
+            progress("fingerprint", 1, 2)
         found = fingerprint(made, target)
         chosen = {**options.chosen(), **made.options, "protocol": options.protocol}
         return replace(
