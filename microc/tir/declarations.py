@@ -13,8 +13,12 @@ from microc.tir.simplifier import Simplifier
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
+class IllFormedError(InternalError):
+    """A function that breaks a rule of TIR."""
+
+
 def fail(where: str, what: str) -> NoReturn:
-    raise InternalError(what, where=where)
+    raise IllFormedError(what, where=where)
 
 
 def check_name(name: str, where: str) -> None:

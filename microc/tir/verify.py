@@ -18,7 +18,7 @@ from microc import dtypes
 from microc.tir import fold, interval, ir, rewrite
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
-from microc.tir.declarations import Names, Place, check_name, declare, declare_buffer, fail
+from microc.tir.declarations import IllFormedError, Names, Place, check_name, declare, declare_buffer, fail
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
@@ -43,6 +43,15 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
             fail(func.name, f"parameter {buffer.name} has scope {buffer.scope}")
         names = declare_buffer(names, buffer, func.name)
     _Verifier(func.name, trust_data).statement(func.body, Place(names, Simplifier(), ()))
+
+
+def fault(func: ir.PrimFunc, *, trust_data: bool = False) -> str:
+    """What :func:`verify` finds wrong, for who can do without the function; nothing where all holds."""
+    try:
+        verify(func, trust_data=trust_data)
+    except IllFormedError as error:
+        return str(error)
+    return ""
 
 
 class _Verifier:

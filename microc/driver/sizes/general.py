@@ -10,20 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from microc.driver.compile.kernel import alias_of, groups_of
 from microc.driver.compile.maker import Copy, Maker, lower_copy
 from microc.driver.control.function import LoweredControl, groups_inside, place_control
+from microc.driver.sizes.comparison import PATIENCE, computes_alike, steps
 from microc.driver.sizes.family import Family
-from microc.dtypes import Array, to_numpy
-from microc.errors import InternalError, ScheduleError, UnsupportedError
+from microc.dtypes import Array
+from microc.errors import ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
-from microc.schedule.meaning import meanings
 from microc.schedule.narrow import narrowed
 from microc.schedule.rules import as_written, candidates
 from microc.schedule.schedule import Schedule, replay
@@ -31,14 +29,10 @@ from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.generalise import Unlike, generalise
 from microc.tir.hide import lowered_alike
-from microc.tir.interp import execute
 from microc.tir.lower import lower
-from microc.tir.rewrite import stmt_children
-from microc.tir.verify import verify
+from microc.tir.verify import fault
 
 Nodes = Sequence[Node]
-PATIENCE = 200_000
-"""Stores that are interpreted to compare two functions at small sizes; beyond that, bounds are proved and nothing is run."""
 _NOTHING = ir.PrimFunc("nothing", (), ir.Seq(()))
 
 
@@ -160,7 +154,7 @@ class GeneralMaker(Maker):
                 arrays = [_constants(group, schedule) for group, schedule in zip(groups, schedules, strict=True)]
                 func = self.generalised(funcs, arrays)
                 yield way, Made(tuple(groups), tuple(map(Choice, schedules, funcs)), func)
-            except (Unlike, ScheduleError, InternalError) as error:
+            except (Unlike, ScheduleError) as error:
                 yield way, str(error)
 
     def ways(self, graph: Graph, nodes: Nodes, uses: int) -> Iterator[Way]:
@@ -198,9 +192,9 @@ class GeneralMaker(Maker):
                 raise Unlike("a constant is computed from the sizes")
         general = generalise(funcs[:count], self.family.fitter, [a.shape for a in largest], self.family.maxima)
         if general.func.scalars:
-            _verified(general.at(self.family.maxima), "at the largest sizes")
+            _checked(general.at(self.family.maxima), "at the largest sizes")
             for k, (point, _) in enumerate(self.family.small, count + 1):
-                small = _verified(general.at(self.family.at(point)), f"at sizes {point}")
+                small = _checked(general.at(self.family.at(point)), f"at sizes {point}")
                 if k >= len(funcs) or steps(small.body) + steps(funcs[k].body) > PATIENCE:
                     continue
                 if not computes_alike(small, largest, funcs[k], arrays[k]):
@@ -245,56 +239,10 @@ def _is_part(part: Array, whole: Array) -> bool:
     return part[common].tobytes() == whole[common].tobytes()
 
 
-def _verified(func: ir.PrimFunc, when: str) -> ir.PrimFunc:
-    try:
-        verify(func, trust_data=True)
-    except InternalError as error:
-        raise Unlike(f"{when} {error}") from error
+def _checked(func: ir.PrimFunc, when: str) -> ir.PrimFunc:
+    if wrong := fault(func, trust_data=True):
+        raise Unlike(f"{when} {wrong}")
     return func
-
-
-def computes_alike(
-    func: ir.PrimFunc, constants: Sequence[Array], direct: ir.PrimFunc, own_constants: Sequence[Array]
-) -> bool:
-    """Whether two functions compute the same from random data, every bit of it.
-
-    They may see their tensors in other shapes. The first is given the constants of the largest sizes.
-    """
-    generator = np.random.default_rng(0)
-    whole, own = iter(constants), iter(own_constants)
-    mine, theirs = ([p for p in f.params if p.scope != "workspace"] for f in (func, direct))
-    first, second = list[Array](), list[Array]()
-    for a, b in zip(mine, theirs, strict=True):
-        given = next(own) if b.scope == "const" else _random(b, generator)
-        second.append(np.ascontiguousarray(given).reshape(b.shape))
-        first.append(np.ascontiguousarray(next(whole) if b.scope == "const" else second[-1]).reshape(a.shape))
-    made, wanted = _executed(func, first), _executed(direct, second)
-    outside = [k for k, buffer in enumerate(theirs) if buffer.scope == "global"]
-    return all(made[k].tobytes() == wanted[k].tobytes() for k in outside)
-
-
-def steps(stmt: ir.Stmt) -> int:
-    """How many stores and calls a statement of constant loops executes, both sides of conditions counted."""
-    match stmt:
-        case ir.For(_, extent, body):
-            return (ir.int_value(extent) or 1) * steps(body)
-        case ir.Store() | ir.Evaluate():
-            return 1
-        case _:
-            return sum(map(steps, stmt_children(stmt)))
-
-
-def _executed(func: ir.PrimFunc, arrays: Sequence[Array]) -> list[Array]:
-    """What a function leaves in its parameters; its workspaces are made for it."""
-    scratch = [np.zeros(b.shape, to_numpy(b.dtype)) for b in func.params[len(arrays) :]]
-    return execute(func, [*arrays, *scratch], meanings())
-
-
-def _random(buffer: ir.Buffer, generator: np.random.Generator) -> Array:
-    kind = to_numpy(buffer.dtype)
-    if kind.kind == "f":
-        return generator.standard_normal(buffer.shape).astype(kind)
-    return generator.integers(0, 2 if kind.kind == "b" else 8, buffer.shape).astype(kind)
 
 
 def _refused(what: str, where: str) -> UnsupportedError:
