@@ -11,16 +11,12 @@ from microc.codegen.rows import NARROWEST, element_number
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import bounds_of
+from microc.tir.operators import BINARY, UNARY
 
 Bounds = dict[ir.Var, tuple[int, int]]
 
-_INFIX = {
-    "add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "truncdiv": ("/", 13), "truncmod": ("%", 13),
-    "bitand": ("&", 8), "bitor": ("|", 6), "bitxor": ("^", 7), "shl": ("<<", 11), "shr": (">>", 11),
-    "lt": ("<", 10), "le": ("<=", 10), "gt": (">", 10), "ge": (">=", 10), "eq": ("==", 9), "ne": ("!=", 9),
-    "and": ("&&", 5), "or": ("||", 4),
-}  # fmt: skip
-_UNARY = {"neg": "-", "not": "!", "bitnot": "~"}
+_INFIX = {name: each.c for name, each in BINARY.items() if each.c}
+_UNARY = {name: each.c[0] for name, each in UNARY.items() if each.c}
 _PRIMARY, _PREFIX, _TERNARY = 16, 14, 3
 _MIXABLE = frozenset({"+", "-", "*"})  # operators that readers nest without brackets
 _LOOSEST = {"&&": 5, "||": 5, "==": 10, "!=": 10, "<": 10, "<=": 10, ">": 10, ">=": 10}

@@ -8,7 +8,6 @@ not pass. A loop that an access does not depend on runs its first and its last t
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
@@ -19,6 +18,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.plan.ways import Access, Guard, Name, Slot, Turns, Way, accesses, variables
 from microc.tir import ir
+from microc.tir.operators import BINARY
 
 NEVER = 1 << 62
 _CHUNK = 1 << 18
@@ -166,28 +166,14 @@ def _truncated(x: Array, y: Array) -> Array:
 
 
 _OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
-    {
-        "add": operator.add,
-        "sub": operator.sub,
-        "mul": operator.mul,
-        "floordiv": operator.floordiv,
-        "floormod": operator.mod,
+    {name: each.value for name, each in BINARY.items() if name != "div"}
+    | {
         "truncdiv": _truncated,
         "truncmod": lambda x, y: x - y * _truncated(x, y),
         "min": np.minimum,
         "max": np.maximum,
-        "shl": operator.lshift,
-        "shr": operator.rshift,
-        "bitand": operator.and_,
-        "bitor": operator.or_,
-        "bitxor": operator.xor,
-        "lt": operator.lt,
-        "le": operator.le,
-        "gt": operator.gt,
-        "ge": operator.ge,
-        "eq": operator.eq,
-        "ne": operator.ne,
         "and": np.logical_and,
         "or": np.logical_or,
     }
 )
+"""Of arrays: Python's operators are numpy's, but for those that choose or branch."""

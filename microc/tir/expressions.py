@@ -7,17 +7,15 @@ from math import copysign, prod
 
 from microc import dtypes
 from microc.errors import ProgramError
+from microc.tir import operators
 from microc.tir.node import Node, node
 
 REINTERPRET = "reinterpret"
 """The call that gives the bits of its argument as another dtype of as many."""
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-LOGICAL = frozenset({"and", "or"})
-ARITHMETIC = frozenset(
-    {"add", "sub", "mul", "div", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"}
-    | {"bitand", "bitor", "bitxor", "shl", "shr"}
-)
-UNARY = frozenset({"neg", "not", "bitnot"})
+COMPARISONS = frozenset(operators.COMPARISONS)
+LOGICAL = frozenset(operators.LOGICAL)
+ARITHMETIC = frozenset(operators.ARITHMETIC)
+UNARY = frozenset(operators.UNARY)
 SCOPES = ("global", "const", "workspace", "register", "local")
 
 

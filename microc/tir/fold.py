@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from fractions import Fraction
-from types import MappingProxyType
 
 from microc import dtypes
 from microc.tir.ir import COMPARISONS, LOGICAL, Const
+from microc.tir.operators import ARITHMETIC, BINARY
 
 TRUE = Const(1, "bool")
 FALSE = Const(0, "bool")
@@ -18,54 +17,8 @@ def boolean(value: bool) -> Const:
     return TRUE if value else FALSE
 
 
-def truncdiv(a: int, b: int) -> int:
-    """The quotient rounded to zero."""
-    return a // b if (a >= 0) == (b > 0) else -(-a // b)
-
-
-def truncmod(a: int, b: int) -> int:
-    """The remainder with the sign of ``a``."""
-    return a - truncdiv(a, b) * b
-
-
-_INTEGER: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
-    {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "mul": lambda a, b: a * b,
-        "floordiv": lambda a, b: a // b,
-        "floormod": lambda a, b: a % b,
-        "truncdiv": truncdiv,
-        "truncmod": truncmod,
-        "min": min,
-        "max": max,
-        "bitand": lambda a, b: a & b,
-        "bitor": lambda a, b: a | b,
-        "bitxor": lambda a, b: a ^ b,
-        "shl": lambda a, b: a << b,
-        "shr": lambda a, b: a >> b,
-    }
-)
-
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
-    {
-        "lt": lambda a, b: a < b,
-        "le": lambda a, b: a <= b,
-        "gt": lambda a, b: a > b,
-        "ge": lambda a, b: a >= b,
-        "eq": lambda a, b: a == b,
-        "ne": lambda a, b: a != b,
-    }
-)
-
-_EXACT: Mapping[str, Callable[[Fraction, Fraction], Fraction]] = MappingProxyType(
-    {
-        "add": lambda a, b: a + b,
-        "sub": lambda a, b: a - b,
-        "mul": lambda a, b: a * b,
-        "div": lambda a, b: a / b,
-    }
-)
+_EXACT = frozenset(("add", "sub", "mul", "div"))
+"""What is exact of floats, where the result fits."""
 
 
 def fits(value: int, dtype: str) -> bool:
@@ -85,7 +38,7 @@ def _float(op: str, a: float, b: float, dtype: str) -> Const | None:
     """A float result that is exact in the dtype; anything rounded, infinite or undefined is left to the program."""
     if op not in _EXACT or not (math.isfinite(a) and math.isfinite(b)) or (op == "div" and b == 0):
         return None
-    exact = _EXACT[op](Fraction(a), Fraction(b))
+    exact = BINARY[op].value(Fraction(a), Fraction(b))
     kind = dtypes.to_numpy(dtype).type
     if exact == 0:
         return Const(0.0, dtype) if math.copysign(1, a) > 0 and math.copysign(1, b) > 0 and op != "sub" else None
@@ -99,18 +52,18 @@ def binary(op: str, a: Const, b: Const) -> Const | None:
     """``a op b`` as a literal, or None where it must not be folded (overflow, division by zero, inexact floats)."""
     x, y = a.value, b.value
     if op in COMPARISONS:
-        return boolean(_COMPARE[op](x, y))
+        return boolean(BINARY[op].value(x, y))
     if op in LOGICAL:
         return boolean(bool(x and y) if op == "and" else bool(x or y))
     if dtypes.is_float(a.dtype):
         return _float(op, x, y, a.dtype)
-    if op not in _INTEGER or not (isinstance(x, int) and isinstance(y, int)):
+    if op not in ARITHMETIC or op == "div" or not (isinstance(x, int) and isinstance(y, int)):
         return None
     if op in ("floordiv", "floormod", "truncdiv", "truncmod") and y == 0:
         return None
     if op in ("shl", "shr") and not 0 <= y < dtypes.info(a.dtype).bits:
         return None
-    return _integer(_INTEGER[op](x, y), a.dtype)
+    return _integer(ARITHMETIC[op].value(x, y), a.dtype)
 
 
 def unary(op: str, a: Const) -> Const | None:

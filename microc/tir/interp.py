@@ -20,7 +20,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array, to_numpy
 from microc.errors import InternalError
-from microc.tir import fold, ir
+from microc.tir import ir, operators
 from microc.tir.interp_source import SourceWriter
 from microc.tir.mathematics import FUNCTIONS
 
@@ -133,8 +133,8 @@ _ENVIRONMENT: Mapping[str, Any] = MappingProxyType(
         "int_to_float32": _int_to_float32,
         "reinterpret": _reinterpret,
         "allocate": _allocate,
-        "truncdiv": fold.truncdiv,
-        "truncmod": fold.truncmod,
+        "truncdiv": operators.truncdiv,
+        "truncmod": operators.truncmod,
         "f16": np.float16,
         "bf16": lambda x: dtypes.to_numpy("bfloat16").type(x),
         "f32": np.float32,

@@ -9,12 +9,9 @@ from microc.errors import InternalError
 from microc.tir import interval, ir
 from microc.tir.interval import Interval
 from microc.tir.mathematics import FUNCTIONS
+from microc.tir.operators import BINARY
 
-_INFIX = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "floormod": "%", "bitand": "&", "bitor": "|",
-    "bitxor": "^", "shl": "<<", "shr": ">>", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
-    "and": "and", "or": "or",
-}  # fmt: skip
+_INFIX = {name: each.text[0] for name, each in BINARY.items() if each.text}
 _DEEPEST = 40  # brackets within one Python expression (the parser allows 200, walking takes some)
 
 

@@ -7,17 +7,11 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# operator -> (spelling, precedence), as in Python; comparisons do not chain
-INFIX: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "or": ("or", 1), "and": ("and", 2),
-        "lt": ("<", 4), "le": ("<=", 4), "gt": (">", 4), "ge": (">=", 4), "eq": ("==", 4), "ne": ("!=", 4),
-        "bitor": ("|", 5), "bitxor": ("^", 6), "bitand": ("&", 7), "shl": ("<<", 8), "shr": (">>", 8),
-        "add": ("+", 9), "sub": ("-", 9), "mul": ("*", 10), "div": ("/", 10), "floordiv": ("//", 10), "floormod": ("%", 10),
-    }
-)  # fmt: skip
-NAMED_BINARY = frozenset({"truncdiv", "truncmod", "min", "max"})
-PREFIX: Mapping[str, tuple[str, int]] = MappingProxyType({"not": ("not ", 3), "neg": ("-", 11), "bitnot": ("~", 11)})
+from microc.tir.operators import BINARY, UNARY, Spelling
+
+INFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in BINARY.items() if each.text})
+NAMED_BINARY = frozenset(name for name, each in BINARY.items() if not each.text)
+PREFIX: Mapping[str, Spelling] = MappingProxyType({name: each.text for name, each in UNARY.items() if each.text})
 ATOM = 12
 COMPARISON = 4
 

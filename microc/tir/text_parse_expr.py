@@ -11,16 +11,9 @@ from typing import NoReturn
 from microc import dtypes
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
+from microc.tir.operators import TOKENS
 from microc.tir.text_names import INFIX, NAMED_BINARY, read
 
-_OPERATORS: Mapping[type[ast.AST], str] = MappingProxyType(
-    {
-        ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv", ast.Mod: "floormod",
-        ast.LShift: "shl", ast.RShift: "shr", ast.BitAnd: "bitand", ast.BitOr: "bitor", ast.BitXor: "bitxor",
-        ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
-        ast.And: "and", ast.Or: "or", ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot",
-    }
-)  # fmt: skip
 Names = Mapping[str, ir.Var | ir.Buffer]
 
 
@@ -140,16 +133,16 @@ class ExprReader:
                 if not isinstance(var, ir.Var):
                     fail(node, f"{name} is not a variable here")
                 return var
-            case ast.UnaryOp(op, a) if type(op) in _OPERATORS:
-                return ir.Un(_OPERATORS[type(op)], self.expr(a))
-            case ast.BinOp(a, op, b) if type(op) in _OPERATORS:
-                return self.binary(node, _OPERATORS[type(op)], a, b)
-            case ast.Compare(a, [op], [b]) if type(op) in _OPERATORS:
-                return self.binary(node, _OPERATORS[type(op)], a, b)
+            case ast.UnaryOp(op, a) if type(op) in TOKENS:
+                return ir.Un(TOKENS[type(op)], self.expr(a))
+            case ast.BinOp(a, op, b) if type(op) in TOKENS:
+                return self.binary(node, TOKENS[type(op)], a, b)
+            case ast.Compare(a, [op], [b]) if type(op) in TOKENS:
+                return self.binary(node, TOKENS[type(op)], a, b)
             case ast.BoolOp(op, values):
                 result = self.typed(values[0], "bool")
                 for part in values[1:]:
-                    result = ir.Bin(_OPERATORS[type(op)], result, self.typed(part, "bool"))
+                    result = ir.Bin(TOKENS[type(op)], result, self.typed(part, "bool"))
                 return result
             case ast.Subscript():
                 return ir.Load(*self.element(node))

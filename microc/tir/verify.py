@@ -20,13 +20,12 @@ from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
 from microc.tir.declarations import IllFormedError, Names, Place, check_name, declare, declare_buffer, fail
 from microc.tir.mathematics import FUNCTIONS
+from microc.tir.operators import BINARY, UNARY
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
-_INTEGER_ONLY = frozenset(
-    {"floordiv", "floormod", "truncdiv", "truncmod", "bitand", "bitor", "bitxor", "shl", "shr", "bitnot"}
-)
+_INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.integers}
 _ANY_SCALAR = ir.COMPARISONS | {"min", "max"}
 
 

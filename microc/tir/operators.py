@@ -1,0 +1,101 @@
+"""What an operator of TIR means, and how it is spelled: one line each, from which the others derive what they need.
+
+What is worked out of a meaning, and may know nothing of an operator, is elsewhere: ranges in :mod:`microc.tir.interval`,
+algebra in :mod:`microc.tir.simplifier`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+Spelling = tuple[str, int]
+"""The sign, and how tightly it binds (in Python, or in C)."""
+
+
+def truncdiv(a: int, b: int) -> int:
+    """The quotient rounded to zero."""
+    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+
+
+def truncmod(a: int, b: int) -> int:
+    """The remainder with the sign of ``a``."""
+    return a - truncdiv(a, b) * b
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """``value``: of Python's numbers, exact. ``text``: in TIR text and in Python, None for a function of its name; ``c``: in C,
+    None for what is lowered, or a helper. ``integers``: of nothing else."""
+
+    value: Callable[..., Any]
+    text: Spelling | None = None
+    c: Spelling | None = None
+    integers: bool = False
+
+
+ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
+    {
+        "add": Operator(operator.add, ("+", 9), ("+", 12)),
+        "sub": Operator(operator.sub, ("-", 9), ("-", 12)),
+        "mul": Operator(operator.mul, ("*", 10), ("*", 13)),
+        "div": Operator(operator.truediv, ("/", 10), ("/", 13)),
+        "floordiv": Operator(operator.floordiv, ("//", 10), None, True),
+        "floormod": Operator(operator.mod, ("%", 10), None, True),
+        "truncdiv": Operator(truncdiv, None, ("/", 13), True),
+        "truncmod": Operator(truncmod, None, ("%", 13), True),
+        "min": Operator(min),
+        "max": Operator(max),
+        "bitand": Operator(operator.and_, ("&", 7), ("&", 8), True),
+        "bitor": Operator(operator.or_, ("|", 5), ("|", 6), True),
+        "bitxor": Operator(operator.xor, ("^", 6), ("^", 7), True),
+        "shl": Operator(operator.lshift, ("<<", 8), ("<<", 11), True),
+        "shr": Operator(operator.rshift, (">>", 8), (">>", 11), True),
+    }
+)
+COMPARISONS: Mapping[str, Operator] = MappingProxyType(
+    {
+        "lt": Operator(operator.lt, ("<", 4), ("<", 10)),
+        "le": Operator(operator.le, ("<=", 4), ("<=", 10)),
+        "gt": Operator(operator.gt, (">", 4), (">", 10)),
+        "ge": Operator(operator.ge, (">=", 4), (">=", 10)),
+        "eq": Operator(operator.eq, ("==", 4), ("==", 9)),
+        "ne": Operator(operator.ne, ("!=", 4), ("!=", 9)),
+    }
+)
+LOGICAL: Mapping[str, Operator] = MappingProxyType(
+    {
+        "and": Operator(lambda a, b: a and b, ("and", 2), ("&&", 5)),
+        "or": Operator(lambda a, b: a or b, ("or", 1), ("||", 4)),
+    }
+)
+BINARY: Mapping[str, Operator] = MappingProxyType({**ARITHMETIC, **COMPARISONS, **LOGICAL})
+UNARY: Mapping[str, Operator] = MappingProxyType(
+    {
+        "neg": Operator(operator.neg, ("-", 11), ("-", 14)),
+        "not": Operator(operator.not_, ("not ", 3), ("!", 14)),
+        "bitnot": Operator(operator.invert, ("~", 11), ("~", 14), True),
+    }
+)
+
+
+def _token(text: str) -> type[ast.AST]:
+    """What Python's parser calls the sign of an expression."""
+    found: Any = ast.parse(text, mode="eval").body
+    token: type[ast.AST] = type(found.ops[0] if isinstance(found, ast.Compare) else found.op)
+    return token
+
+
+TOKENS: Mapping[type[ast.AST], str] = MappingProxyType(
+    {
+        _token(f"{first}{each.text[0]} b"): name
+        for first, table in (("a ", BINARY), ("", UNARY))
+        for name, each in table.items()
+        if each.text is not None
+    }
+)
+"""Operators by what Python's parser calls them."""
