@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microc.errors import UsageError
-from microc.isa import CORES, Core
+
+if TYPE_CHECKING:
+    from microc.isa import Core
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,15 @@ class Target:
     @property
     def core(self) -> Core:
         """What is known of it."""
+        from microc.isa import CORES
+
         return CORES[self.cpu]
 
 
 def target_for(cpu: str) -> Target:
     """The target of a known core."""
+    from microc.isa import CORES  # with all intrinsics: help and the parsing of arguments do without
+
     if cpu not in CORES:
         raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CORES))
     core = CORES[cpu]
