@@ -13,7 +13,7 @@ from microc import dtypes
 from microc.isa import SCALAR, body_of
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import walk_stmt
+from microc.tir.rewrite import walk_expr, walk_stmt
 
 Operations = Counter[str]
 """How often an operation of each kind is executed; fractions are probabilities."""
@@ -105,7 +105,9 @@ class Selector:
     def _meaning(self, meaning: ir.Expr | ir.Stmt) -> Operations:
         """An intrinsic that the core lacks, as portable C."""
         if isinstance(meaning, ir.Expr):
-            return self.count(meaning)
+            products = Counter(x for x in walk_expr(meaning) if isinstance(x, ir.Bin) and x.op == "mul")
+            twice = sum((self.count(x) for x, n in products.items() for _ in range(n - 1)), Counter())
+            return self.count(meaning) - twice  # a compiler multiplies equal factors once
         stores = (s for s in walk_stmt(meaning) if isinstance(s, ir.Store))
         return sum((self.store(s.buffer, s.value) for s in stores), Counter())
 
@@ -172,7 +174,7 @@ class Selector:
     def _with_operand(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
         """A sum takes a shifted operand for nothing, and accumulates a product, on cores with 32-bit instructions."""
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
-        if not self.target.has("mul64"):
+        if not (self.target.has("mul64") and self.target.core.costs.wide):
             return counts
         for side in (b, a):
             if isinstance(side, ir.Bin) and side.op == "mul" and op in ("add", "sub") and not _power_of_two(side.b):

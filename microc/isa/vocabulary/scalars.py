@@ -36,6 +36,8 @@ _H, _L = _X >> 15, _X & 0x7FFF
 _U, _V = _M >> 16, _M & 0xFFFF
 _MANTISSA = ("m", 0, (1 << 31) - 1)
 _WIDE = A.astype("int64") * B.astype("int64")
+_ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
+"""The high half rounded half up: plus the highest bit of the low half, which needs no carry."""
 _NEAREST = ir.select(
     _F < _END,
     ir.select(_F >= -_END, ir.cast("int32", ir.call("rint", _F)), ir.const(-(1 << 31), "int32")),
@@ -54,9 +56,9 @@ SCALARS = (
     *_saturation(),
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
-    Intrin("high_mul_round", (A, B), ((_WIDE + (1 << 31)) >> 32).astype("int32")),
+    Intrin("high_mul_round", (A, B), _ROUNDED),
     Intrin("high_mac", (A, B, C), C + (_WIDE >> 32).astype("int32"), limits=SUMS),
-    Intrin("high_mac_round", (A, B, C), C + ((_WIDE + (1 << 31)) >> 32).astype("int32"), limits=SUMS),
+    Intrin("high_mac_round", (A, B, C), C + _ROUNDED, limits=SUMS),
     Intrin(
         "high_mul",
         (_X, _M),

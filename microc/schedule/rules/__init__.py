@@ -69,7 +69,7 @@ def _unless_product(suits: Matches) -> Matches:
 
 _ANY = ("generic", "copies", "several", "picks", "lanes", "rows")
 _PLAIN = ("matrix", *_ANY)
-_BY_ROWS = ("depthwise", *_ANY)
+_BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
     Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"lanes"}), over=("matrix dsp", *_PLAIN)),
@@ -98,7 +98,7 @@ OURS: tuple[Rule, ...] = (
         depthwise.suits_lanes,
         depthwise.in_lanes,
         needs=frozenset({"lanes"}),
-        over=("depthwise dsp", "depthwise float", *_BY_ROWS),
+        over=("depthwise dsp", *_BY_ROWS),
     ),
     Rule(
         "depthwise dsp",
@@ -108,14 +108,7 @@ OURS: tuple[Rule, ...] = (
         needs=frozenset({"pairs"}),
         over=_BY_ROWS,
     ),
-    Rule(
-        "depthwise float",
-        depthwise.suits_float,
-        depthwise.by_planes,
-        {"walk": depthwise.float_walks},
-        needs=frozenset({"fma"}),
-        over=_BY_ROWS,
-    ),
+    Rule("depthwise planes", depthwise.suits_single, depthwise.by_planes, {"walk": depthwise.single_walks}, over=_ANY),
     Rule(
         "depthwise bytes",
         depthwise.suits_bytes,

@@ -114,25 +114,36 @@ def _plane_pays(form: Depthwise) -> bool:
 
 FLOAT_TILES = (4, 5, 3, 2)
 """Outputs at once, the best first."""
-FLOAT_TAPS = 25
+TILES = (2, 4)
+"""Outputs at once that are worth comparing where weights take the same registers."""
+BESIDE = 6
+"""Registers for addresses, a factor and what scales a sum."""
+MOST_TAPS = 25
 """More weights than this are no use in registers, and unrolling them is no use in flash."""
 BYTE_TILE = 2
 BYTE_TAPS = 16
 """Taps that are unrolled; of more, the rows of them are a loop."""
 
 
-def suits_float(start: Schedule, target: Target) -> bool:
-    """Constant weights, one input channel for each output, all of float32."""
+def suits_single(start: Schedule, target: Target) -> bool:
+    """Constant weights that stay in registers, one input channel for each output."""
     form = depthwise_of(start)
-    return form is not None and form.times == 1 and set(form.dtypes) == {"float32"} and prod(form.taps) <= FLOAT_TAPS
+    if form is None or form.times > 1 or prod(form.taps) > MOST_TAPS:
+        return False
+    if set(form.dtypes) == {"float32"}:
+        return target.has("fma")
+    return form.total.dtype == "int32" and prod(form.taps) + TILES[0] + BESIDE <= target.core.costs.registers
 
 
-def float_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
+def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """The weights and several sums stay in registers."""
-    form = _known(start)
-    length = max(form.outputs)
-    tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
-    return (Walk(_longer(form), tile, ALL_TAPS),)
+    form, run = _known(start), _longer(_known(start))
+    length, taps = max(form.outputs), prod(form.taps)
+    if form.total.dtype == "float32":
+        tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
+        return (Walk(run, tile, ALL_TAPS),)
+    fits = (tile for tile in TILES if taps + tile + BESIDE <= target.core.costs.registers)
+    return tuple(Walk(run, tile, ALL_TAPS) for tile in dict.fromkeys(min(tile, length) for tile in fits))
 
 
 def suits_bytes(start: Schedule, target: Target) -> bool:

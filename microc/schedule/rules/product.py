@@ -70,9 +70,9 @@ class Product:
 
 
 def product_of(schedule: Schedule) -> Product | None:
-    """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers; None where
-    that is not what it does, or a loop has no turn."""
-    if not schedule.has(ACC) or schedule.has(UNTILE) or schedule.has(PART):
+    """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers, which
+    ``out`` reads; None where that is not what it does, or a loop has no turn."""
+    if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):
         return None
     block = find_block(schedule.func.body, ACC)
     kinds, loops = [i.kind for i in block.iters], schedule.loops_of(ACC)
