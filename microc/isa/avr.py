@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from microc.isa.base import Body
 from microc.isa.library import SHORT_LIBRARY
-from microc.isa.sets import Core, Costs, Family
+from microc.isa.sets import Core, Costs, Family, InstructionSet
 
 _LENGTHS = {
     **SHORT_LIBRARY, "alu": 4.0, "load": 4.0, "store": 4.0, "multiply": 24.0, "branch": 2.0, "call_multiply_long": 200.0,
@@ -12,9 +13,23 @@ _LENGTHS = {
 _CYCLES = {"load": 8.0, "store": 8.0, "multiply": 40.0, "taken": 1.0, "constant_byte": 1.0}
 _SPARING = "-fno-expensive-optimizations"
 
+
+def _product(instruction: str, right: str, registers: str) -> Body:
+    """Of two bytes into 16 bits; a product of 32 bits is a call."""
+    text = f'"{instruction} %1, %2\\n\\tmovw %0, r0\\n\\tclr __zero_reg__"'
+    operands = f'"{registers}"((int8_t)a), "{registers}"(({right})b)'
+    return Body(f'int16_t r;\n__asm__({text} : "=r"(r) : {operands});\nreturn r;', (("alu", 2),))
+
+
+_MULTIPLIER = InstructionSet(
+    "AVR multiplier",
+    "defined(__AVR_HAVE_MUL__)",
+    {"mul_i8": _product("muls", "int8_t", "d"), "mul_i8_u8": _product("mulsu", "uint8_t", "a")},
+)
+
 AVR = Family(
     "avr",
-    (Core("avr", "avr", Costs(5, 0, 63, False, 2.0, _LENGTHS, _CYCLES)),),
+    (Core("avr", "avr", Costs(5, 0, 63, False, 2.0, _LENGTHS, _CYCLES), (_MULTIPLIER,)),),
     {"speed": f"-O2 {_SPARING}", "balanced": f"-Os {_SPARING}", "size": f"-Os {_SPARING}"},
     flash_space=True,
 )

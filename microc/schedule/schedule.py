@@ -59,6 +59,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
+        "select_byte_products": selection.select_byte_products,
         "select_conversion": conversion.select_conversion,
         "select_high_mul": selection.select_high_mul,
         "select_clamp": selection.select_clamp,
@@ -221,6 +222,9 @@ class Schedule:
 
     def select_fma(self) -> Schedule:
         return self.apply("select_fma")
+
+    def select_byte_products(self) -> Schedule:
+        return self.apply("select_byte_products")
 
     def select_conversion(self) -> Schedule:
         return self.apply("select_conversion")

@@ -13,6 +13,8 @@ from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, walk_e
 
 RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", (-32768, 32767): "saturate_i16"})
 """What one instruction saturates to."""
+BYTE_PRODUCTS = MappingProxyType({("int8", "int8"): "mul_i8", ("int8", "uint8"): "mul_i8_u8"})
+"""What one instruction multiplies."""
 THIRDS = 1 << 20
 """The largest magnitude of what ``product_2_30`` multiplies."""
 
@@ -70,6 +72,21 @@ def select_fma(func: ir.PrimFunc) -> ir.PrimFunc:
                 return s
 
     return replace(func, body=map_stmt(func.body, on_stmt))
+
+
+def select_byte_products(func: ir.PrimFunc) -> ir.PrimFunc:
+    """Products of two bytes that are widened to 32 bits, by one instruction that multiplies bytes."""
+
+    def product(x: ir.Expr) -> ir.Expr:
+        match x:
+            case ir.Bin("mul", ir.Cast("int32", ir.Load() as a), ir.Cast("int32", ir.Load() as b)):
+                for left, right in ((a, b), (b, a)):
+                    name = BYTE_PRODUCTS.get((left.dtype, right.dtype))
+                    if name is not None:
+                        return ir.Call(name, (left.astype("int32"), right.astype("int32")), "int32")
+        return x
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda e: map_expr(e, product)))
 
 
 def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:

@@ -60,6 +60,7 @@ TAKEN: Mapping[str, str] = {
     "tensorize_pairs": "dense_paired_m4",
     "select_rounding": "requantize_channels_m4",
     "select_saturation": "requantize_m4",
+    "select_byte_products": "dense_avr",
     "select_fma": "dense_float_m4",
     "select_conversion": "requantize_float_m4",
     "select_high_mul": "requantize_m0",

@@ -56,6 +56,8 @@ SCALARS = (
     *_saturation(),
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
+    Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
+    Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),
     Intrin("high_mac", (A, B, C), C + (_WIDE >> 32).astype("int32"), limits=SUMS),
     Intrin("high_mac_round", (A, B, C), C + _ROUNDED, limits=SUMS),

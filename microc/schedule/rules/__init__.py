@@ -160,6 +160,8 @@ def _instructions(schedule: Schedule, target: Target) -> Schedule:
         schedule = schedule.select_clamp()
     if target.has("fma"):
         schedule = schedule.select_fma()
+    if target.has("mul_i8"):
+        schedule = schedule.select_byte_products()
     if target.has("nearest_i32"):
         schedule = schedule.select_conversion()
     return schedule.select_saturation() if target.has("saturate_i8") else schedule

@@ -14,7 +14,7 @@
  * split(p, (None, 1)) split(o, (None, 2)) split(k, (None, 4, 1)) reorder((p_0, o_0, k_0, k_1, p_1, o_1, k_2))
  * decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register) set_kind(p_1_init, unrolled)
  * set_kind(o_1_init, unrolled) set_kind(k_1, unrolled) set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(k_2,
- * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_rounding()
+ * unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled) select_rounding() select_byte_products()
  */
 NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
     const NET_FLASH int32_t *restrict bias, int8_t *out)
@@ -25,17 +25,17 @@ NET_KERNEL dense_v1(const int8_t *data, const NET_FLASH int8_t *restrict weight,
     acc_1 = bias[1];
     for (int32_t k_tile = 0; k_tile < 2; ++k_tile) {
         const int8_t data_0 = data[k_tile * 4];
-        acc_0 += (int32_t)data_0 * (int32_t)weight[k_tile * 4];
-        acc_1 += (int32_t)data_0 * (int32_t)weight[k_tile * 4 + 8];
+        acc_0 += mul_i8((int32_t)data_0, (int32_t)weight[k_tile * 4]);
+        acc_1 += mul_i8((int32_t)data_0, (int32_t)weight[k_tile * 4 + 8]);
         const int8_t data_1 = data[k_tile * 4 + 1];
-        acc_0 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + 1];
-        acc_1 += (int32_t)data_1 * (int32_t)weight[k_tile * 4 + (8 + 1)];
+        acc_0 += mul_i8((int32_t)data_1, (int32_t)weight[k_tile * 4 + 1]);
+        acc_1 += mul_i8((int32_t)data_1, (int32_t)weight[k_tile * 4 + (8 + 1)]);
         const int8_t data_2 = data[k_tile * 4 + 2];
-        acc_0 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + 2];
-        acc_1 += (int32_t)data_2 * (int32_t)weight[k_tile * 4 + (8 + 2)];
+        acc_0 += mul_i8((int32_t)data_2, (int32_t)weight[k_tile * 4 + 2]);
+        acc_1 += mul_i8((int32_t)data_2, (int32_t)weight[k_tile * 4 + (8 + 2)]);
         const int8_t data_3 = data[k_tile * 4 + 3];
-        acc_0 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + 3];
-        acc_1 += (int32_t)data_3 * (int32_t)weight[k_tile * 4 + (8 + 3)];
+        acc_0 += mul_i8((int32_t)data_3, (int32_t)weight[k_tile * 4 + 3]);
+        acc_1 += mul_i8((int32_t)data_3, (int32_t)weight[k_tile * 4 + (8 + 3)]);
     }
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     out[0] = (int8_t)min_i32(max_i32(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7, -128), 127);
