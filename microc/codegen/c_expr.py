@@ -151,7 +151,7 @@ class ExprPrinter:
         op, a, b = expr.op, expr.a, expr.b
         if a.dtype in dtypes.HALF:
             raise InternalError(f"{op} of {a.dtype}: compute in float32")
-        if op in ("min", "max"):
+        if op not in _INFIX and op not in ("floordiv", "floormod"):
             return f"{self._helper(f'{op}_{short_name(a.dtype)}')}({self(a)}, {self(b)})", _PRIMARY
         if op in ("floordiv", "floormod"):
             reach = bounds_of(a, self.bounds)

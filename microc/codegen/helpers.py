@@ -13,6 +13,7 @@ from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Intrin, bodies_of
 from microc.isa.base import LANE
 from microc.tir import ir
+from microc.tir.operators import BINARY
 from microc.tir.rewrite import buffers_written, map_expr, map_stmt
 
 _LONG = {"i": "int", "u": "uint", "f": "float"}
@@ -51,17 +52,12 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
     if match is not None:
         return _reinterpreted(name, _c_name(match[1]), _c_name(match[2]))
-    match = re.fullmatch(r"(min|max|floordiv|floormod)_([iuf]\d+)", name)
-    if match is None:
+    op, _, short = name.rpartition("_")
+    if op not in BINARY or not BINARY[op].body:
         raise InternalError(f"there is no helper {name!r}")
-    kind = _c_name(match[2])
+    kind = _c_name(short)
     head = f"static inline {kind} {name}({kind} a, {kind} b)"
-    body = {
-        "min": ["return a < b ? a : b;"],
-        "max": ["return a > b ? a : b;"],
-        "floordiv": ["return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);"],
-        "floormod": [f"const {kind} r = a % b;", "return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"],
-    }[match[1]]
+    body = BINARY[op].body.replace("{type}", kind).splitlines()
     return [head, "{", *(f"    {line}" for line in body), "}"]
 
 

@@ -8,8 +8,7 @@ not pass. A loop that an access does not depend on runs its first and its last t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError
 from microc.plan.ways import Access, Guard, Name, Slot, Turns, Way, accesses, variables
 from microc.tir import ir
-from microc.tir.operators import BINARY
+from microc.tir.operators import ARRAYS
 
 NEVER = 1 << 62
 _CHUNK = 1 << 18
@@ -151,29 +150,11 @@ def _value(expr: ir.Expr, values: Values) -> Array | None:
         case ir.Un("not", a):
             x = _value(a, values)
             return None if x is None else ~x
-        case ir.Bin(op, a, b) if op in _OPERATORS:
+        case ir.Bin(op, a, b) if op in ARRAYS:
             x, y = _value(a, values), _value(b, values)
-            return None if x is None or y is None else _OPERATORS[op](x, y)
+            return None if x is None or y is None else ARRAYS[op](x, y)
         case ir.Select(c, a, b):
             chosen, x, y = (_value(part, values) for part in (c, a, b))
             return None if chosen is None or x is None or y is None else np.where(chosen, x, y)
         case _:
             return None
-
-
-def _truncated(x: Array, y: Array) -> Array:
-    return np.where((x < 0) == (y < 0), abs(x) // abs(y), -(abs(x) // abs(y)))
-
-
-_OPERATORS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
-    {name: each.value for name, each in BINARY.items() if name != "div"}
-    | {
-        "truncdiv": _truncated,
-        "truncmod": lambda x, y: x - y * _truncated(x, y),
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.logical_and,
-        "or": np.logical_or,
-    }
-)
-"""Of arrays: Python's operators are numpy's, but for those that choose or branch."""

@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 
 from microc.tir import ir
+from microc.tir.operators import ARRAYS
 from microc.tir.rewrite import free_vars, walk_expr
 
 _MOST = 1 << 14
 """Points that are looked at; a larger domain is sampled evenly."""
 _UNKNOWN = 0.5
-
-_NUMPY: Mapping[str, Any] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
-    "min": np.minimum, "max": np.maximum, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "shl": np.left_shift,
-    "shr": np.right_shift, "truncdiv": np.floor_divide, "truncmod": np.fmod, "bitand": np.bitwise_and,
-}  # fmt: skip
 
 
 def share(condition: ir.Expr, given: Sequence[ir.Expr], extents: Mapping[ir.Var, int]) -> float:
@@ -46,7 +40,7 @@ def _static(expr: ir.Expr, extents: Mapping[ir.Var, int]) -> bool:
         match x:
             case ir.Var() if x in extents:
                 pass
-            case ir.Bin(op) if op in _NUMPY:
+            case ir.Bin(op) if op in ARRAYS:
                 pass
             case ir.Un("not") | ir.Const():
                 pass
@@ -64,6 +58,6 @@ def _evaluate(expr: ir.Expr, values: Mapping[ir.Var, Any]) -> Any:
         case ir.Un(_, a):
             return np.logical_not(_evaluate(a, values))
         case ir.Bin(op, a, b):
-            return _NUMPY[op](_evaluate(a, values), _evaluate(b, values))
+            return ARRAYS[op](_evaluate(a, values), _evaluate(b, values))
         case _:
             raise AssertionError(expr)

@@ -119,8 +119,7 @@ class ExpressionWriter:
             y = self._shift_count(op, dtype, y)
         if op in ("floormod", "truncmod"):
             x, y = self._with_quotient(op, dtype, x, y)
-        named = op in ("truncdiv", "truncmod")
-        text = f"{op}({x.text}, {y.text})" if named else f"({x.text} {_INFIX[op]} {y.text})"
+        text = f"{op}({x.text}, {y.text})" if op not in _INFIX else f"({x.text} {_INFIX[op]} {y.text})"
         return self._checked(op, dtype, Code(text, interval.binary(op, x.range, y.range), depth))
 
     def _with_quotient(self, op: str, dtype: str, x: Code, y: Code) -> tuple[Code, Code]:

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from microc.dtypes import Array
+
 Spelling = tuple[str, int]
 """The sign, and how tightly it binds (in Python, or in C)."""
 
@@ -27,15 +31,27 @@ def truncmod(a: int, b: int) -> int:
     return a - truncdiv(a, b) * b
 
 
+def _truncated(a: Array, b: Array) -> Array:
+    return np.where((a < 0) == (b < 0), abs(a) // abs(b), -(abs(a) // abs(b)))
+
+
+_FLOORDIV = "return a / b - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);"
+_FLOORMOD = """const {type} r = a % b;
+return (r != 0 && (r < 0) != (b < 0)) ? r + b : r;"""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """``value``: of Python's numbers, exact. ``text``: in TIR text and in Python, None for a function of its name; ``c``: in C,
-    None for what is lowered, or a helper. ``integers``: of nothing else."""
+    """``value``: of Python's numbers, exact; ``array``: of numpy's arrays, where that is not the same function. ``text``: in TIR
+    text and in Python, None for a function of its name; ``c``: in C, None for a helper of its name, whose ``body`` computes with
+    a and b. ``integers``: of nothing else."""
 
     value: Callable[..., Any]
     text: Spelling | None = None
     c: Spelling | None = None
     integers: bool = False
+    array: Callable[[Array, Array], Array] | None = None
+    body: str = ""
 
 
 ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
@@ -44,12 +60,18 @@ ARITHMETIC: Mapping[str, Operator] = MappingProxyType(
         "sub": Operator(operator.sub, ("-", 9), ("-", 12)),
         "mul": Operator(operator.mul, ("*", 10), ("*", 13)),
         "div": Operator(operator.truediv, ("/", 10), ("/", 13)),
-        "floordiv": Operator(operator.floordiv, ("//", 10), None, True),
-        "floormod": Operator(operator.mod, ("%", 10), None, True),
-        "truncdiv": Operator(truncdiv, None, ("/", 13), True),
-        "truncmod": Operator(truncmod, None, ("%", 13), True),
-        "min": Operator(min),
-        "max": Operator(max),
+        "floordiv": Operator(
+            operator.floordiv,
+            ("//", 10),
+            None,
+            True,
+            body=_FLOORDIV,
+        ),
+        "floormod": Operator(operator.mod, ("%", 10), None, True, body=_FLOORMOD),
+        "truncdiv": Operator(truncdiv, None, ("/", 13), True, _truncated),
+        "truncmod": Operator(truncmod, None, ("%", 13), True, lambda a, b: a - b * _truncated(a, b)),
+        "min": Operator(min, array=np.minimum, body="return a < b ? a : b;"),
+        "max": Operator(max, array=np.maximum, body="return a > b ? a : b;"),
         "bitand": Operator(operator.and_, ("&", 7), ("&", 8), True),
         "bitor": Operator(operator.or_, ("|", 5), ("|", 6), True),
         "bitxor": Operator(operator.xor, ("^", 6), ("^", 7), True),
@@ -69,11 +91,15 @@ COMPARISONS: Mapping[str, Operator] = MappingProxyType(
 )
 LOGICAL: Mapping[str, Operator] = MappingProxyType(
     {
-        "and": Operator(lambda a, b: a and b, ("and", 2), ("&&", 5)),
-        "or": Operator(lambda a, b: a or b, ("or", 1), ("||", 4)),
+        "and": Operator(lambda a, b: a and b, ("and", 2), ("&&", 5), array=np.logical_and),
+        "or": Operator(lambda a, b: a or b, ("or", 1), ("||", 4), array=np.logical_or),
     }
 )
 BINARY: Mapping[str, Operator] = MappingProxyType({**ARITHMETIC, **COMPARISONS, **LOGICAL})
+ARRAYS: Mapping[str, Callable[[Array, Array], Array]] = MappingProxyType(
+    {name: each.array or each.value for name, each in BINARY.items() if name != "div"}
+)
+"""The operators of arrays of integers and truth values."""
 UNARY: Mapping[str, Operator] = MappingProxyType(
     {
         "neg": Operator(operator.neg, ("-", 11), ("-", 14)),
