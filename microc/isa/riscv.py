@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from microc.isa.library import LIBRARY, SOFT_LIBRARY
 from microc.isa.riscv_xcv import CV32E40P
-from microc.isa.sets import UNSCHEDULED, Core, Costs, Family
+from microc.isa.riscv_zb import ZBA, ZBB
+from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
 from microc.isa.words import WORD_MOVES
 
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
@@ -15,8 +16,12 @@ _FASTEST = "-O3 -fno-schedule-insns"
 """Half a percent to 3 % of the cycles less than -O2, for 15 to 25 % of code."""
 
 
-def _core(name: str, costs: Costs, *features: str) -> Core:
-    return Core(name, "riscv", costs, (WORD_MOVES,), frozenset({"mul64", *features}), machine=f"-march={name}")
+def _core(name: str, costs: Costs, *features: str, more: tuple[InstructionSet, ...] = ()) -> Core:
+    """``more`` than the base sets of boards' libraries: compilers are told for the network's files."""
+    machine = f"-march={name}"
+    return Core(
+        name, "riscv", costs, (*more, WORD_MOVES), frozenset({"mul64", *features}), machine if more else "", machine
+    )
 
 
 RISCV = Family(
@@ -24,6 +29,7 @@ RISCV = Family(
     (
         _core("rv32imc", _INTEGER),
         _core("rv32imac", _INTEGER),
+        _core("rv32imac_zba_zbb", _INTEGER, more=(ZBA, ZBB)),
         _core("rv32imafc", _FLOAT, "fpu", "fma"),
         _core("rv64imac", _INTEGER),
         _core("rv64imafdc", _FLOAT, "fpu", "fma"),

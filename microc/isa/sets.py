@@ -96,7 +96,7 @@ class Core:
     """A row of a family's table: what code is compiled for.
 
     - ``sets``: what it has, the body of the first that has one counts. ``features``: what else is known of it.
-    - ``options``: what compilers are told about the network's files, beside its family's options.
+    - ``options``: what compilers are told about the network's files, beside its family's options and behind the board's.
     - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
     """
 

@@ -160,7 +160,7 @@ class Selector:
             return self._long(op, a, b)
         if op in ("min", "max"):
             relu = op == "max" and ir.int_value(b) == 0
-            return self.count(a) + self.count(b) + Counter({"alu": 1 if relu else 3})
+            return self.count(a) + self.count(b) + Counter({"alu": 1 if relu or self.target.has("minmax") else 3})
         if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return self.count(a) + self.count(b) + self._division(op, b)
         if op == "mul":

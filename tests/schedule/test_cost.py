@@ -142,3 +142,9 @@ def test_alike_kernels_share_code_but_not_constants() -> None:
     assert choose(candidates, M4, goal).schedule.rule == "1x1"
     assert choose(candidates, M4, goal, uses=8).schedule.rule == "2x2"
     assert constant_bytes(candidates[0]) == 12 * 16 + 12 * 4
+
+
+def test_minima_are_one_instruction_where_the_core_has_them() -> None:
+    clamped = ir.clamp(DATA[Y].astype("int32"), -5, 7)
+    plain, short = (cost(loop(clamped.astype("int8")), cpu) for cpu in ("rv32imac", "rv32imac_zba_zbb"))
+    assert plain.instructions - short.instructions == pytest.approx(64 * 4)
