@@ -46,7 +46,8 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
     if dtypes.is_vector(name):
         return _vector(name, cpu)
     if name in HALVES:
-        return list(HALVES[name])
+        head, brace, *portable, end = HALVES[name]
+        return [head, brace, *_guarded(name, portable, cpu), end]
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
@@ -101,17 +102,21 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
     for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
-    bodies = [(guard, body) for guard, body in bodies_of(intrin.name, cpu) if body.text]
-    apart = any(body.apart for _, body in bodies)
+    apart = any(body.apart for _, body in bodies_of(intrin.name, cpu))
     kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if apart else []
     how = "static" if apart else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
-    lines: list[str] = []
-    for guard, body in bodies:
-        lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in body.text.splitlines())]
     portable = [f"    {line}" for line in _portable(intrin, printer)]
-    lines = [*lines, "#else", *portable, "#endif"] if lines else portable
-    return [*kept, head, "{", *lines, "}"]
+    return [*kept, head, "{", *_guarded(intrin.name, portable, cpu), "}"]
+
+
+def _guarded(name: str, portable: list[str], cpu: str) -> list[str]:
+    """The core's bodies behind their conditions, else the portable lines."""
+    lines: list[str] = []
+    for guard, body in bodies_of(name, cpu):
+        if body.text:
+            lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in body.text.splitlines())]
+    return [*lines, "#else", *portable, "#endif"] if lines else portable
 
 
 def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:

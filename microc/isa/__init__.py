@@ -51,13 +51,14 @@ __all__ = [
 
 
 def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """The bodies that a core's sets have of an intrinsic, the best first, then those for any core: each with the C preprocessor
+    """The bodies that a core's sets have of an intrinsic (or of a conversion of half floats), the best first, then those for any core: each with the C preprocessor
     condition under which it holds."""
     for instructions in CORES[cpu].sets:
         if name in instructions.bodies:
             body = instructions.bodies[name]
             yield body.guard or instructions.guard, body
-    yield from ((body.guard, body) for body in SCALAR[name].bodies)
+    if name in SCALAR:
+        yield from ((body.guard, body) for body in SCALAR[name].bodies)
 
 
 def word_product(a: str, b: str, cpu: str) -> TensorIntrin | None:

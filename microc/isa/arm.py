@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microc.isa.arm_dsp import ARM_DSP
+from microc.isa.arm_half import ARM_HALF
 from microc.isa.arm_mve import ARM_MVE
 from microc.isa.arm_v6m import ARM_V6M
 from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
@@ -23,7 +24,7 @@ _M7 = Costs(14, 30, 4095, True, 3.4, LIBRARY, _M7_CYCLES, 0.65)
 _M55 = Costs(14, 30, 4095, True, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85)
 
 _V7M = (ARM_WORDS, ARM_SATURATION)
-_V7EM = (*_V7M, ARM_FLOAT, ARM_DSP)
+_V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)
 
 _IN_ORDER = "-fno-tree-reassoc"
 """For cores that multiply two numbers at once as one: sums take turns as in the C, not one after the other."""
