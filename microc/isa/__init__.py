@@ -51,8 +51,8 @@ __all__ = [
 
 
 def bodies_of(name: str, cpu: str) -> Iterator[tuple[str, Body]]:
-    """The bodies that a core's sets have of an intrinsic (or of a conversion of half floats), the best first, then those for any core: each with the C preprocessor
-    condition under which it holds."""
+    """The bodies that a core's sets have of an intrinsic (or of a conversion of half floats), the best first, then those for any
+    core: each with the C preprocessor condition under which it holds."""
     for instructions in CORES[cpu].sets:
         if name in instructions.bodies:
             body = instructions.bodies[name]
