@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
+from microc.dtypes import Array
 from microc.module import Value
 
 WIDTH = 112
+_MARGIN = 3
+"""Columns in front of the first number, the blank before it left out."""
 
 
 def declaration(value: Value, space: str = "") -> str:
@@ -19,14 +24,19 @@ def declaration(value: Value, space: str = "") -> str:
 def definition(value: Value, attribute: str = "", space: str = "") -> list[str]:
     """The whole definition, wrapped into lines. ``attribute`` follows the name: kernels read small elements by words."""
     assert value.data is not None
-    printer = ExprPrinter()
-    flat = np.ascontiguousarray(value.data).reshape(-1)
-    if dtypes.is_float(value.dtype):
-        words = [printer.literal(x, value.dtype) for x in flat.tolist()]
-    else:
-        words = [_integer(x, value.dtype) for x in flat.tolist()]
+    lines = _wrapped(*_words(np.ascontiguousarray(value.data).reshape(-1), value.dtype))
     suffix = f" {attribute}" if attribute and dtypes.nbytes(value.dtype) < 4 else ""
-    return [f"{declaration(value, space)}{suffix} = {{", *_wrapped(words or ["0"]), "};"]
+    return [f"{declaration(value, space)}{suffix} = {{", *lines, "};"]
+
+
+def _words(flat: Array, dtype: str) -> tuple[list[str], Array]:
+    """The numbers that occur, each printed once, and which of them every element is; a lone 0 stands for no element."""
+    if not len(flat):
+        return ["0"], np.zeros(1, np.int64)
+    bits, places = np.unique(flat.view(f"u{flat.itemsize}"), return_inverse=True)  # -0.0 is another number than 0.0
+    numbers = bits.view(flat.dtype).tolist()
+    literal = ExprPrinter().literal if dtypes.is_float(dtype) else _integer
+    return [literal(number, dtype) for number in numbers], places
 
 
 def _integer(number: int, dtype: str) -> str:
@@ -40,12 +50,13 @@ def _integer(number: int, dtype: str) -> str:
     return str(int(number))
 
 
-def _wrapped(words: list[str]) -> list[str]:
-    lines: list[str] = []
-    line = "   "
-    for word in words:
-        if len(line) + len(word) + 2 > WIDTH:
-            lines.append(line)
-            line = "   "
-        line += f" {word},"
-    return [*lines, line]
+def _wrapped(words: list[str], places: Array) -> list[str]:
+    """Lines as full as they can be, of the words at ``places``."""
+    ends = np.cumsum(np.array([len(word) + 2 for word in words])[places]).tolist()
+    every = [words[k] for k in places.tolist()]
+    lines, start, used = list[str](), 0, 0
+    while start < len(every):
+        end = max(start + 1, bisect_right(ends, used + WIDTH - _MARGIN, start))
+        lines.append(f"    {', '.join(every[start:end])},")
+        start, used = end, ends[end - 1]
+    return lines
