@@ -30,7 +30,7 @@ _FACTS_COMBINED = 2
 class Context(Division):
     """Linear forms and ranges of expressions under bounds and facts. ``kept`` variables are never replaced by their only value.
 
-    ``plain`` is the same context without facts."""
+    ``plain`` is the same context without facts; one that has none does not hold itself, so that it goes when it is done with."""
 
     def __init__(
         self,
@@ -46,14 +46,16 @@ class Context(Division):
         self.facts = facts
         self.opaque = opaque
         self.kept = kept
-        self.plain: Self = plain or self
-        if facts and plain is None:
-            self.plain = type(self)(bounds, (), opaque, kept, None, self.atoms)
+        self._plain = (plain or type(self)(bounds, (), opaque, kept, None, self.atoms)) if facts else None
         self._visited: dict[int, tuple[Expr, Expr]] = {}
         self._linear: dict[int, tuple[Expr, Linear]] = {}
         self._pure: dict[int, tuple[Expr, bool]] = {}
         self._ranges: dict[int, tuple[Expr, Interval]] = {}
         self._reaches: dict[int, tuple[Expr, Interval]] = {}
+
+    @property
+    def plain(self) -> Self:
+        return self._plain or self
 
     @abstractmethod
     def structural(self, expr: Expr) -> Expr:
