@@ -220,11 +220,14 @@ def free_vars(expr: Expr) -> frozenset[ir.Var]:
 
 
 def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
-    """What an expression reads or takes addresses of, outer elements before those in their indices; found once."""
+    """What an expression reads or takes addresses of, outer elements before those in their indices; found once, from
+    those of its operands."""
     try:
         return expr.known_accesses
     except AttributeError:
-        found = tuple(x for x in walk_expr(expr) if isinstance(x, (ir.Load, ir.AddressOf)))
+        found: tuple[ir.Load | ir.AddressOf, ...] = (expr,) if isinstance(expr, (ir.Load, ir.AddressOf)) else ()
+        for child in children(expr):
+            found += accesses_of(child)
         object.__setattr__(expr, "known_accesses", found)
         return found
 

@@ -3,7 +3,10 @@ walking it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from microc.tir import ir
 from microc.tir.rewrite import children
@@ -18,6 +21,20 @@ class Facts(NamedTuple):
 
 
 _NONE: frozenset[ir.Buffer] = frozenset()
+_OWN: Mapping[type[ir.Expr], Callable[[Any], object]] = MappingProxyType(
+    {
+        ir.Const: lambda x: x,
+        ir.Var: lambda x: x,
+        ir.Bin: attrgetter("op"),
+        ir.Un: attrgetter("op"),
+        ir.Cast: attrgetter("dtype"),
+        ir.Load: attrgetter("buffer"),
+        ir.AddressOf: attrgetter("buffer", "extent", "writes", "step"),
+        ir.Call: attrgetter("name", "dtype"),
+        ir.Select: type,
+    }
+)
+"""What tells an expression from others of its kind with the same operands."""
 
 
 class Numbering:
@@ -34,8 +51,8 @@ class Numbering:
         return found[1]
 
     def _make(self, expr: ir.Expr) -> Facts:
-        parts = [self.of(child) for child in children(expr)]
-        key = (type(expr), _own(expr), *[part.number for part in parts])
+        kind, parts = type(expr), [self.of(child) for child in children(expr)]
+        key = (kind, _OWN[kind](expr), *[part.number for part in parts])
         found = self._numbered.get(key)
         if found is None:
             buffers = _NONE.union(*(part.buffers for part in parts))
@@ -44,22 +61,3 @@ class Numbering:
             calls = isinstance(expr, ir.Call) or any(part.calls for part in parts)
             found = self._numbered[key] = Facts(len(self._numbered), buffers, calls)
         return found
-
-
-def _own(expr: ir.Expr) -> object:
-    """What tells an expression from others with the same operands."""
-    match expr:
-        case ir.Const() | ir.Var():
-            return expr
-        case ir.Bin(op) | ir.Un(op):
-            return op
-        case ir.Cast(dtype):
-            return dtype
-        case ir.Load(buffer):
-            return buffer
-        case ir.AddressOf(buffer, _, extent, writes, step):
-            return buffer, extent, writes, step
-        case ir.Call(name, _, dtype):
-            return name, dtype
-        case _:
-            return None

@@ -7,10 +7,11 @@ the C say what it does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from microc.tir import ir
-from microc.tir.affine import linear, simplify
+from microc.tir.affine import linear
 from microc.tir.lower.numbering import Numbering
 from microc.tir.rewrite import ExprMap, accesses_in, accesses_of, free_vars, map_children, stmt_exprs, walk_stmt
 
@@ -153,7 +154,7 @@ def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
     """Values that are read from memory first, in the order of their addresses, then what is made of them: a compiler makes
     one load of two neighbouring words."""
     own = {let.var for let in lets}
-    groups: dict[tuple[ir.Buffer, ir.Expr], list[tuple[int, ir.Let]]] = {}
+    groups: dict[tuple[ir.Buffer, frozenset[tuple[ir.Expr, int]]], list[tuple[int, ir.Let]]] = {}
     rest: list[ir.Let] = []
     for let in lets:
         match let.value:
@@ -168,16 +169,15 @@ def _by_address(lets: list[ir.Let]) -> list[ir.Let]:
     return [*reads, *rest]
 
 
-def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, int]:
-    """An element's number in its buffer as a variable and a constant part."""
-    number: ir.Expr = ir.const(0, "int32")
+def _place(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> tuple[frozenset[tuple[ir.Expr, int]], int]:
+    """An element's number in its buffer: the terms that vary, with their factors, and the constant part."""
+    varying: Counter[ir.Expr] = Counter()
+    start = 0
     for index, stride in zip(indices, buffer.strides, strict=True):
-        number = number + index * stride
-    terms, offset = linear(simplify(number))
-    start: ir.Expr = ir.const(0, "int32")
-    for term, factor in terms.items():
-        start = start + term * factor
-    return start, offset
+        terms, offset = linear(index)
+        start += offset * stride
+        varying.update({term: factor * stride for term, factor in terms.items()})
+    return frozenset(item for item in varying.items() if item[1]), start
 
 
 def _nest(stmts: Iterable[ir.Stmt]) -> ir.Stmt:
