@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from microc.errors import ScheduleError
-from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt, units
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.names import BLOCK_NOTES, LOOP_NOTES
@@ -15,7 +15,6 @@ from microc.tir.rewrite import (
     buffers_read,
     buffers_written,
     free_vars,
-    map_stmt,
     substitute_stmt,
     walk_stmt,
 )
@@ -51,13 +50,9 @@ def split(func: ir.PrimFunc, loop: str, factors: tuple[int | None, ...]) -> ir.P
     body = substitute_stmt(old.body, {old.var: index})
     if prod(sizes) != extent:
         guard = index < extent
-
-        def on_stmt(s: ir.Stmt) -> ir.Stmt:
-            if isinstance(s, ir.Block):
-                return replace(s, predicate=guard if s.predicate is None else ir.Bin("and", s.predicate, guard))
-            return s
-
-        body = map_stmt(body, on_stmt)
+        for unit in units(body):
+            guarded = guard if unit.predicate is None else ir.Bin("and", unit.predicate, guard)
+            body = replace_stmt(body, unit, replace(unit, predicate=guarded))
     for var, size in reversed(list(zip(variables, sizes, strict=True))):
         body = ir.For(var, ir.const(size, "int32"), body, old.kind, old.annotations)
     return replace(func, body=replace_stmt(func.body, old, body))
@@ -193,7 +188,7 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:
     """Attach a note to a block."""
     _check_note(key, BLOCK_NOTES)
-    old = find_block(func.body, block)
+    old = find_block(func.body, block, inside=True)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
 

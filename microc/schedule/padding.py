@@ -16,6 +16,7 @@ from microc.schedule.tree import (
     loops_around,
     names_in,
     replace_stmt,
+    units,
 )
 from microc.tir import ir
 from microc.tir.affine import bounds_of, linear, simplify
@@ -38,6 +39,8 @@ def pad_reduction(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     names = [name for name in (f"{block}_init", block) if has_block(func.body, name)]
     for name in names:
         what = find_block(func.body, name)
+        if units(what.body):
+            raise ScheduleError(f"pad_reduction: block {name!r} is a tile", hint="pad_reduction before blockize")
         bounds = loop_bounds(loops_around(func.body, what))
         extents = {}
         for i in what.iters:

@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from microc.errors import ScheduleError
-from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.schedule.tree import (
+    extent_of,
+    find_block,
+    find_loop,
+    fresh,
+    loops_around,
+    names_in,
+    outer_loop,
+    replace_stmt,
+    units,
+)
 from microc.tir import ir
-from microc.tir.affine import bounds_of, simplify
+from microc.tir.affine import bounds_of, linear, simplify
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.region import accesses, loop_bounds, split_index
 from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
@@ -91,11 +101,11 @@ def _moved_nest(
 
 def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
-    producer, target = find_block(func.body, block), find_loop(func.body, loop)
+    producer, target = find_block(func.body, block), outer_loop(func.body, loop)
     buffer = stored_buffer(producer)
     nest = nest_of(func, producer)
-    if any(buffer in buffers_read(s) for s in walk_stmt(func.body) if isinstance(s, ir.Block) and s is not producer
-           and not any(s is inside for inside in walk_stmt(target))):  # fmt: skip
+    within = {id(s) for s in (producer, *units(target))}
+    if any(buffer in buffers_read(s) for s in units(func.body) if id(s) not in within):
         raise ScheduleError(
             f"compute_at: {buffer.name!r} of block {block!r} is also read outside loop {loop!r}",
             hint="choose a loop around all readers, or cache_read first",
@@ -106,26 +116,52 @@ def compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
         )
     outer = loops_around(func.body, target)
     region = touched(target, outer, buffer, writes=False)
-    where = _store_iters(producer, buffer)
-    spatial = {var: part for var, part in zip(where, region, strict=True) if var is not None}
+    spatial = {}
+    for counted, (start, size) in zip(_store_iters(producer, buffer), region, strict=True):
+        if counted is not None:
+            spatial[counted[0]] = _turns(start, size, counted[1])
     new_nest = _moved_nest(func, producer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest, None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(new_nest, target.body))))
 
 
-def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[ir.Var | None]:
-    """Per axis of the stored buffer the block iterator that indexes it; other index forms are refused."""
-    for s in walk_stmt(block.body):
+def _store_iters(block: ir.Block, buffer: ir.Buffer) -> list[tuple[ir.Var, int] | None]:
+    """Per axis of the stored buffer the iterator that counts along it and how many elements it steps by; None where others do."""
+    own = {it.var for it in block.iters}
+    for s in walk_stmt(drop_blocks(block.body)):
         if isinstance(s, ir.Store) and s.buffer == buffer:
-            return [i if isinstance(i, ir.Var) else None for i in s.indices]
+            return [_counter(index, own) for index in s.indices]
     raise ScheduleError(f"block {block.name!r} does not write {buffer.name!r}")
+
+
+def _counter(index: ir.Expr, own: set[ir.Var]) -> tuple[ir.Var, int] | None:
+    """The one iterator in an index, at the start of the tile that its turn makes; and its factor."""
+    terms, offset = linear(index)
+    match [(term, factor) for term, factor in terms.items() if free_vars(term) & own]:
+        case [(ir.Var() as var, factor)] if factor > 0 and not offset:
+            return var, factor
+        case _:
+            return None
+
+
+def _whole(start: ir.Expr, size: int, extent: int, step: int) -> bool:
+    """Whether whole tiles of ``step`` elements fill a part of an axis."""
+    return step == 1 or size == extent or (size % step == 0 and ir.int_value(simplify(start % step)) == 0)
+
+
+def _turns(start: ir.Expr, size: int, step: int) -> tuple[ir.Expr, int]:
+    """Which turns, of ``step`` elements each, make the elements from ``start``: the first, and how many."""
+    if step == 1:
+        return start, size
+    aligned = ir.int_value(simplify(start % step)) == 0
+    return simplify(start // step), -(-size // step) if aligned else (size + step - 2) // step + 1
 
 
 def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
-    consumer, target = find_block(func.body, block), find_loop(func.body, loop)
-    inside = [s for s in walk_stmt(target) if isinstance(s, ir.Block)]
+    consumer, target = find_block(func.body, block), outer_loop(func.body, loop)
+    inside = units(target)
     made = {stored_buffer(b) for b in inside}
     read = [b for b in buffers_read(consumer.body) if b in made]
     if len(read) != 1:
@@ -138,27 +174,44 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
     _check_complete(func, producer, target)
     outer = loops_around(func.body, target)
     region = touched(target, outer, buffer, writes=True)
-    indices = {
-        x.indices
-        for s in walk_stmt(consumer.body)
-        for e in _exprs(s)
-        for x in e
-        if isinstance(x, ir.Load) and x.buffer == buffer
-    }
-    if len(indices) != 1 or not all(isinstance(i, ir.Var) for i in next(iter(indices))):
+    if not _without_gaps(target, outer, buffer):
         raise ScheduleError(
-            f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time",
-            hint="compute the producer at the consumer instead",
+            f"reverse_compute_at: a turn of loop {loop!r} makes elements of {buffer.name!r} that lie apart",
+            hint="name a loop whose turns make whole tiles: reorder it outside of what it was split from",
         )
-    spatial = {var: part for var, part in zip(next(iter(indices)), region, strict=True) if isinstance(var, ir.Var)}
+    exprs = (e for s in walk_stmt(drop_blocks(consumer.body)) for e in stmt_exprs(s))
+    reads = {x.indices for e in exprs for x in walk_expr(e) if isinstance(x, ir.Load) and x.buffer == buffer}
+    own = {it.var for it in consumer.iters}
+    spatial = {}
+    for index, (start, size), extent in zip(next(iter(reads)), region, buffer.shape, strict=True):
+        counted = _counter(index, own)
+        if len(reads) != 1 or counted is None or not _whole(start, size, extent, counted[1]):
+            raise ScheduleError(
+                f"reverse_compute_at: block {block!r} does not read {buffer.name!r} one element at a time",
+                hint="compute the producer at the consumer instead; tiles must lie within what a turn makes",
+            )
+        spatial[counted[0]] = _turns(start, size, counted[1])
     new_nest = _moved_nest(func, consumer, spatial, (*outer, target))
     body = replace_stmt(func.body, nest_of(func, consumer), None)
     target = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, target, replace(target, body=ir.seq(target.body, new_nest))))
 
 
-def _exprs(stmt: ir.Stmt) -> list[list[ir.Expr]]:
-    return [list(walk_expr(e)) for e in stmt_exprs(stmt)]
+def _without_gaps(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
+    """Whether one iteration of ``loop`` makes all of what lies between the first and the last of its elements of ``buffer``."""
+    made = [a for a in accesses(drop_blocks(loop.body), (*outer, loop)) if a.buffer == buffer and a.writes]
+    for axis in range(len(buffer.shape)):
+        forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in made]
+        offsets = [offset for (_, offset), _ in forms]
+        (terms, _), access = forms[0]
+        inner, bounds = {x.var for x in access.loops[len(outer) + 1 :]}, loop_bounds(access.loops)
+        length = max(offsets) - min(offsets) + (access.extent if axis == len(buffer.shape) - 1 else 1)
+        for term, factor in sorted(terms.items(), key=lambda item: abs(item[1])):
+            reach = bounds_of(term, bounds) if free_vars(term) & inner else (0, 0)
+            if reach is None or (abs(factor) > length and reach[0] < reach[1]):
+                return False
+            length += abs(factor) * (reach[1] - reach[0])
+    return True
 
 
 def _check_complete(func: ir.PrimFunc, producer: ir.Block, target: ir.For) -> None:
@@ -182,7 +235,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
         raise ScheduleError(f"compute_inline: block {block!r} writes the output {buffer.name!r}")
     where = _store_iters(producer, buffer)
     store = producer.body
-    if any(var is None for var in where):
+    if any(counted is None or counted[0] != index for counted, index in zip(where, store.indices, strict=True)):
         raise ScheduleError(f"compute_inline: block {block!r} stores at computed indices")
 
     def on_expr(e: ir.Expr) -> ir.Expr:
@@ -201,7 +254,7 @@ def compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
 def reverse_compute_inline(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     """Put the expression of the elementwise ``block`` where the value that it reads is made; that value's buffer disappears."""
     consumer = find_block(func.body, block)
-    blocks = [s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and s is not consumer]
+    blocks = [s for s in units(func.body) if s is not consumer]
     made = [b for b in blocks if stored_buffer(b) in buffers_read(consumer) and stored_buffer(b) not in func.params]
     if len(made) != 1 or consumer.init is not None or not isinstance(consumer.body, ir.Store):
         raise ScheduleError(

@@ -34,11 +34,18 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
     reducing, place = find_block(func.body, block), find_loop(func.body, loop)
     around = loops_around(func.body, reducing)
     check_decompose(func, reducing, place, around)
-    assert reducing.init is not None
     start = next(k for k, x in enumerate(around) if x is place)
+    init = initialisation(reducing, around[start:], names_in(func.body))
+    body = replace_stmt(func.body, reducing, replace(reducing, init=None))
+    place = find_loop(body, loop)
+    return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))
+
+
+def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:
+    """``<block>_init`` in copies of the spatial loops among ``around``, with names that are not ``taken``."""
+    assert reducing.init is not None
     spatial = {v for i in reducing.iters if i.kind == "space" for v in free_vars(i.binding)}
-    inner = [x for x in around[start:] if x.var in spatial]
-    taken = names_in(func.body)
+    inner = [x for x in around if x.var in spatial]
     renamed: dict[ir.Var, ir.Expr] = {x.var: ir.Var(fresh(taken, f"{x.var.name}_init"), x.var.dtype) for x in inner}
     iters, values = [], {}
     for it in reducing.iters:
@@ -47,16 +54,13 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
             values[it.var] = var
             iters.append(replace(it, var=var, binding=substitute(it.binding, renamed)))
     predicate = _guard(reducing, spatial, renamed)
-    init: ir.Stmt = ir.Block(
-        f"{block}_init", tuple(iters), substitute_stmt(reducing.init, dict(values)), None, predicate
-    )
+    body = substitute_stmt(reducing.init, dict(values))
+    init: ir.Stmt = ir.Block(f"{reducing.name}_init", tuple(iters), body, None, predicate)
     for x in reversed(inner):
         copy = renamed[x.var]
         assert isinstance(copy, ir.Var)
         init = ir.For(copy, x.extent, init, x.kind, x.annotations)
-    body = replace_stmt(func.body, reducing, replace(reducing, init=None))
-    place = find_loop(body, loop)
-    return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))
+    return init
 
 
 def _guard(block: ir.Block, spatial: set[ir.Var], renamed: dict[ir.Var, ir.Expr]) -> ir.Expr | None:

@@ -15,6 +15,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule import (
+    blockize,
     conversion,
     doubling,
     loops,
@@ -53,6 +54,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_padding": padding.decompose_padding,
         "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
+        "blockize": blockize.blockize,
         "rfactor": rfactor.rfactor,
         "tensorize": tensorize.tensorize,
         "tensorize_pairs": pairing.tensorize_pairs,
@@ -202,6 +204,10 @@ class Schedule:
         """Partial reductions in ``<block>_rf``, one for each turn of ``loop``; ``block`` reduces them."""
         return self.apply("rfactor", block, loop)
 
+    def blockize(self, loop: str) -> Schedule:
+        """``loop`` and what it holds, one block, become a block ``<block>_o`` that other steps move as a whole."""
+        return self.apply("blockize", loop)
+
     def tensorize(self, loop: str, intrin: str) -> Schedule:
         return self.apply("tensorize", loop, intrin)
 
@@ -231,7 +237,9 @@ class Schedule:
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""
-        return tuple(loop.var.name for loop in loops_around(self.func.body, find_block(self.func.body, block)))
+        return tuple(
+            loop.var.name for loop in loops_around(self.func.body, find_block(self.func.body, block, inside=True))
+        )
 
     def has(self, block: str) -> bool:
         return has_block(self.func.body, block)

@@ -10,7 +10,7 @@ from operator import mul
 from microc import dtypes
 from microc.errors import ScheduleError
 from microc.isa import TENSOR, TensorIntrin
-from microc.schedule.tree import extent_of, find_loop, loops_around, replace_stmt
+from microc.schedule.tree import extent_of, find_block, find_loop, has_block, loops_around, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import linear, simplify
 from microc.tir.lower.region import loop_bounds
@@ -37,10 +37,16 @@ def _refuse(loop: str, intrin: TensorIntrin, why: str) -> ScheduleError:
 
 
 def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
-    """Replace ``loop``, and what loops the intrinsic has inside it (around one block only), by the tensor intrinsic."""
+    """Replace ``loop``, and what loops the intrinsic has inside it (around one block only), by the tensor intrinsic.
+
+    The name of a block that :func:`~microc.schedule.blockize.blockize` made says: the loops in it.
+    """
     if intrin not in TENSOR:
         raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint="known: " + ", ".join(TENSOR))
-    old, what = find_loop(func.body, loop), TENSOR[intrin]
+    what = TENSOR[intrin]
+    old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
+    if not isinstance(old, ir.For):
+        raise _refuse(loop, what, "the block holds no loops")
     block, points = _nest(old, what)
     if block.init is not None:
         raise _refuse(loop, what, "the reduction is not decomposed")

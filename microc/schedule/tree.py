@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from microc.errors import ScheduleError
 from microc.tir import ir
 from microc.tir.rewrite import stmt_children, walk_stmt
@@ -19,12 +22,43 @@ def find_loop(body: ir.Stmt, name: str) -> ir.For:
     raise ScheduleError(f"there is no loop {name!r}", hint="loops: " + ", ".join(loop_names(body)))
 
 
-def find_block(body: ir.Stmt, name: str) -> ir.Block:
-    """The block called ``name``."""
-    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)]
+def outside_blocks(body: ir.Stmt) -> Iterator[ir.Stmt]:
+    """``body`` and what is below it, without the insides of blocks: loops that steps may move blocks to, and units to move."""
+    stack = [body]
+    while stack:
+        found = stack.pop()
+        yield found
+        if not isinstance(found, ir.Block):
+            stack.extend(stmt_children(found)[::-1])
+
+
+def units(body: ir.Stmt) -> list[ir.Block]:
+    """The blocks that lie in no other, in order."""
+    return [s for s in outside_blocks(body) if isinstance(s, ir.Block)]
+
+
+def outer_loop(body: ir.Stmt, name: str) -> ir.For:
+    """The loop called ``name``, which is no part of a block."""
+    loop = find_loop(body, name)
+    if all(s is not loop for s in outside_blocks(body)):
+        raise ScheduleError(
+            f"loop {name!r} is a part of a block, which is one unit", hint="name a loop around the block"
+        )
+    return loop
+
+
+def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
+    """The block called ``name``; ``inside``: also one that is a part of another (:func:`microc.schedule.blockize.blockize`)."""
+    known = units(body)
+    blocks = [s for s in walk_stmt(body) if isinstance(s, ir.Block)] if inside else known
     for block in blocks:
         if block.name == name:
             return block
+    for unit in known:
+        if has_block(unit, name):
+            raise ScheduleError(
+                f"block {name!r} is a part of block {unit.name!r}", hint=f"name {unit.name!r}, the unit"
+            )
     raise ScheduleError(f"there is no block {name!r}", hint="blocks: " + ", ".join(b.name for b in blocks))
 
 
@@ -33,12 +67,12 @@ def has_block(body: ir.Stmt, name: str) -> bool:
 
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
-    """The loops around a statement of the tree, outermost first."""
+    """The loops around a statement of the tree, outermost first; those in the same block where it is a part of one."""
 
     def search(s: ir.Stmt, loops: tuple[ir.For, ...]) -> tuple[ir.For, ...] | None:
         if s is target:
             return loops
-        inner = (*loops, s) if isinstance(s, ir.For) else loops
+        inner = (*loops, s) if isinstance(s, ir.For) else () if isinstance(s, ir.Block) else loops
         for child in stmt_children(s):
             found = search(child, inner)
             if found is not None:
@@ -87,6 +121,11 @@ def replace_stmt(body: ir.Stmt, old: ir.Stmt, new: ir.Stmt | None) -> ir.Stmt:
             case ir.Alloc(buffer, inner):
                 got = walk(inner)
                 return s if got is inner else None if got is None else ir.Alloc(buffer, got)
+            case ir.Block(body=inner, init=init):
+                got, first = walk(inner), walk(init) if init else None
+                if got is inner and first is init:
+                    return s
+                return None if got is None else replace(s, body=got, init=first)
             case _:
                 return s
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from microc.tir import fold, ir
 from microc.tir.affine import tail_conditions
 from microc.tir.linear import Atom, Linear, Unprintable
-from microc.tir.rewrite import walk_all_exprs
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.simplifier import Simplifier
 from microc.tir.text_print import expr_text
 
@@ -80,7 +80,9 @@ class _Cover:
         sizes = self.sizes(digits)
         if sizes is None:
             return "two iterators share the same part of a loop"
-        step = max((x.reach for x in walk_all_exprs(block.body) if isinstance(x, ir.AddressOf)), default=1)
+        holds_blocks = any(isinstance(s, ir.Block) for s in walk_stmt(block.body))  # which are checked themselves
+        touched = () if holds_blocks else walk_all_exprs(block.body)
+        step = max((x.reach for x in touched if isinstance(x, ir.AddressOf)), default=1)
         for i, form in zip(block.iters, forms, strict=True):
             if not _runs_through(form, sizes, i.extent, step):
                 return f"{i.var.name} = {expr_text(i.binding)} does not run through 0..{i.extent - 1}"

@@ -44,16 +44,16 @@ def declare_buffer(names: Names, buffer: ir.Buffer, where: str) -> Names:
 
 
 class Place:
-    """Where the walk stands: declared names, what is known of values, loops and conditions around (None in a block)."""
+    """Where the walk stands: declared names, what is known of values, loops and conditions around, up to the next block."""
 
-    def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...] | None) -> None:
+    def __init__(self, names: Names, known: Simplifier, around: tuple[ir.For | ir.Expr, ...]) -> None:
         self.names = names
         self.known = known
         self.around = around
 
     def under(self, names: Names, known: Simplifier, outer: ir.For | ir.Expr) -> Place:
         """The place inside a loop or a condition."""
-        return Place(names, known, None if self.around is None else (*self.around, outer))
+        return Place(names, known, (*self.around, outer))
 
     def knowing(self, known: Simplifier) -> Place:
         return Place(self.names, known, self.around)

@@ -5,7 +5,8 @@
   ``min`` and ``max`` in any scalar dtype; vectors are only moved about. Conditions are bool.
 - Every index is int32 and provably within its buffer. Guards count: in ``Select``, ``and``, ``or`` and ``If`` each side
   is checked knowing how the condition came out. Constants are never written.
-- Block iterators are bound within their domain; outermost blocks that write a parameter cover it (:mod:`microc.tir.cover`).
+- Block iterators are bound within their domain; blocks that write a parameter cover it (:mod:`microc.tir.cover`). The
+  iterators of a block around a block are to that as loops.
 """
 
 from __future__ import annotations
@@ -129,11 +130,13 @@ class _Verifier:
             reach = self.binding(i, inside)
             names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
-        if place.around is not None and any(b.scope == "global" for b in rewrite.buffers_written(block)):
+        if any(b.scope == "global" for b in rewrite.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")
-        body = Place(names, known, None)
+        body = Place(
+            names, known, tuple(ir.For(i.var, ir.const(i.extent, i.var.dtype), block.body) for i in block.iters)
+        )
         if block.init is not None:
             self.statement(block.init, body)
         self.statement(block.body, body)

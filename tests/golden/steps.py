@@ -35,6 +35,18 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
     "reverse_compute_at": (product, Step("reverse_compute_at", ("out", "o"))),
     "reverse_compute_inline": (lambda: Schedule(chain(6)), Step("reverse_compute_inline", ("out",))),
     "rfactor": (lambda: product().split("k", (None, 4)), Step("rfactor", ("acc", "k_1"))),
+    "blockize": (
+        lambda: product().tile("p", "o", 2, 2).reorder("p_0", "o_0", "k", "p_1", "o_1"),
+        Step("blockize", ("p_1",)),
+    ),
+    "compute_at_tile": (
+        lambda: product().split("o", (None, 4)).blockize("o_1").split("o_out", (None, 4)),
+        Step("compute_at", ("acc_o", "o_out_0")),
+    ),
+    "tensorize_tile": (
+        lambda: product().split("k", (None, 4)).blockize("k_1"),
+        Step("tensorize", ("acc_o", "dot4_int8_int8")),
+    ),
     "compute_inline": (window, Step("compute_inline", ("padded",))),
     "cache_read": (product, Step("cache_read", ("acc", "x", "workspace"))),
     "cache_write": (product, Step("cache_write", ("out", "workspace"))),
