@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import index
 
 from microc.errors import ProgramError
 from microc.tir import ir
@@ -101,12 +102,24 @@ class Tensor:
 
 def placeholder(shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
     """An input tensor."""
-    return Tensor(name, tuple(shape), dtype)
+    return Tensor(name, _extents(name, shape), dtype)
 
 
 def reduce_axis(extent: int, name: str) -> ReduceAxis:
     """An axis to reduce over, 0..extent."""
-    return ReduceAxis(Var(name), extent)
+    return ReduceAxis(Var(name), *_extents(name, (extent,)))
+
+
+def _extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
+    """Numbers; ProgramError for anything else."""
+    try:
+        return tuple(map(index, shape))  # type: ignore[arg-type]
+    except TypeError as error:
+        listed = ", ".join(map(str, shape))
+        raise ProgramError(
+            f"{name} has extents ({listed}), which are not all numbers",
+            hint="sizes that vary are for networks: microc.compile(model, bounds=...); build a function for each size",
+        ) from error
 
 
 def compute(
@@ -121,7 +134,7 @@ def compute(
     names = axes or tuple(f"i{k}" for k in range(len(shape)))
     variables = tuple(Var(axis) for axis in names)
     body = f(*variables)
-    return Tensor(name, tuple(shape), body.dtype, ComputeDef(variables, body, notes))
+    return Tensor(name, _extents(name, shape), body.dtype, ComputeDef(variables, body, notes))
 
 
 def extern(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from microc import te
+from microc.errors import ProgramError
 from microc.tir import ir
 
 
@@ -45,3 +48,14 @@ def test_loops_of_an_operator() -> None:
     x = te.placeholder((4,), "int8", "x")
     (made,) = te.extern("sort", [x], [("sorted", (4,), "int8")], lambda read, made: ir.Seq(()))
     assert te.to_text([made]) == "x: int8[4]\nsorted: int8[4] = sort(x)[0]  # loops of the operator's own\n"
+
+
+def test_extents_are_numbers() -> None:
+    n = ir.Var("n")
+    for made in (
+        lambda: te.placeholder((4, n), "float32", "x"),  # type: ignore[arg-type]
+        lambda: te.reduce_axis(n, "x"),  # type: ignore[arg-type]
+        lambda: te.compute((n,), lambda i: i, "x"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ProgramError, match="which are not all numbers"):
+            made()
