@@ -22,7 +22,6 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
 import microc
-from microc.driver.measure.profile import profile
 
 FORMS: dict[str, dict[str, Any]] = {
     "float": {},
@@ -48,7 +47,7 @@ def measured(graph: microc.Graph, row: Any, board: str, folder: Path) -> tuple[i
     microc.build(project)
     with microc.Device(folder) as device:
         found = device.run(row)
-        instructions = sum(kernel.instructions or 0 for kernel in profile(device).kernels)
+        instructions = sum(kernel.instructions or 0 for kernel in device.profile().kernels)
     for got, want in zip(found, microc.compile(graph)(row), strict=True):
         np.testing.assert_array_equal(got, want)
     return object_bytes(folder / "build" / "model.o", folder / "build" / "model_data.o"), instructions
