@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+
+from microc.ops.registry import registry
+from microc.schedule.rules.algorithms import ALGORITHMS
 
 PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 
@@ -88,3 +92,15 @@ def test_no_files_import_each_other() -> None:
         left = {name: wanted for name, wanted in left.items() if name not in ground}
     around = {name: sorted(wanted & set(left)) for name, wanted in left.items()}
     assert not around, f"files import each other in a circle: {around}"
+
+
+def test_operators_ask_for_no_core() -> None:
+    """But for how far sums reach, in whole words, and how memory is copied: which algorithm is for which core says a table."""
+    ops = PACKAGE / "ops"
+    asks = re.compile(r"target\.(has|features|cpu|core)")
+    asking = {p.relative_to(ops).as_posix() for p in ops.rglob("*.py") if asks.search(p.read_text())}
+    assert asking == {"copies.py", "matrix/gemm.py", "matrix/matmul.py"}
+
+
+def test_the_table_of_algorithms_names_some_that_are() -> None:
+    assert set(ALGORITHMS) <= {name for definition in registry().values() for name in definition.algorithms}

@@ -156,6 +156,11 @@ def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribu
     return Attribute("str", doc, default, choices)
 
 
+def ways(*names: str) -> Attribute:
+    """The attribute ``algorithm`` of an operator that is computed in several ways (``OpDef.algorithms``)."""
+    return choice("how it is computed; empty: open", "", "direct", *names, default="")
+
+
 def element_type(doc: str = "of the result", default: str | Absent = REQUIRED) -> Attribute:
     """The name of a dtype, or empty."""
     return Attribute("dtype", doc, default)

@@ -6,7 +6,7 @@ memory is what counts. Elementwise operators then run over the anchor's shape, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -143,17 +143,18 @@ def _finished(
     return LoweredGroup(func, tuple(p for _, p in (*inputs, *consts)), names, group.nodes[0], macs, outputs, stored)
 
 
-def lower_algorithms(graph: Graph, nodes: Sequence[Node], target: Target, name: str) -> tuple[LoweredGroup, ...]:
-    """The group as :func:`lower_group` makes it, once for every algorithm that suits its anchor."""
+def lower_algorithms(
+    graph: Graph, nodes: Sequence[Node], target: Target, name: str, suits: Callable[[str], bool]
+) -> tuple[LoweredGroup, ...]:
+    """The group as :func:`lower_group` makes it, once for every algorithm that is valid for its anchor and ``suits`` the core."""
     first, *rest = nodes
-    suitable = registry.get(first.op).algorithms
-    if suitable is None or first.attrs.get("algorithm"):
+    known = registry.get(first.op).algorithms
+    if not known or first.attrs.get("algorithm"):
         return (lower_group(graph, nodes, target, name),)
-    choices = [
-        replace(first, attrs={**first.attrs, "algorithm": a})
-        for a in suitable(_call(_Group(graph, nodes, target), first))
-    ]
-    return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in choices)
+    call = _call(_Group(graph, nodes, target), first)
+    found = ("direct", *(algorithm for algorithm, valid in known.items() if suits(algorithm) and valid(call)))
+    anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in found]
+    return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in anchors)
 
 
 def lower_update(graph: Graph, node: Node, target: Target, name: str) -> LoweredGroup:

@@ -54,6 +54,22 @@ class OpCall:
         """The operands that are there: optional ones may be left out."""
         return tuple(operand for operand in self.operands if operand is not None)
 
+    @property
+    def weighted(self) -> tuple[Operand, Operand, Operand | None]:
+        """Data, weights and the bias, which may be left out, of a layer that has these."""
+        data, weight, bias = (*self.operands, None)[:3]
+        assert data is not None and weight is not None
+        return data, weight, bias
+
+    @property
+    def constant(self) -> bool:
+        """Whether all operands but the data are known."""
+        return all(operand.data is not None for operand in self.present[1:])
+
+
+Algorithms = Mapping[str, Callable[[OpCall], bool]]
+"""Ways to compute an operator, by name: whether an application may be computed so."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -106,8 +122,8 @@ class OpDef:
     - ``window(attrs, types)``: what slides along height and width, None where nothing does. The same application with ``padding``
       zero, on a padded part of the data, makes a part of the result.
     - ``moves``: every element of the result is one of the first operand, whatever it is; other operands only say which.
-    - ``algorithms(call)``: values of the attribute ``algorithm`` that suit an application where it is empty; each is lowered, and
-      the cost model chooses.
+    - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with when it is valid, by numbers and shapes.
+      Where the attribute is empty, all that are valid and suit the core are lowered, and the cost model chooses.
     - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
       into a result that holds the operand already: how state is updated in place.
     - ``operand_names``: what the operands are called in the C code (letters unless given).
@@ -135,7 +151,7 @@ class OpDef:
     axes: Callable[[Mapping[str, Any], Sequence[TensorType]], AxisMap] | None = None
     window: Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None] | None = None
     moves: bool = False
-    algorithms: Callable[[OpCall], tuple[str, ...]] | None = None
+    algorithms: Algorithms = field(default_factory=dict)
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()
     whole: tuple[int, ...] = ()

@@ -10,6 +10,7 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import candidates
+from microc.schedule.rules.algorithms import suits_core
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.text import to_text
@@ -58,8 +59,10 @@ def schedule_group(
 def algorithms_of(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
-    """The group, lowered in every way that computes it; ``in_place`` as in :func:`schedule_group`."""
-    return (lower_update(graph, nodes[0], target, name),) if in_place else lower_algorithms(graph, nodes, target, name)
+    """The group, lowered in every way that computes it and suits the core; ``in_place`` as in :func:`schedule_group`."""
+    if in_place:
+        return (lower_update(graph, nodes[0], target, name),)
+    return lower_algorithms(graph, nodes, target, name, lambda algorithm: suits_core(algorithm, target))
 
 
 def ways_of(lowered: Sequence[LoweredGroup], target: Target, goal: Goal) -> list[tuple[int, Schedule]]:

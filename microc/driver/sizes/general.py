@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from microc.driver.compile.kernel import alias_of, groups_of
+from microc.driver.compile.kernel import algorithms_of, alias_of, groups_of
 from microc.driver.compile.maker import Copy, Maker, lower_copy
 from microc.driver.control.function import LoweredControl, groups_inside, place_control
 from microc.driver.sizes.comparison import PATIENCE, computes_alike, steps
@@ -19,7 +19,7 @@ from microc.dtypes import Array
 from microc.errors import ScheduleError, UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops import registry
-from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_group
+from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.narrow import narrowed
@@ -161,7 +161,7 @@ class GeneralMaker(Maker):
         """Every schedule of every algorithm, the best by cost first; then loops as they are written."""
         left = []
         algorithms: dict[int, str] = {}
-        for group in lower_algorithms(graph, nodes, self.target, "kernel"):
+        for group in algorithms_of(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
                 left.append(schedule)

@@ -24,11 +24,11 @@ from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
-from microc.ops.matrix.gemm import matrix_product, padded_depth, product_notes, start, weight_rows
+from microc.ops.matrix.gemm import byte_weights, matrix_product, padded_depth, product_notes, start, weight_rows
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
-from microc.ops.registry import Legalized, OpCall, OpDef, Operand
+from microc.ops.registry import Algorithms, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -81,30 +81,30 @@ def compute(call: OpCall) -> te.Tensor:
     """``acc``, and what it reads; see the file's head for its form."""
     if call.attrs.get("layout", "NHWC") != "NHWC":
         raise InternalError("conv2d is lowered in layout NHWC only")
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
+    data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
-    if attrs["algorithm"] == "winograd":
-        return winograd.compute(g, attrs, data, weight, bias)
-    if attrs["algorithm"] == "pairs":
-        return _paired(g, attrs, data, weight, bias)
-    if attrs["algorithm"] == "nibbles":
-        depth = even(g.depth)
-        direct = g.direct and depth == g.depth
-        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
+    algorithm = attrs["algorithm"]
+    if algorithm == "winograd":
+        return winograd.compute(call, g)
+    if algorithm == "pairs":
+        packing = pair_packing(call)
+        if packing is None:
+            raise InternalError("this convolution cannot be computed by pairs of pixels")
+        pixels = _pixels(g, attrs, data, packing.unsigned.shape[1], even=True)
+        return paired_product(pixels, g.pixels, weight, bias, packing)
+    if algorithm == "nibbles":
+        pixels = _pixels(g, attrs, data, even(g.depth))
         return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
-    if g.groups == 1 and attrs["algorithm"] != "single":
-        depth = padded_depth(g.depth, data, weight, dtype, call.target)
-        direct = g.direct and depth == g.depth
-        pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth)
-        return matrix_product(
-            pixels, weight_rows(weight, g.out_channels, g.depth, depth), bias, dtype, product_notes(data, weight, bias)
-        )
-    if attrs["algorithm"] == "grouped":
-        return _group_product(g, attrs, data, weight, bias, padded_depth(g.depth, data, weight, dtype, call.target, 0))
-    unsigned = attrs["algorithm"] == "unsigned"
+    if g.groups == 1 and algorithm != "single":
+        depth = padded_depth(call, g.depth)
+        pixels = _pixels(g, attrs, data, depth)
+        rows = weight_rows(weight, g.out_channels, g.depth, depth)
+        return matrix_product(pixels, rows, bias, dtype, product_notes(data, weight, bias))
+    if algorithm == "grouped":
+        return _group_product(g, attrs, data, weight, bias, padded_depth(call, g.depth, 0))
+    unsigned = algorithm == "unsigned"
     padded = padded_input(g, data, attrs["pad_value"], unsigned)
     if g.channels == g.groups:
         return _depthwise(g, padded, weight, bias, dtype, unsigned)
@@ -130,55 +130,47 @@ def _group_product(
     return te.compute((g.pixels, g.groups, outs), element, ACC, ("p", "g", "o"), notes)
 
 
-def _paired(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
-    """The matrix product, two pixels at once."""
-    packing = pair_packing(g.pixels, data, weight, bias)
-    if packing is None:
-        raise InternalError("this convolution cannot be computed by pairs of pixels")
-    depth = packing.unsigned.shape[1]
+def _pixels(g: Geometry, attrs: Mapping[str, Any], data: Operand, depth: int, even: bool = False) -> te.Tensor:
+    """The inputs of every pixel, as they lie or gathered."""
     direct = g.direct and depth == g.depth
-    pixels = data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even=True)
-    return paired_product(pixels, g.pixels, weight, bias, packing)
+    return data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even)
 
 
-def algorithms(call: OpCall) -> tuple[str, ...]:
-    """``direct`` sums as they are written; ``winograd`` too where pairs of 16-bit numbers are multiplied; ``pairs`` of pixels
-    and ``unsigned`` data where the core has nothing of that kind; ``nibbles`` where weights have four bits; ``grouped``: a
-    matrix product for each of several groups; ``single``: a single channel of data as a depthwise convolution has it."""
-    data, weight = call.operands[:2]
-    assert data is not None and weight is not None
-    found = _algorithms(call)
-    single = data.type.shape[-1] == 1 and weight.data is not None and not call.attrs.get("open")
-    if single and weight.type.shape[1:3] != (1, 1) and weight.type.shape[2] < LONG_RUN:
-        found = (*found, "single")
-    small = call.attrs.get("groups", 1) == 1 and suits_nibbles(data, weight, str(call.attrs.get("out_dtype")))
-    return (*found, "nibbles") if small else found
+def _suits_winograd(call: OpCall) -> bool:
+    types, arrays = [x.type for x in call.present], [x.data for x in call.present]
+    return types[0].shape[-1] % WORD == 0 and winograd.suits_winograd(call.attrs, types, arrays)
 
 
-def _algorithms(call: OpCall) -> tuple[str, ...]:
-    data, weight, *bias = (operand for operand in call.operands if operand is not None)
-    attrs, types = {**DEFAULTS, **call.attrs}, [operand.type for operand in (data, weight, *bias)]
-    lanes = call.target.has("pairs") and not call.target.has("lanes") and data.type.shape[-1] % WORD == 0
-    if lanes and winograd.suits_winograd(attrs, types, [operand.data for operand in (data, weight, *bias)]):
-        return ("direct", "winograd")
-    g = geometry(attrs, data.type.shape, weight.type.shape)
-    first = bias[0] if bias else None
-    if call.target.has("one_product") and g.groups == 1 and attrs["out_dtype"] == "int32":
-        return ("direct", "pairs") if pair_packing(g.pixels, data, weight, first) else ("direct",)
-    if 1 < g.groups < g.channels and not g.open:
-        return ("direct", "grouped")
-    if call.target.has("unsigned_bytes") and g.groups == g.channels and suits_unsigned(data, weight, first):
-        return ("direct", "unsigned")
-    return ("direct",)
+def _suits_groups(call: OpCall) -> bool:
+    return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
 
-def suits_unsigned(data: Operand, weight: Operand, bias: Operand | None) -> bool:
-    """Whether int8 data may be stored as uint8: constant weights and bias, and sums that stay within int32."""
-    if data.type.dtype != "int8" or weight.data is None or (bias is not None and bias.data is None):
+def _suits_unsigned(call: OpCall) -> bool:
+    """A depthwise convolution whose sums of uint8 stay within int32."""
+    weights, (data, _, bias) = byte_weights(call), call.weighted
+    if weights is None or not 1 < call.attrs.get("groups", 1) == data.type.shape[-1]:
         return False
     first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
-    rows = np.abs(weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)).sum(1)
-    return weight.data.dtype == np.int8 and first + 383 * int(rows.max(initial=0)) < 1 << 31
+    return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
+
+
+def _suits_single(call: OpCall) -> bool:
+    data, weight, _ = call.weighted
+    _, *kernel, _ = weight.type.shape
+    known = weight.data is not None and not call.attrs.get("open")
+    return known and data.type.shape[-1] == 1 and kernel != [1, 1] and kernel[1] < LONG_RUN
+
+
+ALGORITHMS: Algorithms = {
+    "winograd": _suits_winograd,
+    "pairs": lambda call: pair_packing(call) is not None,
+    "grouped": _suits_groups,
+    "unsigned": _suits_unsigned,
+    "single": _suits_single,
+    "nibbles": suits_nibbles,
+}
+"""``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
+convolution; ``single``: a single channel of data as a depthwise convolution has it; ``nibbles``: weights of four bits."""
 
 
 def _depthwise(
@@ -273,7 +265,7 @@ OPERATORS = (
         macs=macs,
         axes=rows_only,
         window=_window,
-        algorithms=algorithms,
+        algorithms=ALGORITHMS,
         operand_names=("data", "weight", "bias"),
     ),
 )

@@ -129,8 +129,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
 
 def _compute(call: OpCall) -> te.Tensor:
     """Every output pixel gathers the taps that meet it; what weights that are computed at run time need."""
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
+    data, weight, bias = call.weighted
     attrs = {**DEFAULTS, **call.attrs}
     height, width = _axes(attrs, data.type.shape, weight.type.shape)
     outputs, rows, columns, depth = weight.type.shape

@@ -20,7 +20,8 @@ from microc.errors import ModelError
 from microc.graph.ir import Attr, TensorType
 from microc.ops.attributes import SPATIAL, Attributes, integer
 from microc.ops.axes import rows_only
-from microc.ops.registry import Case, OpCall, OpDef, Operand
+from microc.ops.matrix.gemm import start
+from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC, CHANNELS_FIRST, PATCH
@@ -83,26 +84,16 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     return (made.astype(data.dtype),)
 
 
-def _operands(call: OpCall) -> tuple[Operand, Operand, Operand | None]:
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
-    return data, weight, bias
-
-
-def _start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
-    return ir.const(0, dtype) if bias is None else bias.tensor()[channel]
-
-
-def _algorithms(call: OpCall) -> tuple[str, ...]:
-    """``gathered`` too for a single image in one group, where several channels share what is gathered."""
-    data, weight, _ = _operands(call)
+def _suits_gathered(call: OpCall) -> bool:
+    """A single image in one group, where several channels share what is gathered."""
+    data, weight, _ = call.weighted
     several = data.type.shape[0] == call.attrs["groups"] == 1 < weight.type.shape[0]
-    return ("", "gathered") if several and weight.data is not None else ("",)
+    return several and weight.data is not None
 
 
 def _gathered(call: OpCall) -> te.Tensor:
     """``acc`` (O, P): a matrix product of the weights (O, K) and the ``patch`` (P, K) of every place, channels outermost."""
-    data, weight, bias = _operands(call)
+    data, weight, bias = call.weighted
     outputs, *window = weight.type.shape
     assert weight.data is not None
     x, w = data.tensor(), weight.packed(weight.data.reshape(outputs, -1))
@@ -123,7 +114,7 @@ def _gathered(call: OpCall) -> te.Tensor:
     patch = te.compute((prod(spatial), prod(window)), gathered, PATCH, ("p", "k"))
 
     def element(o: Expr, p: Expr) -> Expr:
-        return te.sum_reduce(patch[p, k.var] * w[o, k.var], k, init=_start(bias, o, x.dtype))
+        return te.sum_reduce(patch[p, k.var] * w[o, k.var], k, init=start(bias, o, x.dtype))
 
     return te.compute((outputs, prod(spatial)), element, ACC, ("o", "p"), ((CHANNELS_FIRST, 1),))
 
@@ -140,7 +131,7 @@ def _apart(index: Expr, extents: Sequence[int]) -> list[Expr]:
 def _compute(call: OpCall) -> te.Tensor:
     if call.attrs.get("algorithm") == "gathered":
         return _gathered(call)
-    data, weight, bias = _operands(call)
+    data, weight, bias = call.weighted
     attrs, shape = call.attrs, weight.type.shape
     each, extents = shape[0] // attrs["groups"], data.type.shape[2:]
     x, w = data.tensor(), weight.tensor()
@@ -159,7 +150,7 @@ def _compute(call: OpCall) -> te.Tensor:
         met = ir.all_of(inside)
         value = value if met is None else ir.select(met, value, 0)
         return te.sum_reduce(
-            value * w[(o, depth.var, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
+            value * w[(o, depth.var, *(t.var for t in taps))], depth, *taps, init=start(bias, o, x.dtype)
         )
 
     return te.compute(call.out_types[0].shape, element, ACC)
@@ -204,7 +195,7 @@ def _reference_transpose(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tup
 
 def _compute_transpose(call: OpCall) -> te.Tensor:
     """Every output gathers the taps that meet it."""
-    data, weight, bias = _operands(call)
+    data, weight, bias = call.weighted
     attrs, (inputs, each, *kernel), extents = call.attrs, weight.type.shape, data.type.shape[2:]
     group = inputs // attrs["groups"]
     x, w = data.tensor(), weight.tensor()
@@ -224,7 +215,7 @@ def _compute_transpose(call: OpCall) -> te.Tensor:
         assert met is not None
         value = ir.select(met, x[(n, channel, *places)], 0)
         return te.sum_reduce(
-            value * w[(channel, o % each, *(t.var for t in taps))], depth, *taps, init=_start(bias, o, x.dtype)
+            value * w[(channel, o % each, *(t.var for t in taps))], depth, *taps, init=start(bias, o, x.dtype)
         )
 
     return te.compute(call.out_types[0].shape, element, ACC)
@@ -268,7 +259,7 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=lambda: _cases(False),
         axes=rows_only,
         macs=_macs,
-        algorithms=_algorithms,
+        algorithms={"gathered": _suits_gathered},
         operand_names=("data", "weight", "bias"),
     ),
     OpDef(

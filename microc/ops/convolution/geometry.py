@@ -13,12 +13,12 @@ from microc.ops.attributes import (
     LAYOUT,
     OPTIONAL,
     Attributes,
-    choice,
     defaults_of,
     element_type,
     integer,
     integers,
     number,
+    ways,
 )
 
 WINDOWS: Attributes = {
@@ -33,9 +33,7 @@ ATTRS: Attributes = {
     **ACTIVATED,
     "pad_value": number("what padding holds, as stored", 0),
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": choice(
-        "how it is computed; empty: open", "", "grouped", "nibbles", "single", "unsigned", "winograd", default=""
-    ),
+    "algorithm": ways("grouped", "nibbles", "pairs", "single", "unsigned", "winograd"),
     "dynamic": DYNAMIC,
     "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),
 }

@@ -34,7 +34,7 @@ from microc.errors import InternalError
 from microc.graph.ir import TensorType
 from microc.ops.convolution.geometry import DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import padded_input
-from microc.ops.registry import Operand
+from microc.ops.registry import OpCall
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, ROWS, TILE, UNTILE
@@ -81,16 +81,16 @@ def suits_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts
     return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
 
 
-def compute(g: Geometry, attrs: Mapping[str, Any], data: Operand, weight: Operand, bias: Operand | None) -> te.Tensor:
+def compute(call: OpCall, g: Geometry) -> te.Tensor:
     """``untile`` (N, OH, OW, O) int32."""
-    operands = (data, weight, *([bias] if bias is not None else []))
-    if not suits_winograd(attrs, [x.type for x in operands], [x.data for x in operands]):
+    data, weight, bias = call.weighted
+    if not suits_winograd(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
         raise InternalError("this convolution is not one for Winograd's algorithm")
     assert weight.data is not None
     rows, columns = tiles(g)
     top, left = g.padding[:2]
     reach = (top, left, 2 * rows + 2 - g.height - top, 2 * columns + 2 - g.width - left)
-    padded = padded_input(replace(g, padding=reach), data, attrs["pad_value"])
+    padded = padded_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
     u = weight.packed(transformed_weights(weight.data).astype(np.int16))
     return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)))
 

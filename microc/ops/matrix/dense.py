@@ -16,13 +16,13 @@ from microc.dtypes import Array
 from microc.errors import InternalError, ModelError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, choice, defaults_of, element_type
+from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
 from microc.ops.matrix.gemm import Notes, matrix_product, padded_depth, product_notes, weight_rows
 from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.matrix.quads import quad_packing, quad_product
-from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand
+from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand
 from microc.ops.surface import split_activation
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
@@ -32,7 +32,7 @@ ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": choice("how it is computed; empty: open", "", "direct", "even", "nibbles", "quads", default=""),
+    "algorithm": ways("even", "nibbles", "quads", "widened"),
     "dynamic": DYNAMIC,
 }
 DENSE = defaults_of(ATTRS)
@@ -61,24 +61,22 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 
 
 def _dense_compute(call: OpCall) -> te.Tensor:
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
+    data, weight, bias = call.weighted
     rows, depth = data.type.shape
-    if call.attrs.get("algorithm") == "quads":
-        packing = quad_packing(data, weight, bias)
+    algorithm, dtype = call.attrs.get("algorithm"), call.attrs.get("out_dtype") or data.type.dtype
+    if algorithm in ("quads", "widened"):
+        packing = quad_packing(call)
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
-        return quad_product(
-            data.tensor((rows, depth)), weight, bias, packing, widened=call.target.has("unsigned_bytes")
+        return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
+    if algorithm == "nibbles":
+        return nibble_product(
+            _rows(data, even(depth)), weight, depth, None if bias is None else bias.tensor((bias.type.size,))
         )
-    if call.attrs.get("algorithm") == "nibbles":
-        terms = data.tensor((rows, depth)) if depth % 2 == 0 else _padded_rows(data, rows, depth, even(depth))
-        return nibble_product(terms, weight, depth, None if bias is None else bias.tensor((bias.type.size,)))
-    dtype = call.attrs.get("out_dtype") or data.type.dtype
-    padded = padded_depth(depth, data, weight, dtype, call.target)
-    terms = data.tensor((rows, depth)) if padded == depth else _padded_rows(data, rows, depth, padded)
+    padded = padded_depth(call, depth)
+    terms = _rows(data, padded)
     notes = product_notes(data, weight, bias)
-    if call.attrs.get("algorithm") == "even":
+    if algorithm == "even":
         return _even_units(terms, weight, bias, dtype, notes)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
     return matrix_product(terms, weights, bias, dtype, notes)
@@ -98,32 +96,30 @@ def _even_units(terms: te.Tensor, weight: Operand, bias: Operand | None, dtype: 
 
 
 def _leaves_one(call: OpCall) -> bool:
-    """Whether units would go in pairs, were there one more: a row of bytes by constant bytes, on a core that pairs columns."""
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
-    known = weight.data is not None and (bias is None or bias.data is not None)
-    if not known or not call.target.has("pairs") or call.target.has("lanes") or call.attrs.get("out_dtype") != "int32":
-        return False
+    """Whether units would go in pairs, were there one more: a row of bytes by constant bytes."""
+    data, weight, _ = call.weighted
     small = data.type.dtype in ("int8", "uint8") and weight.type.dtype == "int8"
     (rows, _), (units, _) = data.type.shape, weight.type.shape
-    return small and rows == 1 and units % 2 == 1 and units > 2
+    summed = call.constant and call.attrs.get("out_dtype") == "int32"
+    return small and summed and rows == 1 and units % 2 == 1 and units > 2
 
 
-def _dense_algorithms(call: OpCall) -> tuple[str, ...]:
-    """``direct`` sums as they are written; ``quads`` of channels where the core multiplies one number at a time; ``nibbles``
-    where weights have four bits; ``even``: one unit more where columns are paired and their number is odd."""
-    data, weight, bias = (*call.operands, None)[:3]
-    assert data is not None and weight is not None
-    total = str(call.attrs.get("out_dtype"))
-    quads = call.target.has("one_product") and total == "int32" and quad_packing(data, weight, bias)
-    small = suits_nibbles(data, weight, total)
-    found = {"quads": bool(quads), "nibbles": small, "even": _leaves_one(call)}
-    return ("direct", *(name for name, suits in found.items() if suits))
+ALGORITHMS: Algorithms = {
+    "quads": lambda call: quad_packing(call) is not None,
+    "widened": lambda call: quad_packing(call) is not None,
+    "nibbles": suits_nibbles,
+    "even": _leaves_one,
+}
+"""``quads`` of channels in a word, ``widened`` where inputs become words first; ``nibbles``: weights of four bits; ``even``: one
+unit more, so that they go in pairs."""
 
 
-def _padded_rows(data: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
-    """``patch`` (rows, padded): the data, and zeros behind every row."""
+def _rows(data: Operand, padded: int) -> te.Tensor:
+    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row."""
+    rows, depth = data.type.shape
     source = data.tensor((rows, depth))
+    if padded == depth:
+        return source
 
     def element(p: Var, k: Var) -> Expr:
         return ir.select(k < depth, source[p, k], 0)
@@ -159,7 +155,7 @@ def _dense_cases() -> Iterable[Case]:
             yield Case(attrs, types[:2], (1,), (), tolerance, f"{name} no bias")
     for rows, depth, units in ((1, 21, 8), (3, 40, 4), (1, 96, 12)):
         operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
-        for algorithm in ("direct", "quads"):
+        for algorithm in ("direct", "quads", "widened"):
             attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
             yield Case(attrs, operands, (1,), (), 0.0, f"{algorithm} {rows} {depth} {units}")
     for depth, units in ((24, 5), (41, 9)):
@@ -195,7 +191,7 @@ OPERATORS = (
         axes=rows_only,
         legalize=_dense_legalize,
         macs=_macs,
-        algorithms=_dense_algorithms,
+        algorithms=ALGORITHMS,
         operand_names=("data", "weight", "bias"),
     ),
 )

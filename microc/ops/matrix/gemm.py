@@ -5,21 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from microc import dtypes, te
+from microc.dtypes import Array
 from microc.isa import word_product
 from microc.ops.convolution.input import WORD
-from microc.ops.registry import Operand
-from microc.target import Target
+from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, SMALLEST_WEIGHT, SUM_BOUND
 
 
-def padded_depth(depth: int, data: Operand, weight: Operand, total: str, target: Target, least: int = WORD) -> int:
+def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
     """The terms of a product's sum: ``depth``, and zeros up to whole words of weights where four products are done at once and
     there are more than ``least``."""
+    data, weight, _ = call.weighted
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    words = target.has("pairs") or word_product(data.type.dtype, "int8", target.cpu) is not None
-    return -(-depth // WORD) * WORD if narrow and total == "int32" and words and depth > least else depth
+    words = call.target.has("pairs") or word_product(data.type.dtype, "int8", call.target.cpu) is not None
+    summed = call.attrs.get("out_dtype") == "int32"
+    return -(-depth // WORD) * WORD if narrow and summed and words and depth > least else depth
+
+
+def byte_weights(call: OpCall) -> Array | None:
+    """Constant weights as int8 (O, K), of int8 data and with a bias that is constant too, summed in 32 bits; else None."""
+    data, weight, _ = call.weighted
+    dtypes = (data.type.dtype, weight.type.dtype, call.attrs.get("out_dtype"))
+    if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
+        return None
+    return weight.data.reshape(weight.data.shape[0], -1)
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

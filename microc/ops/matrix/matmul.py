@@ -21,14 +21,13 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import is_quantised
-from microc.ops.attributes import ACTIVATED, Attributes, choice, defaults_of, element_type, integer, integers
+from microc.ops.attributes import ACTIVATED, Attributes, defaults_of, element_type, integer, integers, ways
 from microc.ops.axes import AxisMap, broadcast
 from microc.ops.convolution.input import WORD
 from microc.ops.matrix.gemm import matrix_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
 from microc.ops.surface import split_activation
-from microc.target import Target
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, COLUMNS, PATCH
@@ -40,7 +39,7 @@ ATTRS: Attributes = {
     "zero_point_b": integer("of b, taken off", 0),
     "axes_a": integers("of a, in the order in which the product takes them; empty: their own", ()),
     "axes_b": integers("of b, likewise", ()),
-    "algorithm": choice("how it is computed; empty: open", "", "direct", "rows", default=""),
+    "algorithm": ways("rows"),
 }
 MATMUL = defaults_of(ATTRS)
 
@@ -155,7 +154,8 @@ def _direct(left: _Side, right: _Side, shape: tuple[int, ...], dtype: str) -> te
 def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te.Tensor:
     """``columns`` and ``patch``, with zeros behind k up to whole words where those are multiplied, and ``acc``."""
     depth = left.shape[-1]
-    padded = -(-depth // WORD) * WORD if _by_words(call.target) else depth
+    words = call.target.has("pairs") and not call.target.has("lanes")  # four products at once, and no fewer
+    padded = -(-depth // WORD) * WORD if words else depth
     k = te.reduce_axis(padded, "k")
 
     def copy(side: _Side, at: Callable[[Expr, Expr], tuple[Expr, Expr]]) -> Callable[..., Expr]:
@@ -179,19 +179,10 @@ def _rows(left: _Side, right: _Side, shape: tuple[int, ...], call: OpCall) -> te
     return te.compute(shape, element, ACC, _names(shape, "p", "o"))
 
 
-def _by_words(target: Target) -> bool:
-    """Whether four products are done at once, and no fewer."""
-    return target.has("pairs") and not target.has("lanes")
-
-
-def _algorithms(call: OpCall) -> tuple[str, ...]:
-    """``rows`` where differences from zero points fit 16 bits and sums 32."""
+def _suits_rows(call: OpCall) -> bool:
+    """Whether differences from zero points fit 16 bits and sums 32."""
     narrow = all(dtypes.is_integer(x.type.dtype) and dtypes.nbytes(x.type.dtype) == 1 for x in call.present)
-    return (
-        ("direct", "rows")
-        if narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size
-        else ("direct",)
-    )
+    return narrow and call.attrs.get("out_dtype") == "int32" and call.out_types[0].size > 0
 
 
 # ---------------------------------------------------------------- legalisation, cases
@@ -224,24 +215,13 @@ def _cases() -> Iterable[Case]:
     for a, b in (*shapes, ((2, 5, 9), (2, 9, 3)), ((1, 17), (17, 2)), ((2, 2, 1), (2, 1, 1))):
         types = (TensorType(a, "uint8"), TensorType(b, "int8"))
         for algorithm in ("direct", "rows"):
-            attrs: Mapping[str, Attr] = {
-                "out_dtype": "int32",
-                "zero_point_a": 200,
-                "zero_point_b": -3,
-                "algorithm": algorithm,
-            }
-            yield Case(attrs, types, name=f"{algorithm} {a} {b}")
+            points: dict[str, Attr] = {"zero_point_a": 200, "zero_point_b": -3}
+            attrs: dict[str, Attr] = {"out_dtype": "int32", "algorithm": algorithm}
+            yield Case({**attrs, **points}, types, name=f"{algorithm} {a} {b}")
     types = (TensorType((3, 2, 8), "int8"), TensorType((5, 2, 8), "int8"))
     for algorithm in ("direct", "rows"):
-        attrs = {
-            "out_dtype": "int32",
-            "axes_a": (1, 0, 2),
-            "axes_b": (1, 2, 0),
-            "zero_point_b": 5,
-            "algorithm": algorithm,
-        }
-        yield Case(attrs, types, name=f"{algorithm} axes")
         attrs = {"out_dtype": "int32", "axes_b": (1, 2, 0), "algorithm": algorithm}
+        yield Case({**attrs, "axes_a": (1, 0, 2), "zero_point_b": 5}, types, name=f"{algorithm} axes")
         yield Case(attrs, (TensorType((3, 8), "int8"), types[1]), name=f"{algorithm} axes of b")
 
 
@@ -260,7 +240,7 @@ OPERATORS = (
         axes=_axes,
         legalize=_legalize,
         macs=_macs,
-        algorithms=_algorithms,
+        algorithms={"rows": _suits_rows},
         operand_names=("a", "b"),
     ),
 )

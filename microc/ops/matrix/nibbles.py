@@ -11,7 +11,7 @@ import numpy as np
 
 from microc import dtypes, te
 from microc.dtypes import Array
-from microc.ops.registry import Operand
+from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC
@@ -19,9 +19,11 @@ from microc.tir.names import ACC
 LEAST, MOST = -8, 7
 
 
-def suits_nibbles(data: Operand, weight: Operand, total: str) -> bool:
-    """Whether constant weights fit in four bits, and integers are summed in 32."""
-    if weight.data is None or weight.data.dtype != np.int8 or dtypes.is_float(data.type.dtype) or total != "int32":
+def suits_nibbles(call: OpCall) -> bool:
+    """Whether constant weights of one group fit in four bits, and integers are summed in 32."""
+    data, weight, _ = call.weighted
+    integers = not dtypes.is_float(data.type.dtype) and call.attrs.get("out_dtype") == "int32"
+    if weight.data is None or weight.data.dtype != np.int8 or not integers or call.attrs.get("groups", 1) > 1:
         return False
     return bool(weight.data.size) and int(weight.data.min()) >= LEAST and int(weight.data.max()) <= MOST
 

@@ -23,7 +23,8 @@ import numpy as np
 
 from microc import te
 from microc.dtypes import Array
-from microc.ops.registry import Operand
+from microc.ops.matrix.gemm import byte_weights
+from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, PAIRS, PART, VALUE
@@ -68,13 +69,12 @@ def pack(weights: Array) -> Packing | None:
     return min(found, key=lambda p: p.cost, default=None)
 
 
-def pair_packing(pixels: int, data: Operand, weight: Operand, bias: Operand | None) -> Packing | None:
-    """The packing for a product of ``pixels`` rows of data with constant weights and bias; None where there is none."""
-    constant = weight.data is not None and (bias is None or bias.data is not None)
-    if pixels < 2 or not constant or data.type.dtype != "int8" or weight.type.dtype != "int8":
+def pair_packing(call: OpCall) -> Packing | None:
+    """The packing for a product of several pixels with constant weights and bias; None where there is none."""
+    weights = byte_weights(call)
+    if weights is None or call.attrs.get("groups", 1) > 1 or call.out_types[0].size < 2 * len(weights):
         return None
-    assert weight.data is not None
-    return pack(weight.data.reshape(weight.data.shape[0], -1))
+    return pack(weights)
 
 
 def padded_depth(depth: int, terms: int) -> int:

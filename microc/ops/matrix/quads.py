@@ -22,8 +22,9 @@ import numpy as np
 
 from microc import te
 from microc.dtypes import Array
+from microc.ops.matrix.gemm import byte_weights
 from microc.ops.matrix.pairs import ADDED, FIELD, HIGH, number, overflow, padded_depth, word
-from microc.ops.registry import Operand
+from microc.ops.registry import OpCall, Operand
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
 from microc.tir.names import ACC, COLUMN, ENTRY, PART, VALUE
@@ -70,14 +71,10 @@ def pack_quads(weights: Array) -> QuadPacking | None:
     return min(found, key=lambda p: p.cost, default=None)
 
 
-def quad_packing(data: Operand, weight: Operand, bias: Operand | None) -> QuadPacking | None:
+def quad_packing(call: OpCall) -> QuadPacking | None:
     """The packing for a product of data with constant weights (O, ...) and bias; None where there is none."""
-    constant = weight.data is not None and (bias is None or bias.data is not None)
-    if not constant or data.type.dtype != "int8" or weight.type.dtype != "int8":
-        return None
-    assert weight.data is not None
-    channels = weight.data.shape[0]
-    return pack_quads(weight.data.reshape(channels, -1)) if channels % CHANNELS == 0 else None
+    weights = byte_weights(call)
+    return None if weights is None or len(weights) % CHANNELS else pack_quads(weights)
 
 
 def _packing(weights: Array, terms: int) -> QuadPacking | None:
