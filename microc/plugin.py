@@ -222,7 +222,11 @@ def _check(plugin: Plugin, where: str) -> None:
     """What types cannot say about a plugin."""
     for operator in plugin.operators:
         if (operator.scalar is None) == (operator.compute is None):
-            raise UsageError(f"operator {operator.name!r} needs scalar or compute, not both", where=where)
+            raise UsageError(
+                f"operator {operator.name!r} needs scalar or compute, not both",
+                where=where,
+                hint="scalar gives one element, compute a tensor expression",
+            )
         if not tuple(operator.cases()):
             raise UsageError(f"operator {operator.name!r} has no cases", where=where, hint="they are its tests")
     for name in plugin.onnx:
@@ -246,4 +250,8 @@ def _check(plugin: Plugin, where: str) -> None:
             or not intrinsic.name.isascii()
             or intrinsic.name in (*FUNCTIONS, ir.REINTERPRET)
         ):
-            raise UsageError(f"{intrinsic.name!r} cannot be the name of an extern", where=where)
+            raise UsageError(
+                f"{intrinsic.name!r} cannot be the name of an extern",
+                where=where,
+                hint="a name of C that no function of TIR has",
+            )

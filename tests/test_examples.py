@@ -22,7 +22,7 @@ WORDS = {
     "wake_word": r"1\.9\d s .* heard!\n(.*\n)*the word is there",
     "vibration": r"24 of 24 right",
     "forest_on_avr": r"20 of 20 right; scikit-learn says the same of 20",
-    "custom_instruction": r"estimated instructions: .* \d\.\d\d times fewer\nthe same numbers",
+    "custom_instruction": r"(1\.[5-9]|[2-9]\.\d)\d times fewer\nthe same numbers",
     "two_networks": r"small: (\[.*\]), right are \1\nlarge: \1, right",
 }
 

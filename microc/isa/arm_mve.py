@@ -74,5 +74,5 @@ ARM_MVE = InstructionSet(
         **PRODUCT_BODIES,
     },
     frozenset({"lanes"}),
-    unit=VectorUnit(128, {"int32x4": "int32x4_t"}, "arm_mve.h", tuple(MEMORY)),
+    unit=VectorUnit({"int32x4": "int32x4_t"}, "arm_mve.h"),
 )

@@ -23,14 +23,10 @@ fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V."""
 
 @dataclass(frozen=True, slots=True)
 class VectorUnit:
-    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them. ``elements``: what
-    lanes may be loaded from and stored to. ``tail``: ``predicated`` where a last part of a vector is masked."""
+    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them."""
 
-    bits: int
     types: Mapping[str, str]
     header: str
-    elements: tuple[str, ...]
-    tail: str = "predicated"
 
 
 @dataclass(frozen=True, slots=True)

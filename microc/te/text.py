@@ -17,7 +17,7 @@ from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.rewrite import map_children
-from microc.tir.text_names import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
+from microc.tir.text.names import ATOM, COMPARISON, INFIX, NAMED_BINARY, PREFIX
 
 WIDTH = 120
 """A longer expression gets a line of its own."""

@@ -16,7 +16,7 @@ from microc.tir.affine import tail_conditions
 from microc.tir.linear import Atom, Linear, Unprintable
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.simplifier import Simplifier
-from microc.tir.text_print import expr_text
+from microc.tir.text.print import expr_text
 
 _Base = frozenset[tuple[Atom, int]]
 

@@ -17,7 +17,7 @@ from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
 from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, substitute_stmt, walk_all_exprs
 from microc.tir.skeleton import head, is_sum, rebuilt, skeleton
-from microc.tir.text_print import expr_text
+from microc.tir.text.print import expr_text
 
 _ON_STACK = ("register", "local")
 

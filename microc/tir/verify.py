@@ -23,7 +23,7 @@ from microc.tir.declarations import IllFormedError, Names, Place, check_name, de
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.operators import BINARY, UNARY
 from microc.tir.simplifier import Simplifier
-from microc.tir.text_print import expr_text
+from microc.tir.text.print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
 _INTEGER_ONLY = {name for name, each in {**BINARY, **UNARY}.items() if each.integers}

@@ -10,7 +10,6 @@ import pytest
 
 from microc.dtypes import int_range
 from microc.errors import InternalError
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -26,7 +25,7 @@ from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
-from tests.schedule.functions import matmul, outputs, padded_rows
+from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
 
 def plane() -> Schedule:

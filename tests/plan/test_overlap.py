@@ -19,7 +19,6 @@ from microc.plan.liveness import lifetimes
 from microc.plan.overlap import Overlaps, rooms
 from microc.plan.room import GRAIN, Room
 from microc.schedule.meaning import meanings
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from microc.tir import ir
@@ -28,7 +27,7 @@ from microc.tir.lower import lower, lower_kinds
 from microc.tir.rewrite import walk_stmt
 from tests.plan.kernels import KERNELS, float_to_int, kernel, widen
 from tests.plan.modules import Sketch
-from tests.schedule.functions import matmul, padded_rows
+from tests.schedule.functions import matmul, padded_rows, schedule_kernel
 
 SIZE = 32
 CAREFUL = {"table", "rounds", "twice"}

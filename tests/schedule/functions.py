@@ -6,8 +6,11 @@ import numpy as np
 
 from microc import te
 from microc.dtypes import Array, to_numpy
+from microc.schedule.choose import choose
 from microc.schedule.meaning import meanings
+from microc.schedule.rules import candidates
 from microc.schedule.schedule import Schedule
+from microc.target import SPEED, Goal, Target
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -73,3 +76,8 @@ def outputs(func: ir.PrimFunc, *, lowered: bool, seed: int = 0, schedule: Schedu
     run(what, arrays, meanings())
     place = max(k for k, p in enumerate(what.params) if p.scope == "global")
     return arrays[place]
+
+
+def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
+    """The schedule that is chosen for a lowered group whose anchor is ``op``."""
+    return choose(candidates(func, op, target, goal), target, goal).schedule

@@ -9,12 +9,12 @@ from microc import te
 from microc.dtypes import Array, int_range, to_numpy
 from microc.fixed import round_half_even
 from microc.ops.quantised.scaling import float_below, to_integer
-from microc.schedule.rules import schedule_kernel
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs
 from tests.codegen.machines import meant
+from tests.schedule.functions import schedule_kernel
 
 NUMBERS = np.array([0, 1, -1, 2, 3, 5, -5, 77, -300, 40000, -40000, 1 << 22, -(1 << 22), (1 << 31) - 1, -(1 << 31)])
 FLOATS = np.array([np.nan, np.inf, -np.inf, 0.5, 1.5, -2.5, 126.5, 127.5, -128.5, 3e9, -3e9, 1e-40], np.float32)

@@ -17,7 +17,7 @@ from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.meaning import meanings
-from microc.schedule.rules import OURS, schedule_kernel
+from microc.schedule.rules import OURS
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir import ir
@@ -26,7 +26,7 @@ from microc.tir.lower import lower
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
 from tests.native import UNDEFINED, build
-from tests.schedule.functions import matmul, outputs, padded_rows
+from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
 M4 = target_for("cortex-m4")
 PLANES = next(rule for rule in OURS if rule.name == "depthwise dsp")

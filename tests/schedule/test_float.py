@@ -11,7 +11,6 @@ import pytest
 
 from microc import te
 from microc.dtypes import Array
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.rules.matrix import REGISTERS, float_shape
 from microc.schedule.schedule import Schedule
 from microc.target import target_for
@@ -21,6 +20,7 @@ from microc.tir.lower import lower
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.rewrite import walk_stmt
 from tests.native import build, call
+from tests.schedule.functions import schedule_kernel
 
 
 def product(rows: int, depth: int, columns: int) -> ir.PrimFunc:

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from microc.schedule.cost import estimate
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.rules.matrix import plain_tiles
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir.lower import lower
-from tests.schedule.functions import matmul, outputs
+from tests.schedule.functions import matmul, outputs, schedule_kernel
 
 CORES = ("cortex-m4", "cortex-m3", "cortex-m55", "rv32imac", "cv32e40p", "xtensa-lx7", "avr", "host")
 

@@ -12,7 +12,6 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.cost import estimate
 from microc.schedule.meaning import meanings
-from microc.schedule.rules import schedule_kernel
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -22,6 +21,7 @@ from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
 from tests.ops.compiled import compiled_case
+from tests.schedule.functions import schedule_kernel
 from tests.schedule.test_depthwise import LAYERS, arguments, reference
 
 M55 = target_for("cortex-m55")

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from microc.errors import ScheduleError
 from microc.schedule.pairing import paired
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, target_for
-from tests.schedule.functions import matmul, outputs
+from tests.schedule.functions import matmul, outputs, schedule_kernel
 
 NOTES: tuple[tuple[str, int | str], ...] = (("sum_bound", 1 << 22), ("smallest_weight", -127))
 SMALL = Goal("balanced", 1e9)

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from microc.codegen.c_stmt import StmtPrinter
 from microc.errors import ScheduleError
-from microc.schedule.rules import schedule_kernel
 from microc.schedule.schedule import Schedule, replay, trace_from_json, trace_to_json
 from microc.target import target_for
 from microc.tir.lower import lower
 from microc.tir.names import BOUND, PEEL
-from tests.schedule.functions import chain, matmul, outputs, padded_rows
+from tests.schedule.functions import chain, matmul, outputs, padded_rows, schedule_kernel
 
 Steps = Callable[[Schedule], Schedule]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.choose import choose
 from microc.schedule.rules import depthwise, matrix
 from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
@@ -23,7 +22,7 @@ from microc.schedule.rules.rule import Matches, Rule, fixed, matching
 from microc.schedule.rules.winograd import schedule_winograd, suits_winograd
 from microc.schedule.schedule import Schedule, Step
 from microc.sealed import Registry
-from microc.target import SPEED, Goal, Target
+from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.names import PATCH
 
@@ -126,11 +125,6 @@ OURS: tuple[Rule, ...] = (
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
 """Ours. Of schedules that cost alike the first is taken."""
-
-
-def schedule_kernel(func: ir.PrimFunc, op: str, target: Target, goal: Goal = SPEED) -> Schedule:
-    """The schedule for a lowered group whose anchor is ``op``; ``goal`` says what its flash may cost."""
-    return choose(candidates(func, op, target, goal), target, goal).schedule
 
 
 def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[Schedule, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from microc.tir import ir
-from microc.tir.text_names import AXES, LOOPS, read
-from microc.tir.text_parse_expr import (
+from microc.tir.text.names import AXES, LOOPS, read
+from microc.tir.text.parse_expr import (
     CallParts,
     ExprReader,
     Names,

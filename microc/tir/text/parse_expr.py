@@ -12,7 +12,7 @@ from microc import dtypes
 from microc.errors import InternalError, ModelError
 from microc.tir import ir
 from microc.tir.operators import TOKENS
-from microc.tir.text_names import INFIX, NAMED_BINARY, read
+from microc.tir.text.names import INFIX, NAMED_BINARY, read
 
 Names = Mapping[str, ir.Var | ir.Buffer]
 

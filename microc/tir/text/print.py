@@ -11,7 +11,7 @@ import math
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.text_names import ATOM, AXES, COMPARISON, INFIX, LOOPS, NAMED_BINARY, PREFIX, RESERVED, written
+from microc.tir.text.names import ATOM, AXES, COMPARISON, INFIX, LOOPS, NAMED_BINARY, PREFIX, RESERVED, written
 
 Annotations = tuple[tuple[str, int | str], ...]
 

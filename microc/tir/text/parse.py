@@ -6,9 +6,9 @@ import ast
 
 from microc.errors import ModelError
 from microc.tir import ir
-from microc.tir.text_names import read
-from microc.tir.text_parse_expr import CallParts, Names, fail, known_dtype
-from microc.tir.text_parse_stmt import Annotations, Scope, buffer_of, is_call, sole_annotations
+from microc.tir.text.names import read
+from microc.tir.text.parse_expr import CallParts, Names, fail, known_dtype
+from microc.tir.text.parse_stmt import Annotations, Scope, buffer_of, is_call, sole_annotations
 
 
 def from_text(text: str) -> ir.PrimFunc:
