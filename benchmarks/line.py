@@ -13,14 +13,42 @@ import time
 from pathlib import Path
 
 from microc.device.client import Client
-from microc.device.faults import PacedTransport
-from microc.device.transport import PipeTransport
+from microc.device.transport import PipeTransport, Transport
 from microc.driver.api import compile
 from microc.driver.measure.firmware import build, open_project
 
 LINES = ((115_200, 256), (921_600, 512))
 """Baud rates, and the frames' payloads that boards with such lines get."""
 MODEL = Path(__file__).parent.parent / "examples" / "digits" / "digits_qdq.onnx"
+_BITS = 10  # of a byte on the line: start, 8, stop
+
+
+class PacedTransport:
+    """Passes bytes through to ``inner`` as slowly as a line of ``baud`` bits per second, in both directions. Bytes arrive
+    when the last of what was sent together has."""
+
+    def __init__(self, inner: Transport, baud: int) -> None:
+        self.description = f"{inner.description} (at {baud} baud)"
+        self._inner = inner
+        self._baud = baud
+
+    def read(self, timeout: float) -> bytes:
+        data = self._inner.read(timeout)
+        self._take_time(data)
+        return data
+
+    def write(self, data: bytes) -> None:
+        self._take_time(data)
+        self._inner.write(data)
+
+    def reopen(self) -> bool:
+        return self._inner.reopen()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _take_time(self, data: bytes) -> None:
+        time.sleep(_BITS * len(data) / self._baud)
 
 
 def share(client: Client, baud: int, size: int) -> tuple[float, float]:

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from microc.device.client import Client
-from microc.device.faults import FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, Operation, encode
 from microc.device.info import TensorInfo
 from microc.device.link import Link
 from microc.device.transport import PipeTransport, Transport, open_transport
 from microc.errors import DeviceError, UsageError
+from tests.device.faults import FaultyTransport, Rates
 
 A, B, OUT, SUM, TOTAL, FLAG, UNBOUND = range(7)
 N = 150

@@ -13,10 +13,10 @@ from microc.codegen.rpc import max_payload
 from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulator import Emulator
-from microc.device.faults import FaultyTransport, Rates
 from microc.device.transport import open_transport
 from microc.errors import DeviceError
 from microc.target import Board
+from tests.device.faults import FaultyTransport, Rates
 from tests.device.smoke import FAMILIES, build, needs
 
 pytestmark = [pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm")]

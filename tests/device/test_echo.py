@@ -10,10 +10,10 @@ import pytest
 
 import microc
 from microc.device.client import Client
-from microc.device.faults import EchoTransport, FaultyTransport, Rates
 from microc.device.framing import REPLY, Decoder, Frame, encode
 from microc.device.transport import PipeTransport, open_transport
 from microc.errors import DeviceError
+from tests.device.faults import EchoTransport, FaultyTransport, Rates
 from tests.device.mlperf_runner import Runner
 from tests.device.test_client import OUT, A, B, bridge, first_of, ints, pipe
 from tests.driver import digits

@@ -13,12 +13,12 @@ import microc
 from microc.device.boards import load_board
 from microc.device.client import Client
 from microc.device.emulator import Emulator
-from microc.device.faults import FaultyTransport, Rates
 from microc.device.transport import open_transport
 from microc.driver.measure.firmware import Project, build, open_project
 from microc.driver.measure.session import Device
 from microc.errors import FitError
 from tests.corpus import cases, models, needs_corpus
+from tests.device.faults import FaultyTransport, Rates
 from tests.device.smoke import skip_without
 from tests.models.test_corpus import in_sequence
 

@@ -12,13 +12,13 @@ import numpy as np
 from microc.driver.compile.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
-from microc.ops.edges import case_arrays
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from tests.native import call
+from tests.ops.edges import case_arrays
 from tests.ops.harness import attributes, reference
 
 

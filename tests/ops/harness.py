@@ -10,10 +10,10 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
-from microc.ops.edges import case_arrays, edge_cases
 from microc.ops.registry import Case, Legalized, OpCall, OpDef, Operand, get
 from microc.target import target_for
 from microc.tir import interp, ir
+from tests.ops.edges import case_arrays, edge_cases
 
 _MIXED = "a transform mixes all elements: what becomes of NaN depends on its factors"
 UNDEFINED: Mapping[str, Mapping[str, str]] = {

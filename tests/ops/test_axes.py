@@ -11,10 +11,10 @@ import pytest
 from microc.dtypes import Array
 from microc.graph.ir import Node, TensorType
 from microc.ops.axes import AxisMap
-from microc.ops.edges import case_arrays
 from microc.ops.registry import Case, OpDef, registry
 from microc.transform.axes import inverse, permuted_attrs
 from microc.transform.transposes import movable
+from tests.ops.edges import case_arrays
 from tests.ops.harness import attributes, named_cases, reference
 
 

@@ -10,7 +10,7 @@ import pytest
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops import registry
-from microc.ops.edges import EMPTY, edge_cases, shown_edges, wanted_edges
+from tests.ops.edges import EMPTY, edge_cases, shown_edges, wanted_edges
 from tests.ops.harness import UNDEFINED, attributes
 
 _SUMS = "a kernel, a window or a row has one element at least"

@@ -10,11 +10,11 @@ import pytest
 
 from microc.driver.compile.kernel import schedule_group
 from microc.graph.ir import Node, TensorType
-from microc.ops.edges import case_arrays
 from microc.ops.registry import Case, OpDef, registry
 from microc.target import SPEED, target_for
 from microc.tir.verify import verify
 from tests.ops.compiled import one_node
+from tests.ops.edges import case_arrays
 
 
 def _anchors() -> list[Any]:

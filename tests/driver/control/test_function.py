@@ -21,12 +21,12 @@ from microc.errors import InternalError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.control import one_node, run
-from microc.ops.edges import case_arrays
 from microc.ops.registry import Case
 from microc.plan.plan import plan_module
 from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.stream import Place
+from tests.ops.edges import case_arrays
 
 
 def compiled(graph: Graph) -> Library:

@@ -9,9 +9,9 @@ from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.fixed import NUMPY, multiply_double_rounding, multiply_reduced, quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Graph, Node, Quant, TensorType
-from microc.ops.edges import random_array
 from microc.ops.matrix.dense import DENSE
 from microc.ops.registry import get
+from tests.ops.edges import random_array
 from tests.ops.harness import legalized, run_legalized
 
 F = np.float32

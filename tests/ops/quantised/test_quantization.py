@@ -14,9 +14,9 @@ from microc.errors import UnsupportedError
 from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.arith import activation_range
-from microc.ops.edges import random_array
 from microc.ops.registry import get
 from tests.corpus import cases, models, needs_corpus
+from tests.ops.edges import random_array
 from tests.ops.harness import legalized, run_graph, run_legalized
 
 F = np.float32

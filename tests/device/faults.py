@@ -1,5 +1,4 @@
-"""Lines with faults, echoes, and slow ones, to test what sits on them: emulated lines lose no byte, are silent and take no time;
-real ones are not so."""
+"""Lines with faults and echoes, to test what sits on them: emulated lines lose no byte and are silent; real ones are not so."""
 
 from __future__ import annotations
 
@@ -83,37 +82,6 @@ class FaultyTransport:
             at = self._random.randrange(len(data) + 1)
             return [bytes(data[:at]), bytes(data[at:])]
         return [bytes(data)]
-
-
-_BITS = 10  # of a byte on the line: start, 8, stop
-
-
-class PacedTransport:
-    """Passes bytes through to ``inner`` as slowly as a line of ``baud`` bits per second, in both directions. Bytes arrive
-    when the last of what was sent together has."""
-
-    def __init__(self, inner: Transport, baud: int) -> None:
-        self.description = f"{inner.description} (at {baud} baud)"
-        self._inner = inner
-        self._baud = baud
-
-    def read(self, timeout: float) -> bytes:
-        data = self._inner.read(timeout)
-        self._take_time(data)
-        return data
-
-    def write(self, data: bytes) -> None:
-        self._take_time(data)
-        self._inner.write(data)
-
-    def reopen(self) -> bool:
-        return self._inner.reopen()
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def _take_time(self, data: bytes) -> None:
-        time.sleep(_BITS * len(data) / self._baud)
 
 
 class EchoTransport:
