@@ -8,6 +8,7 @@ from microc.errors import InternalError, UnsupportedError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.transform.context import Pass, PassContext
+from microc.transform.rounding import in_fixed_point
 
 ROUNDS = 8
 """An operator may become surface operators again (a mean becomes a sum and a requantize); few rounds settle everything."""
@@ -19,21 +20,13 @@ def legalize(graph: Graph, context: PassContext) -> Graph:
     Raises UnsupportedError that lists every operator which has no core form.
     """
     if context.options.get("requantize") == "fixed":
-        graph = graph.with_nodes(_fixed(graph, node) for node in graph.nodes)
+        graph = in_fixed_point(graph)
     for _ in range(ROUNDS):
         rewritten = _once(graph)
         if rewritten is graph:
             return graph
         graph = rewritten
     raise InternalError(f"legalizing graph {graph.name} comes to no end")
-
-
-def _fixed(graph: Graph, node: Node) -> Node:
-    """The same operator, rounding as TFLite does. Softmax of any scales is on integers already, which TFLite's is not."""
-    if node.attrs.get("rounding") != "even" or node.op in ("quantize", "dequantize", "softmax"):
-        return node
-    quantised = all(graph.types[name].quant is not None for name in (*node.inputs[:1], *node.outputs))
-    return replace(node, attrs={**node.attrs, "rounding": "double"}) if quantised else node
 
 
 def _once(graph: Graph) -> Graph:

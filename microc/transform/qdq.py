@@ -29,6 +29,8 @@ from microc.transform.qdq_moves import is_function, moves, spread_quantisation
 
 BYTES = ("int8", "uint8")
 _CHOICES = frozenset(("max_pool2d", "max", "min"))
+LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
+"""Products with constant weights, which may have a scale for each output channel, and a bias."""
 _CLAMPS = frozenset(("relu", "clip"))
 _BINARY = frozenset(("add", "sub", "mul", "matmul"))
 _UNARY = frozenset(("avg_pool2d", "mean", "softmax"))
@@ -43,6 +45,13 @@ def recognise(graph: Graph, context: PassContext) -> Graph:
 
 
 PASS = Pass("qdq", recognise, 0)
+
+
+def has_integer_form(node: Node, graph: Graph) -> bool:
+    """Whether an operator on floats becomes one on integers between ``dequantize`` and ``quantize``, where dtypes allow it."""
+    if node.op in LAYERS:
+        return node.inputs[1] in graph.consts
+    return node.op in _BINARY | _UNARY | _CHOICES | {"concat"} or is_function(node)
 
 
 def _quantised_as(node: Node) -> tuple[Quant, Attr]:
@@ -90,7 +99,7 @@ class _Recogniser:
             done = self.concat(node)
         elif not node.inputs or known[0] is None:
             done = False
-        elif node.op in ("conv2d", "conv2d_transpose", "dense"):
+        elif node.op in LAYERS:
             done = self.product(node)
         elif node.op in _BINARY:
             done = None not in known and self.compute(node, [name for name in known if name])

@@ -30,4 +30,19 @@ def rounding(graph: Graph, context: PassContext) -> Graph:
     return graph.with_nodes([rounded(node) for node in graph.nodes])
 
 
+def in_fixed_point(graph: Graph) -> Graph:
+    """ONNX's requantisation by floats as one by fixed-point multipliers that round once: the same but for ties, one in millions.
+
+    Softmax of any scales is on integers already, which TFLite's is not.
+    """
+
+    def fixed(node: Node) -> Node:
+        if node.attrs.get("rounding") != "even" or node.op in ("quantize", "dequantize", "softmax"):
+            return node
+        quantised = all(graph.types[name].quant is not None for name in (*node.inputs[:1], *node.outputs))
+        return replace(node, attrs={**node.attrs, "rounding": "single"}) if quantised else node
+
+    return graph.with_nodes(fixed(node) for node in graph.nodes)
+
+
 PASS = Pass("rounding", rounding, 0)

@@ -26,13 +26,10 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     """TFLite: the average of the stored integers. ONNX: their sum, rescaled. Through floats where neither is exact."""
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    if node.attr("rounding") != "even":
-        if not _alike(node, graph) or node.attr("count_include_pad"):
-            return _averaged(node, graph)
+    partial = any(node.attr("padding")) and not node.attr("count_include_pad")
+    if node.attr("rounding") != "even" and _alike(node, graph) and not node.attr("count_include_pad"):
         return _with_epilogue(node, graph)
-    if any(node.attr("padding")) and not node.attr("count_include_pad"):
-        return _averaged(node, graph)
-    return _summed(node, graph)
+    return _averaged(node, graph) if partial else _summed(node, graph)
 
 
 def _alike(node: Node, graph: Graph) -> bool:
@@ -92,7 +89,8 @@ def _averaged(node: Node, graph: Graph) -> Legalized:
 
 
 def _summed(node: Node, graph: Graph) -> Legalized:
-    """round_even(sum(x - zero point) * scale / (result scale * count)) + zero point, scales in float32 as ONNX Runtime's."""
+    """round(sum(x - zero point) * scale / (result scale * count)) + zero point; half to even, scales are in float32 as ONNX
+    Runtime's."""
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     result, count = graph.types[node.outputs[0]], prod(node.attr("kernel"))
@@ -102,8 +100,11 @@ def _summed(node: Node, graph: Graph) -> Legalized:
     total = rewrite.value("sum", result.shape, "int32")
     offset = {"pad_value": zero_in, "offset": -zero_in * count, "out_dtype": "int32"}
     rewrite.emit("sum_pool2d", node.inputs, total, {**shared, **offset})
-    scale = np.float32(scale_in) / (np.float32(scale_out) * np.float32(count))
-    low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, "even", str(node.loc))
-    parameters = Requantization((float(scale),), zero_out, low, high, result.dtype)
-    emit_requantize(rewrite, total, node.outputs[0], parameters, "even")
+    rounding, scale = (
+        str(node.attr("rounding")),
+        float(np.float32(scale_in) / (np.float32(scale_out) * np.float32(count))),
+    )
+    low, high = activation_range(str(node.attr("activation")), result.quant, result.dtype, rounding, str(node.loc))
+    parameters = Requantization((scale,), zero_out, low, high, result.dtype)
+    emit_requantize(rewrite, total, node.outputs[0], parameters, rounding)
     return rewrite.legalized()
