@@ -23,6 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plugin", "topi"}),
     frozenset({"device"}),
     frozenset({"driver"}),
+    frozenset({"quantization"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 STRANGERS = (

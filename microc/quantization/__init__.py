@@ -1,0 +1,1 @@
+"""From a float network to an integer one that is as good."""

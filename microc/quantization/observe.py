@@ -1,0 +1,109 @@
+"""The float network on samples: what its activations are. It runs as the compiled code of this computer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from microc.driver import api
+from microc.driver.desktop.library import Library
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import Graph
+
+Progress = Callable[[str, int, int], None]
+Row = tuple[Array, ...]
+KEPT = 1 << 16
+"""How many elements of an activation are kept, drawn evenly from all samples; extremes are exact."""
+
+
+@dataclass
+class Statistics:
+    """One activation over all samples: ``lows`` and ``highs`` of every sample, ``channels`` (magnitude by index of the last
+    axis), ``sum`` and ``count`` of the mean by channel, and elements drawn at random."""
+
+    lows: list[float] = field(default_factory=list)
+    highs: list[float] = field(default_factory=list)
+    drawn: list[Array] = field(default_factory=list)
+    channels: Array | None = None
+    total: Array | None = None
+    count: int = 0
+
+    @property
+    def low(self) -> float:
+        return min(self.lows)
+
+    @property
+    def high(self) -> float:
+        return max(self.highs)
+
+    @property
+    def elements(self) -> Array:
+        """The elements that were drawn."""
+        return np.concatenate(self.drawn)
+
+    def add(self, array: Array, share: int, random: np.random.Generator) -> None:
+        """One sample's values."""
+        flat = array.reshape(-1)
+        self.lows.append(float(flat.min()))
+        self.highs.append(float(flat.max()))
+        self.drawn.append(flat if flat.size <= share else flat[random.integers(0, flat.size, share)])
+        rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
+        most = np.abs(rows).max(axis=0)
+        self.channels = most if self.channels is None else np.maximum(self.channels, most)
+        sums = rows.sum(axis=0, dtype=np.float64)
+        self.total = sums if self.total is None else self.total + sums
+        self.count += len(rows)
+
+
+def merged(several: Sequence[Statistics]) -> Statistics:
+    """What values of one scale hold together: sample by sample for the extremes, all elements that were drawn."""
+    if len(several) == 1:
+        return several[0]
+    lows, highs = (
+        [f(ends) for ends in zip(*(getattr(s, name) for s in several), strict=True)]
+        for f, name in ((min, "lows"), (max, "highs"))
+    )
+    return Statistics(lows, highs, [array for each in several for array in each.drawn])
+
+
+def runner(graph: Graph, values: Sequence[str]) -> Library:
+    """The network as a library whose outputs are ``values``."""
+    return api.compile(replace(graph, outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False)
+
+
+def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
+    """What the library answers to every sample; state lives from sample to sample."""
+    library.reset()
+    for arrays in samples:
+        result = library(*arrays)
+        yield result if isinstance(result, tuple) else (result,)
+
+
+def observe(
+    graph: Graph, values: Sequence[str], samples: Sequence[Row], seed: int, progress: Progress | None = None
+) -> Mapping[str, Statistics]:
+    """Statistics of ``values``, which may be inputs. ModelError where the network's own answer is no number."""
+    random, share = np.random.default_rng(seed), max(1, KEPT // len(samples))
+    found = {value: Statistics() for value in values}
+    inner = [value for value in values if value not in graph.inputs]
+    library = runner(graph, inner) if inner else None
+    answers = rows_of(library, samples) if library is not None else iter(() for _ in samples)
+    for number, (arrays, answer) in enumerate(zip(samples, answers, strict=True)):
+        if progress is not None:
+            progress("calibration", number, len(samples))
+        for value, array in (*zip(graph.inputs, arrays, strict=True), *zip(inner, answer, strict=True)):
+            if value in found:
+                _check(value, array, number)
+                found[value].add(array, share, random)
+    return found
+
+
+def _check(value: str, array: Array, number: int) -> None:
+    if not np.isfinite(array).all():
+        raise ModelError(
+            f"{value!r} is infinite or NaN in sample {number + 1}",
+            hint="calibrate with data that the float network answers with numbers",
+        )

@@ -1,0 +1,51 @@
+"""Weights as integers: symmetric, a scale for each output channel, the nearest levels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.graph.ir import Quant
+from microc.quantization.scheme import SMALLEST, Weight, levels, rounded
+
+_LARGEST_BIAS = 1 << 30
+_SHRINK = np.linspace(1.0, 0.5, 26)
+_EXACT_RANGE = 8
+"""Bits from which on the largest weight of a channel decides its scale."""
+
+
+def quantised_weights(reals: Array, bits: int, bias: Array | None = None, data_scale: float = 1.0) -> Weight:
+    """Weights (O, ...) in ``bits`` bits, stored as int8, with a scale for each index of axis 0.
+
+    Of few bits the scale is searched that makes the least squared error of its channel. A scale is large enough that
+    ``bias`` (O), stored at ``data_scale`` times it, is far from the end of int32.
+    """
+    rows = reals.reshape(len(reals), -1).astype(np.float64)
+    most = levels(bits)
+    scales = np.abs(rows).max(axis=1, initial=0.0) / most
+    if bits < _EXACT_RANGE:
+        scales = _searched(rows, scales, most)
+    if bias is not None:
+        scales = np.maximum(scales, np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
+    scales = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0).astype(np.float32)
+    quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
+    return Weight(np.clip(rounded(reals, quant, "int8"), -most, most).astype(np.int8), quant)
+
+
+def quantised_constant(reals: Array) -> Weight:
+    """A constant operand in 8 bits with one scale, symmetric: a single number is exact."""
+    top = float(np.abs(reals).max(initial=0.0))
+    scale = float(np.float32(max(top / levels(8), SMALLEST))) if top > 0 else 1.0
+    quant = Quant((scale,), (0,))
+    return Weight(rounded(reals, quant, "int8"), quant)
+
+
+def _searched(rows: Array, scales: Array, most: int) -> Array:
+    """For each row the scale, of those that shrink its own, of the least squared error."""
+    best, least = scales, np.full(len(rows), np.inf)
+    for shrink in _SHRINK:
+        tried = scales * shrink
+        steps = np.where(tried > 0, tried, 1.0)[:, np.newaxis]
+        error = np.square(np.clip(np.rint(rows / steps), -most, most) * steps - rows).sum(axis=1)
+        best, least = np.where(error < least, tried, best), np.minimum(error, least)
+    return best
