@@ -15,6 +15,7 @@
     print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file
+    found = microc.quantize("model.onnx", data)                    # an integer network of a float one: found.graph
 
 The compiler is a library, too (docs/compiler.md)::
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from microc.graph.ir import Graph
     from microc.graph.match import Match, P, Replacement
     from microc.graph.rewriting import rewrite
+    from microc.quantization import Quantized, quantize
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
     from microc.transform.context import Pass
@@ -68,6 +70,7 @@ __all__ = (
     "P",
     "Pass",
     "Program",
+    "Quantized",
     "Replacement",
     "Schedule",
     "ScheduleRule",
@@ -82,6 +85,7 @@ __all__ = (
     "load",
     "load_library",
     "open_project",
+    "quantize",
     "rewrite",
     "save",
     "te",
@@ -104,6 +108,7 @@ _HOMES = MappingProxyType(
         "P": "microc.graph.match",
         "Pass": "microc.transform.context",
         "Program": "microc.driver.api",
+        "Quantized": "microc.quantization",
         "Replacement": "microc.graph.match",
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
@@ -116,6 +121,7 @@ _HOMES = MappingProxyType(
         "load": "microc.driver.model",
         "load_library": "microc.driver.desktop.load",
         "open_project": "microc.driver.measure.firmware",
+        "quantize": "microc.quantization",
         "rewrite": "microc.graph.rewriting",
         "save": "microc.driver.model",
         "verify": "microc.driver.measure.against",

@@ -11,6 +11,7 @@ from microc import __version__
 from microc.cli.board_options import device_options, input_options, source_options
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
+from microc.cli.quantizing_options import quantizing_command
 from microc.errors import UsageError
 
 EXIT_CODES = """exit codes:
@@ -60,6 +61,10 @@ class Arguments(argparse.Namespace):
     compare: Path | None
     samples: int
     data: Path | None
+    evaluation: Path | None
+    activations: str
+    weights: int
+    ranges: str
     labels: str
     answer: str
     expected: Path | None
@@ -106,6 +111,7 @@ def make_parser() -> _Parser:
         )
 
     _model_commands(add)
+    quantizing_command(add, _MODEL)
     _export_command(add)
     _project_commands(add)
     measuring_commands(add)

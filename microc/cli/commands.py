@@ -15,6 +15,7 @@ from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.model_options import chosen_options
 from microc.cli.profile import profile
+from microc.cli.quantize import quantize
 from microc.cli.session import compile_model, line, progress, run
 from microc.cli.size import size
 from microc.cli.verify import verify
@@ -236,6 +237,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "check": check,
         "explain": explain,
         "import": import_,
+        "quantize": quantize,
         "export": export,
         "build": build,
         "flash": flash,

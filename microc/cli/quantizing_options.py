@@ -1,0 +1,56 @@
+"""The arguments of ``microc quantize``. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+from microc.cli.model_options import reading_options
+
+Adder = Callable[..., ArgumentParser]
+_DATA = ".npz or .npy, a table, or a folder of .npy files or pictures, perhaps in folders by class"
+
+
+def quantizing_command(add: Adder, model: str) -> None:
+    """``add(name, summary, *examples)`` gives the parser of a command; ``model`` says what a model may be."""
+    command = add(
+        "quantize",
+        "make an integer network of a float one, and say how good it is",
+        "model.onnx --data calibration.npz -o model.mcg",
+        "model.onnx --data images/ --pixels -1 1 --eval test/ --board nucleo-l476rg -o model.mcg",
+        "model.keras --data train.npz --labels y --activations int16 -o model.mcg",
+        "model.onnx --data calibration.npz --weights 4 -o model.onnx",
+    )
+    command.add_argument("model", type=Path, metavar="MODEL", help=model)
+    command.add_argument(
+        "--data", type=Path, required=True, metavar="DATA", help=f"typical inputs, some tens to some hundreds: {_DATA}"
+    )
+    command.add_argument(
+        "--eval", dest="evaluation", type=Path, metavar="DATA",
+        help="what both networks are compared on (default: the calibration data)",
+    )  # fmt: skip
+    command.add_argument(
+        "--labels", default="", metavar="NAME", help="the array, column or file of class numbers (default: folders)"
+    )
+    command.add_argument(
+        "--pixels", type=float, nargs=2, metavar=("LOW", "HIGH"), help="the numbers that pixels of 0 and of 255 become"
+    )
+    command.add_argument(
+        "--activations", choices=("int8", "uint8", "int16"), default="int8", help="their type (default: int8)"
+    )
+    command.add_argument(
+        "--weights", type=int, choices=(8, 4, 2), default=8, metavar="BITS", help="8, 4 or 2 bits (default: 8)"
+    )
+    command.add_argument(
+        "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",
+        help="how ranges are estimated (default: for each value by what causes the least error)",
+    )  # fmt: skip
+    command.add_argument(
+        "--board", default="", help="say what the network costs on it, before and after: a name (microc boards) or file"
+    )
+    command.add_argument("--seed", type=int, default=0, help="of what is drawn at random (default: 0)")
+    command.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
+    )
+    reading_options(command)

@@ -1,0 +1,29 @@
+"""What ``quantize`` gives: the integer graph, what was decided for it, and how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from microc.driver.model import save
+from microc.graph.ir import Graph
+from microc.quantization.write import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """``graph``: the network on integers, which :func:`microc.compile` takes. ``float_graph``: what it was made from, normalised.
+    ``recipe``: how each value is stored. ``report``: plain data (:mod:`microc.quantization.report`): ``values``,
+    ``weights``, ``outputs``, and where there were labels ``classification``, or ``score`` and ``float_score`` of the
+    caller's function."""
+
+    graph: Graph
+    float_graph: Graph
+    recipe: Recipe
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""
+        return save(self.graph, path)

@@ -1,0 +1,163 @@
+"""How good a quantised network is: beside the float one, value by value and answer by answer.
+
+The ratio of signal to noise of a value is 10 log10(sum of squares / sum of squared differences) in decibels; 40 dB are 1 %
+of noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from microc import dtypes
+from microc.driver.measure.evaluate import classify
+from microc.dtypes import Array
+from microc.graph.ir import Graph
+from microc.quantization.observe import Progress, rows_of, runner
+from microc.quantization.samples import Data
+from microc.quantization.write import Written
+
+Run = Callable[..., Any]
+Evaluate = Callable[[Run], float]
+_SHOWN_CHANGES = 100
+
+
+@dataclass
+class Noise:
+    """Of one value: squares of the float network's, of the differences, and how much was saturated."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    clipped: int = 0
+    elements: int = 0
+
+    def add(self, real: Array, stored: Array, kind: Any) -> None:
+        """One sample: reals, and what is stored of them under a type."""
+        found = stored.astype(np.float64)
+        if kind.quant is not None:
+            scale, zero = kind.quant.scale[0], kind.quant.zero_point[0]
+            low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
+            self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
+            found = (found - zero) * scale
+        self.signal += float(np.square(real, dtype=np.float64).sum())
+        self.noise += float(np.square(found - real).sum())
+        self.elements += real.size
+
+    @property
+    def decibels(self) -> float | None:
+        """None where there is no noise, or no signal."""
+        return 10 * float(np.log10(self.signal / self.noise)) if self.signal > 0 and self.noise > 0 else None
+
+
+@dataclass
+class Comparison:
+    """Both networks on the same samples. ``answers``: outputs by name, of the float network and of the quantised one."""
+
+    values: dict[str, Noise] = field(default_factory=dict)
+    answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
+
+
+def compared(graph: Graph, written: Written, data: Data, progress: Progress | None = None) -> Comparison:
+    """The float ``graph`` and the quantised one on data; of values, those whose integers there still are."""
+    stored = {value: name for value, name in written.stored.items() if name in written.graph.types}
+    ends = list(dict.fromkeys(graph.outputs))
+    inner = [value for value in stored if value not in {*graph.inputs, *ends}]
+    reals = runner(graph, [*ends, *inner])
+    integers = runner(written.graph, [*ends, *(stored[value] for value in inner)])
+    names = [*ends, *inner]
+    found, rows = Comparison({value: Noise() for value in names}), (list[Any](), list[Any]())
+    kinds = [written.graph.types[name if name in ends else stored[name]] for name in names]
+    for number, (real, integer) in enumerate(zip(rows_of(reals, data.rows), rows_of(integers, data.rows), strict=True)):
+        if progress is not None:
+            progress("comparison", number, len(data.rows))
+        for name, kind, a, b in zip(names, kinds, real, integer, strict=True):
+            found.values[name].add(a, b, kind)
+        rows[0].append(real[: len(ends)])
+        rows[1].append(integer[: len(ends)])
+    for answers, of in zip(found.answers, rows, strict=True):
+        answers.update({name: np.stack([row[k] for row in of]) for k, name in enumerate(ends)})
+    return found
+
+
+def answers_report(found: Comparison, labels: Array | None, answer: str = "") -> dict[str, Any]:
+    """Outputs: signal to noise; where there are labels, how often each network is right, and whose answer changed."""
+    told: dict[str, Any] = {
+        "outputs": [
+            {"name": name, "decibels": found.values[name].decibels, "largest_difference": _largest(found, name)}
+            for name in found.answers[0]
+        ]
+    }
+    if labels is None:
+        return told
+    kinds = {name: {"name": name, "scale": None, "zero_point": None} for name in found.answers[0]}
+    real, integer = (classify(answers, kinds, labels, answer) for answers in found.answers)
+    name = real.output
+    first, second = (answers[name].reshape(len(labels), -1).argmax(axis=1) for answers in found.answers)
+    changed = np.flatnonzero(first != second)
+    told["classification"] = {
+        "output": name,
+        "samples": len(labels),
+        "float_accuracy": real.accuracy,
+        "accuracy": integer.accuracy,
+        "confusion": integer.confusion.tolist(),
+        "changed": [
+            {"sample": int(k), "truth": int(labels[k]), "float": int(first[k]), "quantised": int(second[k])}
+            for k in changed[:_SHOWN_CHANGES]
+        ],
+        "changed_count": len(changed),
+    }
+    return told
+
+
+def _largest(found: Comparison, name: str) -> float:
+    a, b = (answers[name].astype(np.float64) for answers in found.answers)
+    return float(np.abs(a - b).max(initial=0.0))
+
+
+def values_report(found: Comparison, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of every quantised value: its type, range, ratio of signal to noise, and the share that is saturated."""
+    lines = []
+    for name, noise in found.values.items():
+        how = recipe.get(name)
+        if how is None:
+            continue
+        low, high = ((end - how.zero_point) * how.scale for end in dtypes.int_range(how.dtype))
+        lines.append(
+            {
+                "value": name,
+                "dtype": how.dtype,
+                "low": low,
+                "high": high,
+                "decibels": noise.decibels,
+                "clipped": noise.clipped / max(1, noise.elements),
+            }
+        )
+    return lines
+
+
+def weights_report(graph: Graph, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of every stored constant: elements, levels, ratio of signal to noise."""
+    lines = []
+    for name, weight in recipe.items():
+        noise = Noise()
+        reals = graph.consts[name].astype(np.float64)
+        noise.signal, noise.noise = float(np.square(reals).sum()), float(np.square(weight.real - reals).sum())
+        most = int(np.abs(weight.data.astype(np.int64)).max(initial=0))
+        lines.append(
+            {
+                "constant": name,
+                "elements": reals.size,
+                "bits": max(2, most.bit_length() + 1),
+                "decibels": noise.decibels,
+            }
+        )
+    return lines
+
+
+def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+    """The lines of the lowest ratios of signal to noise."""
+    known = [line for line in lines if line["decibels"] is not None]
+    return sorted(known, key=lambda line: float(line["decibels"]))[:count]

@@ -1,0 +1,107 @@
+"""The steps of quantisation, in order."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from microc.driver import accepted
+from microc.driver.api import compile
+from microc.driver.model import read_model, source_of
+from microc.driver.options import make_options
+from microc.errors import UsageError
+from microc.graph.ir import Graph
+from microc.quantization.observe import Progress, Statistics, merged, observe
+from microc.quantization.places import Places, places
+from microc.quantization.prepare import prepared
+from microc.quantization.quantized import Quantized
+from microc.quantization.ranges import AUTO, METHODS, chosen
+from microc.quantization.report import Evaluate, answers_report, compared, values_report, weights_report
+from microc.quantization.samples import data_of
+from microc.quantization.scheme import Activation, Weight
+from microc.quantization.weights import quantised_constant, quantised_weights
+from microc.quantization.write import Recipe, quantised
+from microc.transform.qdq import LAYERS
+
+ACTIVATIONS = ("int8", "uint8", "int16")
+BITS = (8, 4, 2)
+MOST_SAMPLES = 512
+
+
+def quantize(
+    model: Any,
+    data: Any,
+    *,
+    activations: str = "int8",
+    weights: int = 8,
+    ranges: str = AUTO,
+    evaluate: Any = None,
+    labels: str = "",
+    pixels: tuple[float, float] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Quantized:
+    """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
+
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``:
+    int8, uint8 or int16. ``weights``: 8, 4 or 2 bits. ``ranges``: an estimator of :mod:`microc.quantization.ranges`.
+
+    ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
+    calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
+    larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``options`` are those fields of
+    :class:`~microc.driver.options.Options` that speak of reading. Everything refused is a
+    :class:`~microc.errors.MicrocError`.
+    """
+    accepted.choice("activations", activations, ACTIVATIONS)
+    accepted.choice("weights", weights, BITS)
+    accepted.choice("ranges", ranges, METHODS)
+    chosen_options = make_options(**options)
+    graph = prepared(read_model(source_of(model, chosen_options), chosen_options), chosen_options)
+    samples = data_of(graph, data, labels, pixels)
+    found = places(graph)
+    if not found.values:
+        raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
+    seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
+    recipe = decided(graph, found, seen, activations, weights, ranges)
+    written = quantised(graph, recipe)
+    judged = samples if evaluate is None or callable(evaluate) else data_of(graph, evaluate, labels, pixels)
+    comparison = compared(graph, written, judged, progress)
+    report: dict[str, Any] = {
+        "model": graph.name,
+        "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],
+        "samples": len(samples.rows),
+        "evaluated_samples": len(judged.rows),
+        **answers_report(comparison, judged.labels),
+        "values": values_report(comparison, recipe.activations),
+        "weights": weights_report(graph, recipe.weights),
+    }
+    if callable(evaluate):
+        report["float_score"], report["score"] = (_score(evaluate, each) for each in (graph, written.graph))
+    return Quantized(written.graph, graph, recipe, report)
+
+
+def _score(evaluate: Evaluate, graph: Graph) -> float:
+    """What the caller's function says of a network."""
+    found = evaluate(compile(graph, optimize="speed", check=False))
+    if not isinstance(found, numbers.Real) or not math.isfinite(found):
+        raise UsageError(
+            f"evaluate gave {accepted.shown(found)}", hint="a function of a network that gives a finite number"
+        )
+    return float(found)
+
+
+def decided(graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: int, method: str) -> Recipe:
+    """How every value is stored: activations that share a scale by what all of them hold."""
+    how: dict[str, Activation] = {}
+    for values in found.groups().values():
+        how |= dict.fromkeys(values, chosen(merged([seen[value] for value in values]), dtype, method)[0])
+    stored: dict[str, Weight] = {name: quantised_constant(graph.consts[name]) for name in found.constants}
+    for node in graph.nodes:
+        if node.op in LAYERS and node.inputs[1] in found.weights:
+            bias = graph.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
+            data = how[node.inputs[0]]
+            stored[node.inputs[1]] = quantised_weights(graph.consts[node.inputs[1]], bits, bias, data.scale)
+    return Recipe(how, stored)
