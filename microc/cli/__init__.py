@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -15,11 +16,14 @@ from microc.errors import InternalError, MicrocError, UsageError
 
 SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
+COLLECT_AFTER = 100_000
+"""Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code that :mod:`microc.errors` documents."""
     words = list(sys.argv[1:] if argv is None else argv)
+    gc.set_threshold(COLLECT_AFTER)
     try:
         return _guarded(words)
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say, nor a place to say it
