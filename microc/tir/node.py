@@ -1,8 +1,8 @@
-"""Frozen classes that know their hash: the expressions of the loop IR, and its buffers."""
+"""Immutable classes that know their hash: expressions, statements and buffers of the loop IR."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
 _Class = TypeVar("_Class")
@@ -15,18 +15,22 @@ class Node:
     _hash: int
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[_Class]) -> type[_Class]:
-    """A frozen class that compares by its fields and keeps its hash; a :class:`Node`."""
-    made = dataclass(frozen=True, slots=True, eq="__eq__" not in vars(cls))(cls)
+    """A class of values that compares by its fields and keeps its hash; a :class:`Node`.
+
+    The type checker refuses to change a field. Nothing does so at run time: it would make every new object cost three times as
+    much, and a compilation makes hundreds of thousands.
+    """
+    by_fields = "__eq__" not in vars(cls)
+    made = dataclass(slots=True, eq=by_fields, unsafe_hash=by_fields)(cls)
     hash_fields = made.__hash__
 
     def __hash__(self: Node) -> int:
         try:
             return self._hash
         except AttributeError:
-            found = hash_fields(self)
-            object.__setattr__(self, "_hash", found)
+            self._hash = found = hash_fields(self)
             return found
 
     made.__hash__ = __hash__  # type: ignore[assignment]

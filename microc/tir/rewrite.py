@@ -215,7 +215,7 @@ def free_vars(expr: Expr) -> frozenset[ir.Var]:
         for child in children(expr):
             inner = free_vars(child)
             found = inner if found <= inner else found | inner
-        object.__setattr__(expr, "known_vars", found)
+        expr.known_vars = found
         return found
 
 
@@ -228,7 +228,7 @@ def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
         found: tuple[ir.Load | ir.AddressOf, ...] = (expr,) if isinstance(expr, (ir.Load, ir.AddressOf)) else ()
         for child in children(expr):
             found += accesses_of(child)
-        object.__setattr__(expr, "known_accesses", found)
+        expr.known_accesses = found
         return found
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from microc.tir.expressions import Buffer, Expr, Var
+from microc.tir.node import Node, node
 
 FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel")
 
 
-class Stmt:
+class Stmt(Node):
     """A statement."""
 
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Store(Stmt):
     """``buffer[indices] = value``; the dtypes are equal."""
 
@@ -28,7 +29,7 @@ ENDLESS = (1 << 31) - 1
 """The extent of a loop that a condition inside ends, and that does not address by its turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class For(Stmt):
     """``for var in range(extent)``; ``kind`` is one of :data:`FOR_KINDS`; annotations are (key, value) pairs."""
 
@@ -39,21 +40,21 @@ class For(Stmt):
     annotations: tuple[tuple[str, int | str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class If(Stmt):
     condition: Expr
     then: Stmt
     otherwise: Stmt | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Seq(Stmt):
     """Statements in order; never nested directly in another (:func:`seq` flattens)."""
 
     body: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Let(Stmt):
     """A name for a value that is used more than once."""
 
@@ -62,7 +63,7 @@ class Let(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Alloc(Stmt):
     """A buffer that lives during ``body``."""
 
@@ -70,15 +71,15 @@ class Alloc(Stmt):
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Evaluate(Stmt):
     """A call for its effect (an intrinsic that writes through :class:`AddressOf`)."""
 
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class IterVar:
+@node
+class IterVar(Node):
     """A block iterator: its variable, extent (domain 0..extent), ``space`` or ``reduce``, and the value bound to it."""
 
     var: Var
@@ -87,7 +88,7 @@ class IterVar:
     binding: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Block(Stmt):
     """A unit of computation, as in TensorIR: instances are independent along ``space`` iterators.
 
@@ -103,8 +104,8 @@ class Block(Stmt):
     annotations: tuple[tuple[str, int | str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PrimFunc:
+@node
+class PrimFunc(Node):
     """One kernel: buffer parameters (scopes ``global`` and ``const``), a body.
 
     ``scalars`` are sizes that the caller gives, behind the buffers; none where all sizes are known.
