@@ -24,6 +24,16 @@ def with_a_tail() -> ir.PrimFunc:
     return Schedule(matmul(3, 4, 2)).split("p", (None, 2)).func
 
 
+def with_a_cell_too_many() -> ir.PrimFunc:
+    """What an intrinsic makes of the last elements: sums of two, one of which is stored."""
+    data, out = ir.Buffer("data", (4,), "int32"), ir.Buffer("out", (1,), "int32")
+    acc, k, cells = ir.Buffer("acc", (2,), "int32", "register"), ir.Var("k"), [ir.as_index(n) for n in (0, 1)]
+    start = [ir.Store(acc, (cell,), ir.const(0, "int32")) for cell in cells]
+    turn = [ir.Store(acc, (cell,), acc[cell] + data[k + cell]) for cell in cells]
+    body = ir.seq(*start, ir.loops([(k, 3)], ir.seq(*turn)), ir.Store(out, (cells[0],), acc[cells[0]]))
+    return ir.PrimFunc("sums", (data, out), ir.Alloc(acc, body))
+
+
 CASES: Mapping[str, Start] = {
     "blocks": partial(scheduled, "transpose_m4"),
     "simplify": partial(scheduled, "clip_m0"),
@@ -36,6 +46,7 @@ CASES: Mapping[str, Start] = {
     "lanes": partial(scheduled, "clip_m55"),
     "vectorize": partial(scheduled, "concat_m4"),
     "unroll": partial(scheduled, "add_float_m55"),
+    "dead": with_a_cell_too_many,
     "workspaces": partial(scheduled, "softmax_float_host"),
     "share": partial(scheduled, "requantize_m4"),
 }

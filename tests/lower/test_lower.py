@@ -17,6 +17,7 @@ from microc.tir.affine import simplify_stmt
 from microc.tir.lower import PASSES, lower, stages
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.dead import drop_dead_cells
 from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.invariant import hoist_places
 from microc.tir.lower.partition import partition_loops
@@ -258,6 +259,24 @@ def test_iterations_share_what_each_allocates() -> None:
     unrolled = unroll_loops(ir.For(i, ir.const(2, "int32"), body, "unrolled"))
     stores = [ir.Store(cell, (ir.const(0, "int32"),), ir.const(k, "int32")) for k in range(2)]
     assert unrolled == ir.Alloc(cell, ir.seq(*stores))
+
+
+def test_sums_that_nobody_stores_are_not_made() -> None:
+    """Through other cells, too; a loop that only made them goes. Cells that a loop numbers stay."""
+    cells, out, i, data = (
+        ir.Buffer("cells", (3,), "int32", "register"),
+        ir.Buffer("out", (1,), "int32"),
+        ir.Var("i"),
+        ir.Buffer("x", (4,), "int32"),
+    )
+    at = [ir.as_index(k) for k in range(3)]
+    dead = ir.loops([(i, 4)], ir.Store(cells, (at[2],), cells[at[1]] + cells[at[2]] + data[i]))
+    alive = ir.seq(ir.Store(cells, (at[0],), data[at[1]]), ir.Store(out, (at[0],), cells[at[0]]))
+    body = ir.seq(ir.Store(cells, (at[1],), data[at[0]]), ir.Store(cells, (at[2],), data[at[1]]), dead, alive)
+    assert drop_dead_cells(ir.Alloc(cells, body)) == ir.Alloc(cells, alive)
+    assert drop_dead_cells(ir.Alloc(cells, alive)) == ir.Alloc(cells, alive)
+    numbered = ir.Alloc(cells, ir.loops([(i, 3)], ir.Store(cells, (i,), data[i])))
+    assert drop_dead_cells(numbered) == numbered
 
 
 def test_share_names_what_is_used_twice() -> None:

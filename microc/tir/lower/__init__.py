@@ -9,6 +9,7 @@ from microc.tir import ir
 from microc.tir.affine import simplify_stmt
 from microc.tir.lower.blocks import drop_blocks
 from microc.tir.lower.compact import compact_buffers
+from microc.tir.lower.dead import drop_dead_cells
 from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.invariant import hoist_places
 from microc.tir.lower.lanes import lower_lanes
@@ -60,6 +61,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("invariant", _on_body(hoist_places)),
     ("products", _on_body(lower_products)),
     *((name, _on_body(change)) for name, change in _KINDS),
+    ("dead", _on_body(drop_dead_cells)),
     ("workspaces", lift_workspaces),
     ("share", _on_body(share_values)),
 )

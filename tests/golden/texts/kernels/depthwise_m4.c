@@ -33,28 +33,23 @@ NET_KERNEL depthwise_conv2d_v1(const int8_t *data, const int16_t *restrict weigh
         for (int32_t y = 0; y < 2; ++y) {
             /* accumulate: acc[n, y, x, c] = bias[c] + sum(data[n, y + ky, x + kx, c] * weight[ky, kx,
              *     c] for ky < 2, kx < 2) */
-            int32_t acc_0, acc_1, acc_2, acc_3;
+            int32_t acc_0, acc_1, acc_2;
             const int32_t bias_0 = bias[c] * 2;
             acc_0 = bias_0;
             acc_1 = bias_0;
             acc_2 = bias_0;
-            acc_3 = bias_0;
             const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[y * 6]);
             const int32_t weight_0 = load_i16x2(&weight[c * 4]);
             acc_0 = dot2(data_workspace_0, weight_0, acc_0);
             const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[y * 6 + 2]);
             acc_1 = mac_low_high(data_workspace_1, weight_0, mac_high_low(data_workspace_0, weight_0, acc_1));
             acc_2 = dot2(data_workspace_1, weight_0, acc_2);
-            acc_3 = mac_low_high(load_i16x2_aligned(&data_workspace[y * 6 + 4]), weight_0,
-                mac_high_low(data_workspace_1, weight_0, acc_3));
             const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[y * 6 + 6]);
             const int32_t weight_1 = load_i16x2(&weight[c * 4 + 2]);
             acc_0 = dot2(data_workspace_2, weight_1, acc_0);
             const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[y * 6 + (6 + 2)]);
             acc_1 = mac_low_high(data_workspace_3, weight_1, mac_high_low(data_workspace_2, weight_1, acc_1));
             acc_2 = dot2(data_workspace_3, weight_1, acc_2);
-            acc_3 = mac_low_high(load_i16x2_aligned(&data_workspace[y * 6 + (6 + 4)]), weight_1,
-                mac_high_low(data_workspace_3, weight_1, acc_3));
             /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
             out[y * 6 + c] = (int8_t)saturate_i8(high_mac_round(acc_0, 1518500250, (acc_0 >> 31) + 448) >> 7);
             out[y * 6 + c + 2] = (int8_t)saturate_i8(high_mac_round(acc_1, 1518500250, (acc_1 >> 31) + 448) >> 7);
