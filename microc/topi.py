@@ -26,6 +26,7 @@ from microc.ops.registry import OpCall, OpDef, Operand
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.ir import Expr
+from microc.tir.symbolic import sizes_in
 
 
 def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
@@ -41,6 +42,12 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
             f"no operator {op!r} is a tensor expression", hint=f"did you mean {close[0]}?" if close else ""
         )
     definition = known[op]
+    for tensor in tensors:
+        if sizes_in(tensor.shape):
+            raise ProgramError(
+                f"{op} takes no tensor of symbolic extents ({tensor.name})",
+                hint="write a function of the sizes that makes it, which microc.build(function, bounds=...) calls at some",
+            )
     kinds = [TensorType(tensor.shape, tensor.dtype) for tensor in tensors]
     made = registry.infer(op, attrs, kinds)
     whole = {**definition.defaults, **attrs}

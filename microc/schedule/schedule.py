@@ -31,6 +31,7 @@ from microc.schedule import (
 )
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
+from microc.tir.symbolic import require_fixed
 
 PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
     {
@@ -100,6 +101,9 @@ class Schedule:
     rule: str = ""
     origin: ir.PrimFunc | None = field(default=None, compare=False, repr=False)
     refused: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        require_fixed(self.func)
 
     @property
     def start(self) -> ir.PrimFunc:

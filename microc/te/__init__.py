@@ -15,6 +15,7 @@ from microc.te.tensor import (
     placeholder,
     reduce_axis,
     sum_reduce,
+    var,
 )
 from microc.te.text import formula, to_text
 
@@ -37,4 +38,5 @@ __all__ = [
     "sum_reduce",
     "tensor_reads",
     "to_text",
+    "var",
 ]

@@ -10,6 +10,7 @@ from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import EXTERN
+from microc.tir.symbolic import sizes_in
 
 
 def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -59,8 +60,8 @@ def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
 
 
 class _Lowering:
-    def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor]) -> None:
-        self.taken: set[str] = set()
+    def __init__(self, params: Sequence[tuple[Tensor, str]], outputs: Sequence[Tensor], sizes: Iterable[Var]) -> None:
+        self.taken = {size.name for size in sizes}
         self.buffers: dict[int, Buffer] = {}
         for tensor, scope in params:
             self.buffers[id(tensor)] = Buffer(self.fresh(tensor.name), tensor.shape, tensor.dtype, scope)
@@ -156,13 +157,16 @@ def create_prim_func(
     name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], consts: Sequence[Tensor] = ()
 ) -> ir.PrimFunc:
     """The loops that compute ``outputs``. Parameters in order: inputs, constants, outputs. Intermediate tensors become
-    ``workspace`` buffers allocated around the body. Block names are the tensors' names, numbered where two are equal."""
-    lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs)
+    ``workspace`` buffers allocated around the body. Block names are the tensors' names, numbered where two are equal.
+
+    Extents that are no numbers make it a function of symbolic extents, whose scalars are their sizes."""
+    order = stages(outputs)
+    scalars = sizes_in(extent for tensor in (*inputs, *consts, *order) for extent in _extents(tensor))
+    lowering = _Lowering([(t, "global") for t in inputs] + [(t, "const") for t in consts], outputs, scalars)
     body: list[ir.Stmt] = []
     workspaces: list[Buffer] = []
     kept = {id(t) for t in outputs}
     blocks: set[str] = set()
-    order = stages(outputs)
     for tensor in order:
         match tensor.definition:
             case None:
@@ -185,7 +189,13 @@ def create_prim_func(
     for buffer in reversed(workspaces):
         result = ir.Alloc(buffer, result)
     params = tuple(lowering.buffers[id(t)] for t in (*inputs, *consts, *outputs))
-    return ir.PrimFunc(name, params, result)
+    return ir.PrimFunc(name, params, result, scalars=scalars)
+
+
+def _extents(tensor: Tensor) -> tuple[int, ...]:
+    """Those of its axes, and of those that it reduces."""
+    body = tensor.definition.body if isinstance(tensor.definition, ComputeDef) else None
+    return (*tensor.shape, *(axis.extent for axis in body.axes)) if isinstance(body, Reduce) else tensor.shape
 
 
 def combined(combine: str, total: Expr, value: Expr) -> Expr:

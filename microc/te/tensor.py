@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from operator import index
 
 from microc.errors import ProgramError
 from microc.tir import ir
 from microc.tir.ir import Expr, Var
+from microc.tir.symbolic import extent_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class ExternDef:
 class Tensor:
     """A placeholder (``definition`` None) or a computed tensor. Compares by identity.
 
+    Extents that are expressions (:mod:`microc.tir.symbolic`) are no numbers: operators do not take such tensors.
     ``position``: which result of an :class:`ExternDef` it is.
     """
 
@@ -100,30 +101,27 @@ class Tensor:
         return TensorRead(self, tuple(ir.as_index(item) for item in items))
 
 
-def placeholder(shape: tuple[int, ...], dtype: str, name: str) -> Tensor:
+def var(name: str) -> Var:
+    """A size that is told later, int32: it and expressions over it may stand for extents, and be computed with."""
+    return Var(name)
+
+
+def placeholder(shape: Sequence[int | Expr], dtype: str, name: str) -> Tensor:
     """An input tensor."""
     return Tensor(name, _extents(name, shape), dtype)
 
 
-def reduce_axis(extent: int, name: str) -> ReduceAxis:
+def reduce_axis(extent: int | Expr, name: str) -> ReduceAxis:
     """An axis to reduce over, 0..extent."""
     return ReduceAxis(Var(name), *_extents(name, (extent,)))
 
 
 def _extents(name: str, shape: Sequence[object]) -> tuple[int, ...]:
-    """Numbers; ProgramError for anything else."""
-    try:
-        return tuple(map(index, shape))  # type: ignore[arg-type]
-    except TypeError as error:
-        listed = ", ".join(map(str, shape))
-        raise ProgramError(
-            f"{name} has extents ({listed}), which are not all numbers",
-            hint="sizes that vary are for networks: microc.compile(model, bounds=...); build a function for each size",
-        ) from error
+    return tuple(extent_of(extent, name) for extent in shape)
 
 
 def compute(
-    shape: tuple[int, ...],
+    shape: Sequence[int | Expr],
     f: Callable[..., Expr],
     name: str,
     axes: tuple[str, ...] | None = None,

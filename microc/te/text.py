@@ -53,10 +53,10 @@ def _untyped(expr: Expr) -> Expr:
 
 
 def _tensor(tensor: Tensor, *, constant: bool) -> str:
-    shape = ", ".join(map(str, tensor.shape))
+    shape = ", ".join(map(_extent, tensor.shape))
     match tensor.definition:
         case ComputeDef(axes, body, notes):
-            axes_text = ", ".join(f"{v.name} < {n}" for v, n in zip(axes, tensor.shape, strict=True))
+            axes_text = ", ".join(f"{v.name} < {_extent(n)}" for v, n in zip(axes, tensor.shape, strict=True))
             head, value = f"{tensor.name}[{axes_text}]: {tensor.dtype} =", _body(body)
             line = f"{head} {value}" if len(head) + len(value) < WIDTH else f"{head}\n    {value}"
             return line + "".join(f"\n    # {name} = {note}" for name, note in notes)
@@ -67,10 +67,14 @@ def _tensor(tensor: Tensor, *, constant: bool) -> str:
             return f"{tensor.name}: {tensor.dtype}[{shape}]{' constant' if constant else ''}"
 
 
+def _extent(extent: object) -> str:
+    return _at(extent, COMPARISON + 1) if isinstance(extent, Expr) else str(extent)
+
+
 def _body(body: Expr) -> str:
     if not isinstance(body, Reduce):
         return _expr(body)[0]
-    over = ", ".join(f"{axis.var.name} < {axis.extent}" for axis in body.axes)
+    over = ", ".join(f"{axis.var.name} < {_extent(axis.extent)}" for axis in body.axes)
     name, sign = _SUMS.get(body.combine, (body.combine, ""))
     reduced = f"{name}({_expr(body.value)[0]} for {over})"
     if not sign:

@@ -8,6 +8,7 @@
     tir.verify_func(func)                    # InternalError (or ProgramError, one of its kinds) where it breaks a rule
     tir.run(func, [a, b, c])                 # on numpy arrays, in the order of its parameters; what it stores is stored there
     print(tir.to_text(tir.lower_func(func)))      # plain loops, as C is printed from
+    tir.specialize(func, {"n": 64})          # a function of symbolic extents at some sizes
 
 :mod:`microc.tir.ir` has the expressions and statements themselves. Names are loaded when they are first used.
 """
@@ -22,10 +23,21 @@ if TYPE_CHECKING:
     from microc.tir.interp import execute, run
     from microc.tir.ir import PrimFunc
     from microc.tir.lower import lower as lower_func
+    from microc.tir.symbolic import specialize
     from microc.tir.text import from_text, module_from_text, to_text
     from microc.tir.verify import verify as verify_func
 
-__all__ = ("PrimFunc", "execute", "from_text", "lower_func", "module_from_text", "run", "to_text", "verify_func")
+__all__ = (
+    "PrimFunc",
+    "execute",
+    "from_text",
+    "lower_func",
+    "module_from_text",
+    "run",
+    "specialize",
+    "to_text",
+    "verify_func",
+)
 
 _HOMES = MappingProxyType(
     {
@@ -35,6 +47,7 @@ _HOMES = MappingProxyType(
         "lower_func": ("microc.tir.lower", "lower"),
         "module_from_text": ("microc.tir.text", "module_from_text"),
         "run": ("microc.tir.interp", "run"),
+        "specialize": ("microc.tir.symbolic", "specialize"),
         "to_text": ("microc.tir.text", "to_text"),
         "verify_func": ("microc.tir.verify", "verify"),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from microc.errors import ProgramError
-from microc.tir.expressions import REINTERPRET, Bin, Call, Const, Expr, Select, Var, as_expr, binary, const
+from microc.tir.expressions import REINTERPRET, Bin, Call, Const, Expr, Select, Var, as_expr, binary
 from microc.tir.statements import For, Seq, Stmt
 
 
@@ -67,5 +67,5 @@ def loops(extents: Iterable[tuple[Var, int]], body: Callable[[], Stmt] | Stmt) -
     """Nested serial loops around a body, outermost first."""
     result = body() if callable(body) else body
     for var, extent in reversed(list(extents)):
-        result = For(var, const(extent, var.dtype), result)
+        result = For(var, as_expr(extent, var.dtype), result)
     return result

@@ -15,8 +15,9 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import linear, simplify_stmt
 from microc.tir.fit import Fitter, value_at
-from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, substitute_stmt, walk_all_exprs
+from microc.tir.rewrite import children, free_vars, map_expr, map_stmt, replace_buffers, walk_all_exprs
 from microc.tir.skeleton import head, is_sum, rebuilt, skeleton
+from microc.tir.symbolic import specialize
 from microc.tir.text.print import expr_text
 
 _ON_STACK = ("register", "local")
@@ -55,11 +56,8 @@ def generalise(
 
 
 def instantiate(func: ir.PrimFunc, sizes: Mapping[str, int]) -> ir.PrimFunc:
-    """The function at some sizes; itself where it has none."""
-    if not func.scalars:
-        return func
-    values = {scalar: ir.const(sizes[scalar.name], scalar.dtype) for scalar in func.scalars}
-    return replace(func, body=simplify_stmt(substitute_stmt(func.body, dict(values))), scalars=())
+    """The function at some sizes, simplified; itself where it has none."""
+    return replace(found := specialize(func, sizes), body=simplify_stmt(found.body)) if func.scalars else func
 
 
 class _Generaliser:

@@ -23,6 +23,7 @@ from microc.errors import InternalError
 from microc.tir import ir, operators
 from microc.tir.interp_source import SourceWriter
 from microc.tir.mathematics import FUNCTIONS
+from microc.tir.symbolic import require_fixed
 
 Intrinsics = Mapping[str, Callable[[list[Any]], Any]]
 _NONE: Intrinsics = MappingProxyType({})
@@ -46,6 +47,7 @@ def execute(func: ir.PrimFunc, arrays: Sequence[Array], intrinsics: Intrinsics =
 
 def compile_func(func: ir.PrimFunc) -> Callable[[Sequence[Array], Intrinsics], None]:
     """The translated function, for running it many times: ``compiled(args, intrinsics)``."""
+    require_fixed(func)
     writer = SourceWriter(func)
     source = writer.source()
     environment: dict[str, Any] = {**_ENVIRONMENT, **writer.constants, "_func": func.name, "_math": FUNCTIONS}

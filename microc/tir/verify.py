@@ -23,6 +23,7 @@ from microc.tir.declarations import IllFormedError, Names, Place, check_name, de
 from microc.tir.mathematics import FUNCTIONS
 from microc.tir.operators import BINARY, UNARY
 from microc.tir.simplifier import Simplifier
+from microc.tir.symbolic import require_fixed
 from microc.tir.text.print import expr_text
 
 COMPUTE = frozenset({"int32", "int64", "uint32", "uint64", "float32", "float64"})
@@ -36,6 +37,7 @@ def verify(func: ir.PrimFunc, *, trust_data: bool = False) -> None:
     With ``trust_data`` an index computed from loaded values (a lookup whose range only the operator's author knows) may stay
     unproven; the interpreter checks it at every access.
     """
+    require_fixed(func)
     check_name(func.name, func.name)
     names: Names = {}
     for buffer in func.params:

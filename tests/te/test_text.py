@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from microc import te
@@ -50,12 +52,19 @@ def test_loops_of_an_operator() -> None:
     assert te.to_text([made]) == "x: int8[4]\nsorted: int8[4] = sort(x)[0]  # loops of the operator's own\n"
 
 
-def test_extents_are_numbers() -> None:
-    n = ir.Var("n")
+def test_symbolic_extents() -> None:
+    n = te.var("n")
+    x, k = te.placeholder((4, n * 2), "float32", "x"), te.reduce_axis(n, "k")
+    total = te.compute((n + 1, 4), lambda i, j: te.sum_reduce(x[j, k.var], k), "total", ("i", "j"))
+    assert te.to_text([total]) == ("x: float32[4, n * 2]\ntotal[i < n + 1, j < 4]: float32 = sum(x[j, k] for k < n)\n")
+
+
+@pytest.mark.parametrize("extent", [2.5, None, ir.Var("n", "int64"), te.placeholder((1,), "int32", "x")[0]])
+def test_extents_are_numbers_or_made_of_sizes(extent: Any) -> None:
     for made in (
-        lambda: te.placeholder((4, n), "float32", "x"),  # type: ignore[arg-type]
-        lambda: te.reduce_axis(n, "x"),  # type: ignore[arg-type]
-        lambda: te.compute((n,), lambda i: i, "x"),  # type: ignore[arg-type]
+        lambda: te.placeholder((4, extent), "float32", "x"),
+        lambda: te.reduce_axis(extent, "x"),
+        lambda: te.compute((extent,), lambda i: i, "x"),
     ):
-        with pytest.raises(ProgramError, match="which are not all numbers"):
+        with pytest.raises(ProgramError, match="neither a number nor an expression over sizes"):
             made()

@@ -20,6 +20,7 @@ from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
 from microc.tir.rewrite import map_stmt
+from microc.tir.symbolic import require_fixed
 
 Pass = Callable[[ir.PrimFunc], ir.PrimFunc]
 
@@ -77,6 +78,7 @@ def stages(func: ir.PrimFunc) -> Iterator[tuple[str, ir.PrimFunc]]:
 
 def lower(func: ir.PrimFunc) -> ir.PrimFunc:
     """Plain loops without blocks. Workspaces are the last parameters, by name."""
+    require_fixed(func)
     for _, change in PASSES:
         func = change(func)
     return func

@@ -7,8 +7,8 @@ import ast
 from microc.errors import ModelError
 from microc.tir import ir
 from microc.tir.text.names import read
-from microc.tir.text.parse_expr import CallParts, Names, fail, known_dtype
-from microc.tir.text.parse_stmt import Annotations, Scope, buffer_of, is_call, sole_annotations
+from microc.tir.text.parse_expr import CallParts, fail, known_dtype
+from microc.tir.text.parse_stmt import Annotations, Scope, is_call, sole_annotations
 
 
 def from_text(text: str) -> ir.PrimFunc:
@@ -56,24 +56,27 @@ def _function(node: ast.FunctionDef) -> ir.PrimFunc:
     a = node.args
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
         fail(node, "parameters are written name: T.Buffer(shape, dtype)")
+    scalars = tuple(
+        ir.Var(read(arg.arg), known_dtype(arg.annotation.attr, arg))
+        for arg in a.args
+        if isinstance(arg.annotation, ast.Attribute)
+    )
+    scope = Scope({v.name: v for v in scalars}, sizes=frozenset(scalars))
     params: list[ir.Buffer] = []
-    scalars: list[ir.Var] = []
-    for arg in a.args:
+    for k, arg in enumerate(a.args):
         if arg.annotation is None:
             fail(arg, f"parameter {arg.arg} has no T.Buffer(shape, dtype)")
         if isinstance(arg.annotation, ast.Attribute):
-            scalars.append(ir.Var(read(arg.arg), known_dtype(arg.annotation.attr, arg)))
             continue
-        if scalars:
+        if k > len(params):
             fail(arg, f"parameter {arg.arg}: buffers stand before scalars")
         parts = CallParts(arg.annotation)
         if parts.name != "Buffer":
             fail(arg, f"parameter {arg.arg} is no T.Buffer")
-        params.append(buffer_of(read(arg.arg), parts, "global"))
+        params.append(scope.buffer(read(arg.arg), parts, "global"))
     body = node.body
     annotations: Annotations = ()
     if body and is_call(body[0], "func_attr"):
         annotations = sole_annotations(body[0])
         body = body[1:]
-    names: Names = {**{p.name: p for p in params}, **{v.name: v for v in scalars}}
-    return ir.PrimFunc(read(node.name), tuple(params), Scope(names).suite(body), annotations, tuple(scalars))
+    return ir.PrimFunc(read(node.name), tuple(params), scope.having(*params).suite(body), annotations, scalars)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from microc.tir import ir
+from microc.tir.rewrite import accesses_of, free_vars
 from microc.tir.text.names import AXES, LOOPS, read
 from microc.tir.text.parse_expr import (
     CallParts,
@@ -45,18 +47,6 @@ def _target(node: ast.expr) -> str:
     return read(node.id)
 
 
-def buffer_of(name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
-    parts.take(2, 2, "scope", "align")
-    shape = parts.args[0]
-    if not isinstance(shape, ast.Tuple):
-        fail(shape, "a shape is a tuple of integers")
-    found = string(parts.options["scope"]) if "scope" in parts.options else scope
-    if found not in ir.SCOPES:
-        fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))
-    align = integer(parts.options["align"]) if "align" in parts.options else 0
-    return ir.Buffer(name, tuple(integer(n) for n in shape.elts), dtype_name(parts.args[1]), found, align)
-
-
 def is_call(node: ast.stmt, name: str) -> bool:
     """Whether a statement is the expression ``T.name(...)``."""
     return (
@@ -74,15 +64,44 @@ def sole_annotations(node: ast.stmt) -> Annotations:
 class Scope(ExprReader):
     """What names mean at one place; statements that declare names continue in a new scope.
 
-    ``extents``: how many turns the loops around it have, by their variables, where that is a number.
+    ``extents``: how many turns the loops around it have, by their variables, where a block can have as many; ``sizes``: the
+    function's scalars.
     """
 
-    def __init__(self, names: Names, extents: Mapping[str, int] = MappingProxyType({})) -> None:
+    def __init__(
+        self, names: Names, extents: Mapping[str, int] = MappingProxyType({}), sizes: frozenset[ir.Var] = frozenset()
+    ) -> None:
         super().__init__(names)
-        self.extents = extents
+        self.extents, self.sizes = extents, sizes
 
     def having(self, *added: ir.Var | ir.Buffer, extents: Mapping[str, int] = MappingProxyType({})) -> Scope:
-        return Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents})
+        return Scope({**self.names, **{x.name: x for x in added}}, {**self.extents, **extents}, self.sizes)
+
+    def extent(self, node: ast.expr) -> Any:
+        """A number, or an expression over the function's sizes."""
+        value = self.typed(node, "int32")
+        if not self.fixed(value):
+            fail(
+                node,
+                f"{ast.unparse(node)} is no extent",
+                "an integer literal or an expression over scalars is expected",
+            )
+        return _number(value)
+
+    def fixed(self, extent: ir.Expr) -> bool:
+        """Whether the sizes alone say how much it is."""
+        return extent.dtype == "int32" and free_vars(extent) <= self.sizes and not accesses_of(extent)
+
+    def buffer(self, name: str, parts: CallParts, scope: str | None) -> ir.Buffer:
+        parts.take(2, 2, "scope", "align")
+        shape = parts.args[0]
+        if not isinstance(shape, ast.Tuple):
+            fail(shape, "a shape is a tuple of extents")
+        found = string(parts.options["scope"]) if "scope" in parts.options else scope
+        if found not in ir.SCOPES:
+            fail(parts.node, f"buffer {name}: scope {found!r}", "known: " + ", ".join(ir.SCOPES))
+        align = integer(parts.options["align"]) if "align" in parts.options else 0
+        return ir.Buffer(name, tuple(map(self.extent, shape.elts)), dtype_name(parts.args[1]), found, align)
 
     def suite(self, nodes: list[ast.stmt]) -> ir.Stmt:
         body = self.statements(nodes)
@@ -104,7 +123,7 @@ class Scope(ExprReader):
                     parts = CallParts(value)
                     if parts.name != "alloc_buffer":
                         fail(node, f"{target.id} = T.{parts.name}(...) declares nothing here")
-                    buffer = buffer_of(_target(target), parts, "global")
+                    buffer = self.buffer(_target(target), parts, "global")
                     return (*found, ir.Alloc(buffer, self.having(buffer).suite(rest)))
                 case _:
                     found.append(self.statement(node))
@@ -137,10 +156,13 @@ class Scope(ExprReader):
             targets = target.elts if isinstance(target, ast.Tuple) else [target]
             if len(targets) != len(parts.args):
                 fail(target, f"{len(targets)} loop variables for {len(parts.args)} extents")
-            variables = [ir.Var(_target(t)) for t in targets]
-            result = self.having(*variables, extents=_turns(variables, parts.args)).suite(body)
-            for var, count in reversed(list(zip(variables, parts.args, strict=True))):
-                result = ir.For(var, self.typed(count, "int32"), result)
+            variables, counts = (
+                [ir.Var(_target(t)) for t in targets],
+                [self.typed(count, "int32") for count in parts.args],
+            )
+            result = self.having(*variables, extents=self.turns(variables, counts)).suite(body)
+            for var, count in reversed(list(zip(variables, counts, strict=True))):
+                result = ir.For(var, count, result)
             return result
         if parts.name not in _LOOP_KINDS:
             fail(parts.node, f"unknown loop T.{parts.name}", "known: grid, " + ", ".join(_LOOP_KINDS))
@@ -149,7 +171,7 @@ class Scope(ExprReader):
         notes = _annotations(parts.options["annotations"]) if "annotations" in parts.options else ()
         var = ir.Var(_target(target), dtype)
         extent = self.typed(parts.args[0], dtype)
-        inside = self.having(var, extents=_turns([var], parts.args))
+        inside = self.having(var, extents=self.turns([var], [extent]))
         return ir.For(var, extent, inside.suite(body), _LOOP_KINDS[parts.name], notes)
 
     def block(self, parts: CallParts, body: list[ast.stmt]) -> ir.Stmt:
@@ -203,7 +225,7 @@ class Scope(ExprReader):
         parts.take(2, 2, "dtype")
         dtype = dtype_name(parts.options["dtype"]) if "dtype" in parts.options else "int32"
         binding = self.typed(parts.args[1], dtype)
-        return ir.IterVar(ir.Var(name, dtype), integer(parts.args[0]), _AXIS_KINDS[kind], binding)
+        return ir.IterVar(ir.Var(name, dtype), self.extent(parts.args[0]), _AXIS_KINDS[kind], binding)
 
     def remap(self, target: ast.expr, parts: CallParts) -> list[ir.IterVar]:
         """``v_i, v_k = T.axis.remap("SR", [i, k])``: iterators that are the loops around, extents and all."""
@@ -223,11 +245,13 @@ class Scope(ExprReader):
             found.append(ir.IterVar(ir.Var(_target(name), var.dtype), self.extents[label], _LETTERS[letter], var))
         return found
 
+    def turns(self, variables: Sequence[ir.Var], counts: Sequence[ir.Expr]) -> dict[str, int]:
+        """The extents of loops, where the sizes alone say them."""
+        pairs = zip(variables, counts, strict=True)
+        return {var.name: _number(count) for var, count in pairs if self.fixed(count)}
 
-def _turns(variables: Sequence[ir.Var], extents: Sequence[ast.expr]) -> dict[str, int]:
-    """The numbers of turns that are written as numbers."""
-    return {
-        var.name: extent.value
-        for var, extent in zip(variables, extents, strict=True)
-        if isinstance(extent, ast.Constant) and type(extent.value) is int
-    }
+
+def _number(extent: ir.Expr) -> Any:
+    """A literal as the number that it is; an expression over sizes stays one (:mod:`microc.tir.symbolic`)."""
+    number = ir.int_value(extent)
+    return extent if number is None else number

@@ -56,12 +56,17 @@ def _tuple(items: list[str]) -> str:
 
 
 def _buffer_arguments(buffer: ir.Buffer, default_scope: str | None) -> str:
-    parts = [_tuple([str(n) for n in buffer.shape]), f'"{buffer.dtype}"']
+    parts = [_tuple([_extent(n) for n in buffer.shape]), f'"{buffer.dtype}"']
     if buffer.scope != default_scope:
         parts.append(f'scope="{buffer.scope}"')
     if buffer.align:
         parts.append(f"align={buffer.align}")
     return ", ".join(parts)
+
+
+def _extent(extent: object) -> str:
+    """A number, or an expression over sizes."""
+    return expr_text(extent) if isinstance(extent, ir.Expr) else str(extent)
 
 
 class _StatementPrinter:
@@ -147,7 +152,9 @@ class _StatementPrinter:
         self.indent += 1
         for i in block.iters:
             dtype = "" if i.var.dtype == "int32" else f', dtype="{i.var.dtype}"'
-            self.line(f"{_name(i.var.name)} = T.axis.{AXES[i.kind]}({i.extent}, {expr_text(i.binding)}{dtype})")
+            self.line(
+                f"{_name(i.var.name)} = T.axis.{AXES[i.kind]}({_extent(i.extent)}, {expr_text(i.binding)}{dtype})"
+            )
         if block.predicate is not None:
             self.line(f"T.where({expr_text(block.predicate)})")
         if block.annotations:
