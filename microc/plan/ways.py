@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.rewrite import free_vars
+from microc.tir.simplifier import Simplifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Access:
     step: int = 1
 
 
+_ENDLESS = ir.const(ir.ENDLESS, "int32")
 LEAF = 3
 """Ticks of a statement: reads, writes, and reads that go on while a call writes."""
 
@@ -68,10 +70,11 @@ def accesses(func: ir.PrimFunc) -> Iterator[Access]:
 
 
 class _Ticks:
-    """How long statements last at most; each is measured once."""
+    """How long statements last at most; each is measured once, after the loops around it."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ir.Stmt, int]] = {}
+        self._reach: dict[ir.Var, tuple[int, int]] = {}
 
     def of(self, stmt: ir.Stmt) -> int:
         if id(stmt) not in self._known:
@@ -80,25 +83,20 @@ class _Ticks:
 
     def item(self, item: ir.Stmt | Name) -> int:
         match item:
-            case ir.For(_, extent, body):
-                return longest(extent) * self.of(body) + LEAF
+            case ir.For(_, _, body):
+                return self.turns(item) * self.of(body) + LEAF
             case ir.If(_, then, otherwise):
                 return LEAF + self.of(then) + (self.of(otherwise) if otherwise else 0)
             case _:
                 return LEAF
 
-
-def longest(extent: ir.Expr) -> int:
-    """The most turns of a loop: a literal, or the smaller side of a minimum; two for an endless one, whose turns are alike."""
-    match extent:
-        case ir.Const(ir.ENDLESS):
-            return 2
-        case ir.Const(int() as value):
-            return max(value, 0)
-        case ir.Bin("min", (ir.Const() | ir.Bin("min")) as known, _) | ir.Bin("min", _, ir.Const() as known):
-            return longest(known)
-        case _:
+    def turns(self, loop: ir.For) -> int:
+        """The most turns of a loop, by those of the loops around it; two for an endless one, whose turns are alike."""
+        most = 2 if loop.extent == _ENDLESS else Simplifier(self._reach).reach(loop.extent)[1]
+        if not isinstance(most, int):
             raise InternalError("the order in a loop without a bound is not known")
+        self._reach[loop.var] = (0, max(most - 1, 0))
+        return max(most, 0)
 
 
 def _row(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Access]:
@@ -119,7 +117,8 @@ def _row(stmt: ir.Stmt, way: Way, ticks: _Ticks) -> Iterator[Access]:
                     past = Slot(LEAF + ticks.of(then))
                     yield from _row(otherwise, (*here, past, Guard(condition, False)), ticks)
             case ir.For(_, extent, body):
-                turns = Turns(item, ticks.of(body), longest(extent))
+                longest = ticks.turns(item)
+                turns = Turns(item, ticks.of(body), longest)
                 yield from _row(body, (*here, turns), ticks)
                 yield from _operands((extent,), (*here, Slot(turns.longest * turns.span)))  # asked once more at the end
             case Name():
