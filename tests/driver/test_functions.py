@@ -11,7 +11,7 @@ import pytest
 
 import microc
 from microc import te, tir
-from microc.driver.functions import function_module
+from microc.driver.compile.function import function_module
 from microc.errors import MicrocError, ProgramError, UsageError
 from microc.target import target_for
 from tests.device.smoke import needs

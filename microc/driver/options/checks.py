@@ -78,9 +78,12 @@ def folder(name: str, value: Any) -> Path | None:
 
 def bound(name: str, given: Any) -> Bound:
     """The sizes that a symbolic dimension may have; UsageError where there are none."""
-    found = given if isinstance(given, Bound) else Bound(given)
+    low, high, *step = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (1, given)
+    found = given if isinstance(given, Bound) else Bound(high, low, *step)
     parts = (found.maximum, found.minimum, found.step)
-    found = Bound(*(accepted.integer(name, part, -accepted.LARGEST, hint="64, or a microc.Bound") for part in parts))
+    found = Bound(
+        *(accepted.integer(name, part, -accepted.LARGEST, hint="64, (8, 64), or a microc.Bound") for part in parts)
+    )
     if found.minimum < 1 or found.step < 1 or found.maximum // found.step * found.step < found.minimum:
         raise UsageError(
             f"no sizes from {found.minimum} to {found.maximum} in steps of {found.step}",

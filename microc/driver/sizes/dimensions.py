@@ -9,7 +9,7 @@ from pathlib import Path
 
 from microc.codegen.names import is_free
 from microc.driver.model import read_model
-from microc.driver.options import Options
+from microc.driver.options import Bound, Options
 from microc.errors import UsageError
 from microc.frontend.symbols import Shape, symbolic_inputs
 from microc.graph.ir import Graph
@@ -39,10 +39,6 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
                 where=str(source),
                 hint=f"symbolic dimensions: {known}",
             )
-    sizes: list[Size] = []
-    for label, bound in options.bounds.items():
-        name = _identifier(label, {size.name for size in sizes})
-        sizes.append(Size(name, label, bound.minimum, bound.maximum // bound.step * bound.step, bound.step))
 
     def read(at: Mapping[str, int]) -> Graph:
         given = dict(options.input_shapes)
@@ -51,7 +47,16 @@ def open_sizes(source: Path | Graph, options: Options) -> tuple[tuple[Size, ...]
                 given[name] = _shape(name, shape, at, options)
         return read_model(source, replace(options, input_shapes=given))
 
-    return tuple(sizes), read
+    return named_sizes(options.bounds), read
+
+
+def named_sizes(bounds: Mapping[str, Bound]) -> tuple[Size, ...]:
+    """A size for every bound."""
+    sizes: list[Size] = []
+    for label, bound in bounds.items():
+        name = _identifier(label, {size.name for size in sizes})
+        sizes.append(Size(name, label, bound.minimum, bound.maximum // bound.step * bound.step, bound.step))
+    return tuple(sizes)
 
 
 def _shape(name: str, shape: Shape, at: Mapping[str, int], options: Options) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ class Readings:
                 if isinstance(inner, Graph):
                     self.agree(inner, at, b.attrs[key], there)  # type: ignore[arg-type]
         same = (
-            first.inputs == other.inputs
+            all(_kind(first, n) == _kind(other, n) for n in (*first.inputs, *first.outputs))
+            and first.inputs == other.inputs
             and first.outputs == other.outputs
             and len(first.nodes) == len(other.nodes)
             and {n: s.shape for n, s in first.state.items()} == {n: s.shape for n, s in other.state.items()}
@@ -67,6 +68,12 @@ class Readings:
         )
         if not same:
             raise _differs(f"the network has other inputs, outputs, nodes or state at {between}", None)
+
+
+def _kind(graph: Graph, name: str) -> tuple[str, int] | None:
+    """Dtype and rank of a value, if there is one of this name."""
+    kind = graph.types.get(name)
+    return None if kind is None else (kind.dtype, len(kind.shape))
 
 
 def _differs(what: str, node: Node | None) -> UsageError:

@@ -1,0 +1,111 @@
+"""A function of a user's own as a planned module whose only kernel it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from microc.codegen.names import network_name
+from microc.driver.compile.builder import Builder, register, workspaces
+from microc.driver.compile.comments import describe
+from microc.driver.compile.estimates import estimated
+from microc.driver.compile.maker import Maker
+from microc.driver.compile.pipeline import fingerprint
+from microc.driver.options import make_options
+from microc.driver.sizes.shapes import as_array
+from microc.dtypes import Array
+from microc.errors import InternalError, ProgramError, UsageError
+from microc.graph.ir import Graph, TensorType
+from microc.module import Call, Kernel, Module
+from microc.plan.plan import plan_module
+from microc.schedule.schedule import Schedule
+from microc.target import SPEED, Target
+from microc.tir import ir
+from microc.tir.lower import lower
+from microc.tir.rewrite import buffers_written
+from microc.tir.verify import verify
+
+
+def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any]) -> Module:
+    """The module of a schedule's function; ``constants`` as in :func:`microc.build`."""
+    ends = ends_of(schedule, constants)
+    return planned(schedule, lower(schedule.func), Maker(ends, target, SPEED))
+
+
+def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
+    """The module that calls ``kernel``, which the schedule made, on the inputs, outputs and constants of the maker's graph."""
+    graph, params = make.graph, schedule.func.params
+    builder = Builder(graph, make)
+    for param in params:
+        storage = "const" if param.scope == "const" else "input" if param.name in graph.inputs else "output"
+        builder.declare(param.name, storage, graph.consts.get(param.name))
+    name = register(builder, Kernel(kernel, (f"function {schedule.func.name}",)), schedule.func.name)
+    scratch = workspaces(builder, builder.unique("work"), kernel.params[len(params) :])
+    reads, writes = (tuple(map(builder.name_of, ends)) for ends in (graph.inputs, graph.outputs))
+    args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe(schedule.trace)
+    layer = schedule.func.name
+    call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
+    chosen = {**make_options().chosen(), "optimize": "speed", "cpu": make.target.cpu, "protocol": "rpc"}
+    module = Module(
+        graph.name,
+        builder.values,
+        tuple(builder.kernels.values()),
+        (call,),
+        reads,
+        writes,
+        source=layer,
+        sizes=make.sizes,
+        options=chosen,
+    )
+    module = plan_module(estimated(module, make.target))
+    return replace(module, fingerprint=fingerprint(module, make.target))
+
+
+def ends_of(schedule: Schedule, constants: Mapping[str, Any]) -> Graph:
+    """What a function reads and makes as a graph without nodes, which has its constants as the schedule stores them.
+
+    ProgramError where the function makes no sense, UsageError for constants that are missing or do not fit.
+    """
+    func = schedule.func
+    verified(func)
+    stored = {buffer.name for buffer in buffers_written(func.body)}
+    ends = [p.name for p in func.params if p.scope != "const"]
+    inputs, outputs = (tuple(n for n in ends if (n in stored) == made) for made in (False, True))
+    if not outputs:
+        raise ProgramError(
+            f"function {func.name} stores to no parameter", hint="its outputs are those that it stores to"
+        )
+    kinds = {p.name: TensorType(p.shape, p.dtype) for p in func.params}
+    return Graph(network_name(func.name), inputs, outputs, (), kinds, _constants(schedule, constants), {}, {})
+
+
+def verified(func: ir.PrimFunc) -> None:
+    """ProgramError where the function breaks a rule of TIR."""
+    try:
+        verify(func, trust_data=True)  # places that data say are the caller's business, as in C
+    except ProgramError:
+        raise
+    except InternalError as error:
+        raise ProgramError(error.what, where=error.where or f"function {func.name}", hint=error.hint) from error
+
+
+def _constants(schedule: Schedule, given: Mapping[str, Any]) -> dict[str, Array]:
+    """The data of every constant parameter, laid out as the schedule stores it."""
+    params = [param for param in schedule.start.params if param.scope == "const"]
+    for name in given:
+        if name not in {param.name for param in params}:
+            known = ", ".join(param.name for param in params) or "none"
+            raise UsageError(f"the function has no constant {name!r}", hint=f"its parameters of scope const: {known}")
+    found = {}
+    for param in params:
+        if param.name not in given:
+            raise UsageError(f"constant {param.name!r} has no data", hint=f"constants={{{param.name!r}: array}}")
+        array = as_array(f"constant {param.name}", given[param.name])
+        if (array.shape, str(array.dtype)) != (param.shape, param.dtype):
+            raise UsageError(
+                f"constant {param.name!r} is {param.dtype}{list(param.shape)}, given {array.dtype}{list(array.shape)}",
+                hint="give it as the function reads it without a schedule; its shape cannot depend on sizes",
+            )
+        found[param.name] = schedule.packed(param, array)
+    return found
