@@ -11,7 +11,7 @@ exactly, if c1 lies within 24 bits. Two things must be known before: |c1| < 2**2
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from microc.dtypes import Array
 from microc.errors import ScheduleError
 from microc.isa.tensor import Part
 from microc.isa.vocabulary.sums import WIDENED
-from microc.schedule.tree import extent_of, find_loop, fresh, loops_around, names_in, replace_stmt
+from microc.schedule.tile_sums import ByteProduct, byte_product, over_tile
+from microc.schedule.tree import extent_of, find_loop, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.affine import simplify
 from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND
-from microc.tir.rewrite import free_vars, substitute
+from microc.tir.rewrite import free_vars
 
 COLUMNS, TERMS = 2, 4
 SUM_LIMIT = 1 << 23
@@ -37,16 +37,6 @@ def can_pair(block: ir.Block, columns: int) -> bool:
     return known and columns % COLUMNS == 0 and int(bound or 0) < SUM_LIMIT and int(smallest or 0) > -128
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """The parts of ``c[.., o] += a[.., k] * w[o, k]``."""
-
-    block: ir.Block
-    store: ir.Store
-    data: ir.Load
-    weight: ir.Load
-
-
 def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str, dtype: str) -> ir.PrimFunc:
     """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights.
 
@@ -54,7 +44,7 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     ``dtype`` is that of the activations: bytes are taken apart crossed (0, 2 and 1, 3), and the weights lie accordingly.
     """
     loop, whole = find_loop(func.body, columns), find_loop(func.body, reduction)
-    product = _product(loop)
+    product = _paired_product(loop)
     if product.weight.buffer.name != weight or product.data.dtype != dtype:
         raise ScheduleError(f"tensorize_pairs {columns!r}: the factors are not {weight!r} and {dtype} activations")
     if not can_pair(product.block, COLUMNS):
@@ -65,54 +55,42 @@ def tensorize_pairs(func: ir.PrimFunc, weight: str, columns: str, reduction: str
     inner = loop.body
     assert isinstance(inner, ir.For)
     first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32"), inner.var: ir.const(0, "int32")}
-    iters = tuple(replace(i, binding=simplify(substitute(i.binding, first))) for i in product.block.iters)
-    body = replace(product.block, iters=iters, body=_steps(product, pairs))
+    body = replace(product.block, iters=product.first(first), body=_steps(product, pairs))
     around = loops_around(func.body, product.block)
-    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and _spatial(product.block, x)]
+    tile = [x for x in around[around.index(whole) :] if x not in (loop, inner) and product.counts_space(x)]
     taken = names_in(func.body)
-    start = _between(product, tile, first, taken, "pair")
-    end = _between(product, tile, first, taken, "part")
+    start = over_tile(product, tile, first, taken, "pair", _entangled)
+    end = over_tile(product, tile, first, taken, "part", _separated)
     changed = replace_stmt(whole, loop, body)
     new = replace_stmt(func.body, whole, ir.seq(start, changed, end))
     return replace(func, params=tuple(pairs if p == old else p for p in func.params), body=new)
 
 
-def _product(loop: ir.For) -> _Product:
+def _paired_product(loop: ir.For) -> ByteProduct:
+    def refuse(why: str) -> ScheduleError:
+        return ScheduleError(f"tensorize_pairs {loop.var.name!r}: {why}")
+
     inner = loop.body
     block = inner.body if isinstance(inner, ir.For) else None
     if not isinstance(block, ir.Block) or not isinstance(inner, ir.For):
-        raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: it must hold the loop over terms, and that the block")
+        raise refuse("it must hold the loop over terms, and that the block")
     if (extent_of(loop), extent_of(inner)) != (COLUMNS, TERMS) or block.init is not None:
-        raise ScheduleError(
-            f"tensorize_pairs {loop.var.name!r}: {COLUMNS} columns of {TERMS} terms, decomposed, are needed"
-        )
+        raise refuse(f"{COLUMNS} columns of {TERMS} terms, decomposed, are needed")
     if block.predicate is not None and {loop.var, inner.var} & free_vars(block.predicate):
-        raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: the loop has a guarded tail")
-    match block.body:
-        case ir.Store(total, where, ir.Bin("add", ir.Load(b, i), ir.Bin("mul", ir.Cast(_, x), ir.Cast(_, w)))) if (
-            b == total and i == where and isinstance(x, ir.Load) and isinstance(w, ir.Load)
-        ):
-            if len(w.indices) == 2 and w.buffer.scope == "const" and w.dtype == "int8":
-                return _Product(block, block.body, x, w)
-        case _:
-            pass
-    raise ScheduleError(f"tensorize_pairs {loop.var.name!r}: the body is no product by constant bytes")
+        raise refuse("the loop has a guarded tail")
+    return byte_product(block, refuse)
 
 
-def _spatial(block: ir.Block, loop: ir.For) -> bool:
-    return any(i.kind == "space" and loop.var in free_vars(i.binding) for i in block.iters)
+def _odd(even: ir.Load | ir.Store) -> ir.Load:
+    """The odd column's sum beside the even one's."""
+    return ir.Load(even.buffer, (*even.indices[:-1], even.indices[-1] + 1))
 
 
-def _odd(store: ir.Store) -> tuple[ir.Expr, ...]:
-    """Where the odd column's sum is kept."""
-    return (*store.indices[:-1], store.indices[-1] + 1)
-
-
-def _steps(product: _Product, pairs: ir.Buffer) -> ir.Stmt:
+def _steps(product: ByteProduct, pairs: ir.Buffer) -> ir.Stmt:
     """The even sum, and both sums entangled."""
     store, column = product.store, product.weight.indices[0]
     start = ir.Load(pairs, (column // COLUMNS, product.weight.indices[1]))
-    even, both = ir.Load(store.buffer, store.indices), ir.Load(store.buffer, _odd(store))
+    even, both = ir.Load(store.buffer, store.indices), _odd(store)
     sums: list[ir.Expr] = [even, both]
     for half in (0, 1):
         left = _activations(product.data.dtype, half).value(product.data)
@@ -130,33 +108,16 @@ def _activations(dtype: str, half: int) -> Part:
     return Part(0, WIDENED[dtype][half], TERMS)
 
 
-def _between(
-    product: _Product, tile: list[ir.For], first: dict[ir.Var, ir.Expr], taken: set[str], what: str
-) -> ir.Stmt:
-    """A pass over the tile's sums that entangles (``pair``) or separates (``part``) them."""
-    block = product.block
-    renamed = {x.var: ir.Var(fresh(taken, f"{x.var.name}_{what}")) for x in tile}
-    values: dict[ir.Var, ir.Expr] = {}
-    iters = []
-    for it in block.iters:
-        if it.kind == "space":
-            var = ir.Var(fresh(taken, f"{it.var.name}_{what}"))
-            values[it.var] = var
-            binding = simplify(substitute(substitute(it.binding, first), dict(renamed)))
-            iters.append(replace(it, var=var, binding=binding))
-    even = ir.Load(product.store.buffer, tuple(substitute(i, values) for i in product.store.indices))
-    odd = ir.Load(even.buffer, (*even.indices[:-1], even.indices[-1] + 1))
-    low, high = even.astype("int64"), odd.astype("int64")
-    value = (low + high * 256).astype("int32") if what == "pair" else (high - low).astype("int32") >> 8
-    guard = block.predicate
-    if guard is not None:
-        guard = substitute(guard, dict(renamed))
-    nest: ir.Stmt = ir.Block(
-        f"{block.name}_{what}", tuple(iters), ir.Store(odd.buffer, odd.indices, value), None, guard
-    )
-    for x in reversed(tile):
-        nest = ir.For(renamed[x.var], x.extent, nest, "unrolled")
-    return nest
+def _entangled(even: ir.Load) -> ir.Stmt:
+    odd = _odd(even)
+    value = (even.astype("int64") + odd.astype("int64") * 256).astype("int32")
+    return ir.Store(odd.buffer, odd.indices, value)
+
+
+def _separated(even: ir.Load) -> ir.Stmt:
+    odd = _odd(even)
+    value = (odd.astype("int64") - even.astype("int64")).astype("int32") >> 8
+    return ir.Store(odd.buffer, odd.indices, value)
 
 
 def paired(array: Array, dtype: str) -> Array:
