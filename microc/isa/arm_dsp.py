@@ -39,6 +39,7 @@ ARM_DSP = InstructionSet(
     {
         **{f"max_{lane}": _larger(lane, smallest=False) for lane in ("i8x4", "u8x4", "i16x2")},
         **{f"min_{lane}": _larger(lane, smallest=True) for lane in ("i8x4", "u8x4", "i16x2")},
+        "hold": Body('__asm__("" : "+r"(a));\nreturn a;', (("alu", 0),)),
         "widen_i8x4": _widen(signed=True),
         "widen_u8x4": _widen(signed=False),
         "widen_less_i8x4": _widen(signed=True, less=True),

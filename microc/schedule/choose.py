@@ -12,6 +12,9 @@ from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 
+PACKING = 1.3
+"""Weights of few bits were rounded for the flash: a form that packs them is taken where it takes at most so many times the
+instructions of the best, whatever a byte is worth; for speed alone instructions decide, for size alone bytes."""
 ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
@@ -50,16 +53,30 @@ def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
 
 
 def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
-    """The first of those that weigh least; but for size alone, of those alike the one of the fewest cycles."""
+    """The first of those that weigh least; but for size alone, of those alike the one of the fewest cycles. Those that pack
+    weights of few bits come before others where they may (:data:`PACKING`)."""
+    rivals = _packing(rivals, goal) or rivals
     least = min(rival.weight for rival in rivals)
     if isinf(goal.price):
         return next(rival for rival in rivals if rival.weight == least)
     return min((rival for rival in rivals if rival.weight[0] <= ALIKE * least[0]), key=lambda rival: rival.cost.cycles)
 
 
+def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
+    """Those that pack weights and that a goal between speed and size prefers to all others."""
+    if goal.price == 0 or isinf(goal.price):
+        return []
+    most = PACKING * min(rival.cost.instructions for rival in rivals)
+    packed = [rival for rival in rivals if rival.choice.schedule.packs_bits]
+    return packed if min((rival.cost.instructions for rival in packed), default=inf) <= most else []
+
+
 def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
     """Why another one of the rivals was chosen, in words."""
-    best = best_of(rivals, goal)
+    best, packing = best_of(rivals, goal), _packing(rivals, goal)
+    if packing and rival not in packing:
+        return "stores weights of few bits in bytes"
+    rivals = packing or rivals
     slower = _more(rival.cost.instructions, best.cost.instructions)
     code, constants = rival.cost.code_bytes - best.cost.code_bytes, rival.constants - best.constants
     flash = f"{code:+,} bytes of code, {constants:+,} of constants"

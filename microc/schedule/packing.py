@@ -1,4 +1,4 @@
-"""Primitives about how values are stored: set_dtype, transform_layout.
+"""Primitives about how values are stored: set_dtype, transform_layout, pack_bits.
 
 They apply to intermediate buffers and to constant parameters. The data of a constant is repacked at compile time: :func:`packed`
 repeats the steps of a trace on its array.
@@ -20,6 +20,7 @@ from microc.schedule.pairing import paired
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.bit_fields import HALVES, BitFields
 from microc.tir.rewrite import map_expr, map_stmt
 
 
@@ -153,6 +154,34 @@ def _parts(
     return found
 
 
+def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str) -> ir.PrimFunc:
+    """Store the rows of a constant matrix of int8, whose numbers fit in ``bits``, in a form of :class:`BitFields`."""
+    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order)
+    if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
+        raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
+    rows, depth = old.shape
+    new = replace(old, shape=(rows, -(-depth // form.group) * form.group // form.count), dtype=form.dtype)
+
+    def load(e: ir.Load) -> ir.Expr:
+        row, k = e.indices
+        element, bit = map(simplify, form.place(k))
+        return ir.Cast(old.dtype, form.number(ir.Load(new, (row, element)), bit))
+
+    func = _exchange(func, old, new, load, lambda s: s)
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, _without_narrowing)))
+
+
+def _without_narrowing(e: ir.Expr) -> ir.Expr:
+    """A number of a few bits needs no cast to a byte before it is widened."""
+    match e:
+        case ir.Cast(wide, ir.Cast("int8", ir.Bin("shr", _, ir.Const(by)) as number)) if (
+            wide == number.dtype and by >= 24
+        ):
+            return number
+        case _:
+            return e
+
+
 def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
     """The data of a constant parameter after the steps (primitive, arguments) of a trace."""
     array = array.reshape(buffer.shape)
@@ -170,4 +199,8 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
             array = array.reshape(extents).transpose(order)
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
             array = paired(array, args[3])
+        elif primitive == "pack_bits" and args[0] == buffer.name:
+            array = BitFields(args[1], args[2]).packed(array)
+        elif primitive == "tensorize_bits" and args[0] == buffer.name:
+            array = BitFields(args[3], HALVES).packed(array)
     return np.ascontiguousarray(array)

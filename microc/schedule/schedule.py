@@ -15,6 +15,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule import (
+    bit_pairs,
     blockize,
     conversion,
     doubling,
@@ -59,6 +60,8 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "rfactor": rfactor.rfactor,
         "tensorize": tensorize.tensorize,
         "tensorize_pairs": pairing.tensorize_pairs,
+        "pack_bits": packing.pack_bits,
+        "tensorize_bits": bit_pairs.tensorize_bits,
         "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
@@ -109,6 +112,11 @@ class Schedule:
     def start(self) -> ir.PrimFunc:
         """The function that the trace starts from."""
         return self.origin or self.func
+
+    @property
+    def packs_bits(self) -> bool:
+        """Whether constants of few bits lie side by side."""
+        return any(step.primitive in ("pack_bits", "tensorize_bits") for step in self.trace)
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
@@ -217,6 +225,12 @@ class Schedule:
 
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
+
+    def pack_bits(self, weight: str, bits: int, order: str) -> Schedule:
+        return self.apply("pack_bits", weight, bits, order)
+
+    def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int) -> Schedule:
+        return self.apply("tensorize_bits", weight, loop, reduction, bits)
 
     def select_rounding(self) -> Schedule:
         return self.apply("select_rounding")

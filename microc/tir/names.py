@@ -38,6 +38,8 @@ CHANNELS_FIRST: Final = "channels_first"
 SUM_BOUND: Final = "sum_bound"
 """Note on a product by constants: the largest magnitude of a sum with its bias; the smallest weight."""
 SMALLEST_WEIGHT: Final = "smallest_weight"
+WEIGHT_BITS: Final = "weight_bits"
+"""Note on a product by constant bytes that are to be packed: the bits that hold them."""
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
@@ -52,4 +54,6 @@ PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
 
 LOOP_NOTES: Final = frozenset({LANES, MOVED, PEEL, PRODUCT})
-BLOCK_NOTES: Final = frozenset({EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE})
+BLOCK_NOTES: Final = frozenset(
+    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, BOUND, MAGNITUDE}
+)

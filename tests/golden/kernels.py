@@ -23,8 +23,8 @@ FIXED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def bytes_of(net: Network, *shape: int) -> str:
-    return net.constant(net.rng.integers(-99, 99, shape).astype(np.int8))
+def bytes_of(net: Network, *shape: int, most: int = 99) -> str:
+    return net.constant(net.rng.integers(-most, most, shape).astype(np.int8))
 
 
 def convolution(
@@ -37,11 +37,10 @@ def convolution(
     return net.graph()
 
 
-def dense(units: int = 2, depth: int = 8) -> Graph:
+def dense(units: int = 2, depth: int = 8, most: int = 99) -> Graph:
     net = Network(x=TensorType((1, depth), "int8"))
-    acc = net.op(
-        "dense", "x", bytes_of(net, units, depth), net.constant(np.arange(units, dtype=np.int32)), out_dtype="int32"
-    )
+    weight, bias = bytes_of(net, units, depth, most=most), net.constant(np.arange(units, dtype=np.int32))
+    acc = net.op("dense", "x", weight, bias, out_dtype="int32")
     net.op("requantize", acc, **FIXED)
     return net.graph()
 
@@ -131,6 +130,8 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "requantize_channels_m4": ("cortex-m4", "size", channel_scaling),
     "clip_m55": ("cortex-m55", "speed", partial(one, "clip", BYTES((8,)), minimum=-128, maximum=100, rounding="")),
     "dense_paired_m4": ("cortex-m4", "size", partial(dense, 2, 20)),
+    "dense_bits_m4": ("cortex-m4", "size", partial(dense, 2, 256, 7)),
+    "dense_bits_rv32": ("rv32imc", "size", partial(dense, 2, 160, 7)),
     "clip_m0": ("cortex-m0", "size", partial(one, "clip", BYTES((5,)), minimum=-128, maximum=100, rounding="")),
 }  # fmt: skip
 """Core, goal, and a graph of one kernel."""

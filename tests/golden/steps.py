@@ -52,6 +52,7 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
     "cache_write": (product, Step("cache_write", ("out", "workspace"))),
     "set_scope": (lambda: product().reverse_compute_at("out", "o"), Step("set_scope", ("acc", "register"))),
     "set_dtype": (product, Step("set_dtype", ("weight", "int16"))),
+    "pack_bits": (product, Step("pack_bits", ("weight", 4, "neighbours"))),
     "transform_layout": (product, Step("transform_layout", ("weight", ((None,), (None, 2)), (1, 0, 2)))),
     "storage_align": (window, Step("storage_align", ("padded", 0, 4))),
     "pad_reduction": (lambda: window().split("y_acc", (None, 3)), Step("pad_reduction", ("acc",))),
@@ -70,6 +71,7 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
 TAKEN: Mapping[str, str] = {
     "double_reduction": "pointwise_m4",
     "tensorize_pairs": "dense_paired_m4",
+    "tensorize_bits": "dense_bits_m4",
     "select_rounding": "requantize_channels_m4",
     "select_saturation": "requantize_m4",
     "select_byte_products": "dense_avr",

@@ -3,10 +3,10 @@
 Nothing here is an estimate: what exceeds a board or a budget by these figures is refused by
 :mod:`microc.driver.compile.fit` too, after minutes of work maybe; what does not may still not fit.
 
-Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four bits, and equal ones
-once. Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is ever whole; so
-that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each for itself, of a
-layer that does not work row by row, always beside the state.
+Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four or two bits, and
+equal ones once. Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
+ever whole; so that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each for
+itself, of a layer that does not work row by row, always beside the state.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def least_bytes(array: Array) -> int:
     low, high = array.min(), array.max()
     if low == high:
         return 0
-    few = array.dtype.kind in "iu" and int(high) - int(low) < 16
-    return array.size // 2 if few else array.size * (1 if _bytes_do(array) else array.dtype.itemsize)
+    if array.dtype.kind in "iu" and int(high) - int(low) < 16:
+        return array.size // (2 if int(high) - int(low) >= 4 else 4)
+    return array.size * (1 if _bytes_do(array) else array.dtype.itemsize)
 
 
 def _bytes_do(array: Array) -> bool:

@@ -2,8 +2,9 @@
 
 ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_mac`` adds the high half that is rounded down, ``high_mac_round`` the
 rounded one. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as ``saturate_i8``,
-where most values pass. ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_30(x,
-m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, where 64-bit products are calls.
+where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want it. ``high_mul(x,
+m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20:
+for cores that multiply 32 by 32 bits to 32, where 64-bit products are calls.
 
 With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
 
@@ -56,6 +57,7 @@ SCALARS = (
     *_saturation(),
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
+    Intrin("hold", (A,), A),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
     Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),

@@ -25,7 +25,7 @@ from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
 from microc.ops.matrix.gemm import byte_weights, matrix_product, padded_depth, product_notes, start, weight_rows
-from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
+from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.registry import Algorithms, Legalized, OpCall, OpDef, Operand
@@ -94,14 +94,13 @@ def compute(call: OpCall) -> te.Tensor:
             raise InternalError("this convolution cannot be computed by pairs of pixels")
         pixels = _pixels(g, attrs, data, packing.unsigned.shape[1], even=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
-    if algorithm == "nibbles":
-        pixels = _pixels(g, attrs, data, even(g.depth))
-        return nibble_product(pixels, weight, g.depth, None if bias is None else bias.tensor((bias.type.size,)))
     if g.groups == 1 and algorithm != "single":
-        depth = padded_depth(call, g.depth)
+        form = packed_form(call, algorithm)
+        depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
         pixels = _pixels(g, attrs, data, depth)
         rows = weight_rows(weight, g.out_channels, g.depth, depth)
-        return matrix_product(pixels, rows, bias, dtype, product_notes(data, weight, bias))
+        notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
+        return matrix_product(pixels, rows, bias, dtype, notes)
     if algorithm == "grouped":
         return _group_product(g, attrs, data, weight, bias, padded_depth(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
@@ -167,10 +166,10 @@ ALGORITHMS: Algorithms = {
     "grouped": _suits_groups,
     "unsigned": _suits_unsigned,
     "single": _suits_single,
-    "nibbles": suits_nibbles,
+    **PACKED,
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
-convolution; ``single``: a single channel of data as a depthwise convolution has it; ``nibbles``: weights of four bits."""
+convolution; ``single``: a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits."""
 
 
 def _depthwise(

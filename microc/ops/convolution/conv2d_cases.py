@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.convolution.geometry import DEFAULTS
+from microc.ops.matrix.packed import PACKED
 from microc.ops.registry import Case
 
 
@@ -91,15 +93,16 @@ def cases() -> Iterable[Case]:
         yield _case((2, 6, 9, 1), 5, (3, 3), kinds, padding=same, pad_value=pad, algorithm="single")
         yield _case((1, 1, 21, 1), 4, (1, 5), kinds, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single")
     yield _case((1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single")
-    for k, size in enumerate((5, 4)):
+    for k, (size, algorithm) in enumerate(product((5, 4), PACKED)):
         for case in (
-            _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm="nibbles"),
-            _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm="nibbles"),
-            _case((1, 7, 6, size), 3, (3, 1), "int16 int8", strides=(2, 1), bias=False, algorithm="nibbles"),
+            _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm=algorithm),
+            _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm=algorithm),
+            _case((1, 7, 6, size), 3, (3, 1), "int16 int8", strides=(2, 1), bias=False, algorithm=algorithm),
         ):
             shape = case.types[1].shape
-            small = (np.arange(np.prod(shape)) * 7 % 16 - 8).astype(np.int8).reshape(shape)
-            yield replace(case, arrays=(None, small, *case.arrays[2:]))
+            for bits in (4, 2):
+                small = (np.arange(np.prod(shape)) * 7 % (1 << bits) - (1 << bits - 1)).astype(np.int8).reshape(shape)
+                yield replace(case, arrays=(None, small, *case.arrays[2:]), name=f"{case.name} {bits} bits")
     dynamic = (TensorType((1, 4, 4, 3), "int16"), TensorType((2, 3, 3, 3), "int16"))
     yield Case({**DEFAULTS, "out_dtype": "int64"}, dynamic, name="computed weights")
     depthwise = (TensorType((1, 4, 4, 3), "int8"), TensorType((6, 3, 3, 1), "int8"))

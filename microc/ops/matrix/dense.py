@@ -19,7 +19,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
 from microc.ops.matrix.gemm import Notes, matrix_product, padded_depth, product_notes, weight_rows
-from microc.ops.matrix.nibbles import even, nibble_product, suits_nibbles
+from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.matrix.quads import quad_packing, quad_product
 from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand
@@ -32,7 +32,7 @@ ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": ways("even", "nibbles", "quads", "widened"),
+    "algorithm": ways("even", "packed", "packed_halves", "packed_vectors", "quads", "widened"),
     "dynamic": DYNAMIC,
 }
 DENSE = defaults_of(ATTRS)
@@ -69,13 +69,10 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
         return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
-    if algorithm == "nibbles":
-        return nibble_product(
-            _rows(data, even(depth)), weight, depth, None if bias is None else bias.tensor((bias.type.size,))
-        )
-    padded = padded_depth(call, depth)
+    form = packed_form(call, algorithm or "")
+    padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
     terms = _rows(data, padded)
-    notes = product_notes(data, weight, bias)
+    notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
     if algorithm == "even":
         return _even_units(terms, weight, bias, dtype, notes)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
@@ -107,10 +104,10 @@ def _leaves_one(call: OpCall) -> bool:
 ALGORITHMS: Algorithms = {
     "quads": lambda call: quad_packing(call) is not None,
     "widened": lambda call: quad_packing(call) is not None,
-    "nibbles": suits_nibbles,
+    **PACKED,
     "even": _leaves_one,
 }
-"""``quads`` of channels in a word, ``widened`` where inputs become words first; ``nibbles``: weights of four bits; ``even``: one
+"""``quads`` of channels in a word, ``widened`` where inputs become words first; ``packed``: weights of few bits; ``even``: one
 unit more, so that they go in pairs."""
 
 
@@ -164,14 +161,17 @@ def _dense_cases() -> Iterable[Case]:
         attrs = {**DENSE, "out_dtype": "int32", "algorithm": "even"}
         yield Case(attrs, biased, (1, 2), odd, 0.0, f"even {depth} {units}")
     rng = np.random.default_rng(4)
-    for rows, depth, units in ((1, 21, 8), (3, 40, 4), (2, 1, 3)):
-        operands = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"))
-        small = rng.integers(-8, 8, (units, depth)).astype(np.int8)
-        attrs = {**DENSE, "out_dtype": "int32", "algorithm": "nibbles"}
-        bias = np.arange(units, dtype=np.int32) * 977 - 1000
-        yield Case(attrs, operands, (1,), (None, small), 0.0, f"nibbles {rows} {depth} {units}")
+    for kind, rows, depth, units in (("int8", 1, 21, 8), ("uint8", 3, 40, 4), ("int16", 2, 1, 3), ("int8", 7, 64, 5)):
+        operands = (TensorType((rows, depth), kind), TensorType((units, depth), "int8"))
         biased = (*operands, TensorType((units,), "int32"))
-        yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"nibbles {rows} {depth} {units} with bias")
+        for bits in (4, 2):
+            small = rng.integers(-(1 << bits - 1), 1 << bits - 1, (units, depth)).astype(np.int8)
+            bias = np.arange(units, dtype=np.int32) * 977 - 1000
+            name = f"{bits} bits {kind} {rows} {depth} {units}"
+            for algorithm in PACKED:
+                attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
+                yield Case(attrs, operands, (1,), (None, small), 0.0, f"{algorithm} {name}")
+                yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"{algorithm} {name} with bias")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 

@@ -14,6 +14,7 @@ from microc.schedule.rules import depthwise, matrix
 from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
+from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
 from microc.schedule.rules.product import product_of
@@ -68,9 +69,19 @@ def _unless_product(suits: Matches) -> Matches:
 
 _ANY = ("generic", "copies", "several", "picks", "lanes", "rows")
 _PLAIN = ("matrix", *_ANY)
+_BYTES = ("matrix mve", "matrix dsp", *_PLAIN)
 _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
+    Rule(
+        "matrix bit pairs",
+        suits_bit_pairs,
+        matrix.by_tile,
+        {"tile": pair_tiles},
+        needs=frozenset({"pairs"}),
+        over=("matrix bits", *_BYTES),
+    ),
+    Rule("matrix bits", suits_bits, matrix.by_tile, {"tile": plain_tiles}, over=_BYTES),
     Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"lanes"}), over=("matrix dsp", *_PLAIN)),
     Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
     Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),

@@ -20,6 +20,9 @@ ALGORITHMS = {
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
     "widened": Cores(frozenset({"one_product", "unsigned_bytes"})),
+    "packed": Cores(frozenset(), frozenset({"pairs"})),
+    "packed_halves": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
+    "packed_vectors": Cores(frozenset({"lanes"})),
     "unsigned": Cores(frozenset({"unsigned_bytes"})),
 }
 """By value of the attribute ``algorithm``; all others are for every core."""

@@ -16,12 +16,13 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE
+from microc.tir.bit_fields import NEIGHBOURS
+from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE, WEIGHT_BITS
 from microc.tir.rewrite import walk_expr, walk_stmt
 
-WIDE, CROSSED, PAIRED, PACKED = "wide", "crossed", "paired", "packed"
+WIDE, CROSSED, PAIRED, PACKED, BITS = "wide", "crossed", "paired", "packed", "bits"
 """Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word (:mod:`microc.schedule.pairing`); those of
-the tile's columns side by side."""
+the tile's columns side by side; in a few bits (:mod:`microc.tir.bit_fields`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those ``inside``,
-    which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the factors.
-    ``along``: both are widened loads that lie along k, so that an instruction may take several of each."""
+    """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those
+    ``inside``, which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the
+    factors. ``along``: both are widened loads that lie along k, so that an instruction may take several of each. ``bits``:
+    those of a weight that is to be packed, else 0."""
 
     p: str
     o: str
@@ -57,6 +59,7 @@ class Product:
     weight: ir.Buffer
     total: ir.Buffer
     along: bool
+    bits: int
 
     @property
     def tile(self) -> str:
@@ -93,7 +96,9 @@ def product_of(schedule: Schedule) -> Product | None:
         p, o = o, p
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     along = len(loads) == 2 and _widened(store) and all(x.indices[-1] == block.iters[-1].var for x in loads)
-    return Product(p, o, k, tuple(around), inside, rows, columns, depth, buffers[0], buffers[1], store.buffer, along)
+    bits = int(notes.get(WEIGHT_BITS, 0))
+    data, weight = buffers
+    return Product(p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, bits)
 
 
 def multiplies(expr: ir.Expr) -> bool:
@@ -166,6 +171,10 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
             return double_sums(schedule, weight)
         case "crossed":
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
+        case "bits" if tile.step > 1:
+            return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits)
+        case "bits":
+            return schedule.pack_bits(weight, product.bits, NEIGHBOURS)
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 

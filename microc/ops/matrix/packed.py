@@ -1,0 +1,62 @@
+"""Products by constant weights of few bits, which a schedule stores side by side (:mod:`microc.tir.bit_fields`).
+
+Any constant int8 weights within -8..7 (4 bits) or -2..1 (2 bits) suit, wherever they come from. The expression is that of any
+product; its note says how many bits a weight has, and there are zeros behind the terms up to whole elements of the form.
+Which form is for which core says ``schedule/rules/algorithms.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+
+from microc import dtypes
+from microc.ops.matrix.gemm import Notes, product_notes
+from microc.ops.registry import Algorithms, OpCall
+from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of
+from microc.tir.names import WEIGHT_BITS
+
+MOST = 0.75
+"""The share of the bytes that packed weights may take, with the zeros behind them."""
+
+
+ORDERS: Mapping[str, str] = MappingProxyType({"packed": NEIGHBOURS, "packed_halves": HALVES, "packed_vectors": VECTOR})
+"""How weights lie, by algorithm."""
+
+
+def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
+    """How an algorithm packs the constant weights (O, ...) of one group whose sums have 32 bits; None where it does not."""
+    if algorithm not in ORDERS:
+        return None
+    data, weight, _ = call.weighted
+    integers = dtypes.is_integer(data.type.dtype) and call.attrs.get("out_dtype") == "int32"
+    if weight.data is None or weight.data.dtype != np.int8 or not integers or call.attrs.get("groups", 1) > 1:
+        return None
+    bits = bits_of(weight.data)
+    return BitFields(bits, ORDERS[algorithm]) if bits < 8 and weight.data.size else None
+
+
+def packed_depth(form: BitFields, depth: int) -> int:
+    """Terms of a sum, with zeros up to whole elements."""
+    return -(-depth // form.group) * form.group
+
+
+def _suits(call: OpCall, algorithm: str) -> bool:
+    """Whether weights may be packed, and take less flash then."""
+    form, weight = packed_form(call, algorithm), call.weighted[1].data
+    if form is None or weight is None:
+        return False
+    depth = weight.size // len(weight)
+    return packed_depth(form, depth) * form.bits <= MOST * 8 * depth
+
+
+def packed_notes(call: OpCall, form: BitFields) -> Notes:
+    """What a schedule may know of the product."""
+    return (*product_notes(*call.weighted), (WEIGHT_BITS, form.bits))
+
+
+PACKED: Algorithms = {algorithm: partial(_suits, algorithm=algorithm) for algorithm in ORDERS}
+"""Whether an algorithm suits a product."""

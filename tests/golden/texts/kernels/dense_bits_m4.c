@@ -1,0 +1,74 @@
+/* cortex-m4, size: matrix bit pairs (packed_halves)
+ *
+ * data: int8[1, 256]
+ * weight: int8[2, 256] constant
+ * bias: int32[2] constant
+ * acc[p < 1, o < 2]: int32 = bias[o] + sum(int32(data[p, k]) * int32(weight[o, k]) for k < 256)
+ *     # sum_bound = 118088
+ *     # smallest_weight = -7
+ *     # weight_bits = 4
+ * out[p < 1, o < 2]: int8 =
+ *     int8(min(max(high_mac_round(acc[p, o] << 1, 1518500250, (acc[p, o] >> 31) + 448) >> 7, -128), 127))
+ *     # bound = 118088
+ *     # magnitude = 0
+ *
+ * cache_read(acc, data, workspace) split(p, (None, 1)) split(o, (None, 2)) split(k, (None, 8, 2)) reorder((p_0, o_0, k_0,
+ * k_1, p_1, o_1, k_2)) decompose_reduction(acc, k_0) reverse_compute_at(out, o_0) set_scope(acc, register)
+ * compute_at(data_workspace, p_0) set_dtype(data_workspace, int16) set_kind(data_workspace_i1_1, vectorized)
+ * tensorize_bits(weight, k_2, k_0, 4) set_kind(p_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(k_1, unrolled)
+ * set_kind(p_1, unrolled) set_kind(o_1, unrolled) set_kind(p_out_1, unrolled) set_kind(o_out_1, unrolled)
+ * select_rounding() select_fma() select_conversion() select_saturation()
+ */
+NET_KERNEL dense_v1(const int8_t *data, const int32_t *restrict weight, const int32_t *restrict bias, int8_t *out,
+    int16_t *data_workspace)
+{
+    /* copy of data */
+    int32_t acc_0, acc_1;
+    for (int32_t i1_tile = 0; i1_tile < 16; ++i1_tile) {
+        widen_i8x4(&data_workspace[i1_tile * 16], load_i8x4(&data[i1_tile * 16]));
+        widen_i8x4(&data_workspace[i1_tile * 16 + 4], load_i8x4(&data[i1_tile * 16 + 4]));
+        widen_i8x4(&data_workspace[i1_tile * 16 + 8], load_i8x4(&data[i1_tile * 16 + 8]));
+        widen_i8x4(&data_workspace[i1_tile * 16 + 12], load_i8x4(&data[i1_tile * 16 + 12]));
+    }
+    /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 256) */
+    acc_0 = bias[0];
+    acc_1 = bias[1];
+    acc_0 = (int32_t)((uint32_t)acc_0 << 12U);
+    acc_1 = (int32_t)((uint32_t)acc_1 << 12U);
+    for (int32_t k_tile = 0; k_tile < 16; ++k_tile) {
+        const int32_t data_workspace_0 = load_i16x2_aligned(&data_workspace[k_tile * 16]);
+        const int32_t weight_0 = weight[k_tile * 2];
+        const int32_t hold_0 = hold(-268374016);
+        acc_0 = dot2_wrapping(data_workspace_0, (int32_t)((uint32_t)weight_0 << 12U) & hold_0, acc_0);
+        const int32_t weight_1 = weight[k_tile * 2 + 32];
+        acc_1 = dot2_wrapping(data_workspace_0, (int32_t)((uint32_t)weight_1 << 12U) & hold_0, acc_1);
+        const int32_t data_workspace_1 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 2]);
+        acc_0 = dot2_wrapping(data_workspace_1, (int32_t)((uint32_t)weight_0 << 8U) & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_1, (int32_t)((uint32_t)weight_1 << 8U) & hold_0, acc_1);
+        const int32_t data_workspace_2 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 4]);
+        acc_0 = dot2_wrapping(data_workspace_2, (int32_t)((uint32_t)weight_0 << 4U) & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_2, (int32_t)((uint32_t)weight_1 << 4U) & hold_0, acc_1);
+        const int32_t data_workspace_3 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 6]);
+        acc_0 = dot2_wrapping(data_workspace_3, (int32_t)(uint32_t)weight_0 & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_3, (int32_t)(uint32_t)weight_1 & hold_0, acc_1);
+        const int32_t data_workspace_4 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 8]);
+        const int32_t weight_2 = weight[k_tile * 2 + 1];
+        acc_0 = dot2_wrapping(data_workspace_4, (int32_t)((uint32_t)weight_2 << 12U) & hold_0, acc_0);
+        const int32_t weight_3 = weight[k_tile * 2 + (32 + 1)];
+        acc_1 = dot2_wrapping(data_workspace_4, (int32_t)((uint32_t)weight_3 << 12U) & hold_0, acc_1);
+        const int32_t data_workspace_5 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 10]);
+        acc_0 = dot2_wrapping(data_workspace_5, (int32_t)((uint32_t)weight_2 << 8U) & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_5, (int32_t)((uint32_t)weight_3 << 8U) & hold_0, acc_1);
+        const int32_t data_workspace_6 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 12]);
+        acc_0 = dot2_wrapping(data_workspace_6, (int32_t)((uint32_t)weight_2 << 4U) & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_6, (int32_t)((uint32_t)weight_3 << 4U) & hold_0, acc_1);
+        const int32_t data_workspace_7 = load_i16x2_aligned(&data_workspace[k_tile * 16 + 14]);
+        acc_0 = dot2_wrapping(data_workspace_7, (int32_t)(uint32_t)weight_2 & hold_0, acc_0);
+        acc_1 = dot2_wrapping(data_workspace_7, (int32_t)(uint32_t)weight_3 & hold_0, acc_1);
+    }
+    acc_0 = acc_0 >> 12;
+    acc_1 = acc_1 >> 12;
+    /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
+    out[0] = (int8_t)saturate_i8(high_mac_round(acc_0 * 2, 1518500250, (acc_0 >> 31) + 448) >> 7);
+    out[1] = (int8_t)saturate_i8(high_mac_round(acc_1 * 2, 1518500250, (acc_1 >> 31) + 448) >> 7);
+}
