@@ -21,14 +21,16 @@ KEPT = 1 << 16
 
 @dataclass
 class Statistics:
-    """One activation over all samples: ``lows`` and ``highs`` of every sample, ``channels`` (magnitude by index of the last
-    axis), ``sum`` and ``count`` of the mean by channel, and elements drawn at random."""
+    """One activation over all samples. ``lows`` and ``highs``: of every sample; ``drawn``: elements at random.
+
+    ``channels``: the largest magnitude for each index of the last axis; ``squares``: the sum of squares; ``count``: of how many.
+    """
 
     lows: list[float] = field(default_factory=list)
     highs: list[float] = field(default_factory=list)
     drawn: list[Array] = field(default_factory=list)
-    channels: Array | None = None
-    total: Array | None = None
+    channels: Array = field(default_factory=lambda: np.zeros(1))
+    squares: Array = field(default_factory=lambda: np.zeros(1))
     count: int = 0
 
     @property
@@ -44,17 +46,20 @@ class Statistics:
         """The elements that were drawn."""
         return np.concatenate(self.drawn)
 
+    @property
+    def power(self) -> Array:
+        """The mean square for each index of the last axis."""
+        return self.squares / max(1, self.count)
+
     def add(self, array: Array, share: int, random: np.random.Generator) -> None:
         """One sample's values."""
         flat = array.reshape(-1)
         self.lows.append(float(flat.min()))
         self.highs.append(float(flat.max()))
         self.drawn.append(flat if flat.size <= share else flat[random.integers(0, flat.size, share)])
-        rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
-        most = np.abs(rows).max(axis=0)
-        self.channels = most if self.channels is None else np.maximum(self.channels, most)
-        sums = rows.sum(axis=0, dtype=np.float64)
-        self.total = sums if self.total is None else self.total + sums
+        rows = array.reshape(-1, (1, *array.shape)[-1])
+        self.channels = np.maximum(self.channels, np.abs(rows).max(axis=0))
+        self.squares = self.squares + np.square(rows, dtype=np.float64).sum(axis=0)
         self.count += len(rows)
 
 

@@ -13,6 +13,7 @@ from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
+from microc.quantization.equalise import equalised
 from microc.quantization.observe import Progress, Statistics, merged, observe
 from microc.quantization.places import Places, places
 from microc.quantization.prepare import prepared
@@ -65,6 +66,11 @@ def quantize(
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
     seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
+    better = equalised(graph, seen)
+    if better is not graph:
+        graph = better
+        seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
+        found = places(graph)
     recipe = decided(graph, found, seen, activations, weights, ranges)
     written = quantised(graph, recipe)
     judged = samples if evaluate is None or callable(evaluate) else data_of(graph, evaluate, labels, pixels)

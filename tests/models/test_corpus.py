@@ -118,7 +118,7 @@ def test_every_onnx_model_is_compared(path: Path) -> None:
 @pytest.mark.parametrize("requantize", ["float", "fixed"])
 @pytest.mark.parametrize("path", QDQ, ids=lambda p: p.stem)
 def test_qdq_as_onnx_defines_it(path: Path, requantize: str) -> None:
-    """The outputs are dequantised: quanta are the smallest step between distinct values. Fixed-point multipliers that round once are
+    """The outputs are dequantised: quanta are the smallest step between distinct values. Multipliers that round once are
     as near."""
     differing = total = 0
     for got, expected in results(path, library(path, Options(requantize=requantize))):
