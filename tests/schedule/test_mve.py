@@ -16,7 +16,7 @@ from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
-from microc.tir.lower.lane_patterns import rounding_shift
+from microc.tir.lower.lane_patterns import rounded_once, rounding_shift
 from microc.tir.lower.lanes import lower_lanes
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
@@ -43,7 +43,9 @@ def test_depthwise_in_lanes_is_exact(name: str) -> None:
     np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
 
 
-def matrix(pixels: int, depth: int, channels: int, *, bias: bool) -> tuple[Graph, LoweredGroup]:
+def matrix(
+    pixels: int, depth: int, channels: int, *, bias: bool, rounding: str = "double"
+) -> tuple[Graph, LoweredGroup]:
     """A pointwise convolution and its requantisation."""
     dice = np.random.default_rng(3)
     consts: dict[str, Array] = {
@@ -60,26 +62,27 @@ def matrix(pixels: int, depth: int, channels: int, *, bias: bool) -> tuple[Graph
     types["acc"] = get("conv2d").infer(attrs, [types[name] for name in names])[0]
     types["y"] = TensorType(types["acc"].shape, "int8")
     scaling: dict[str, Attr] = {"multiplier": None, "shift": None, "shift_range": (-10, -6), "input_zero_point": 0}
-    scaling |= {"rounding": "double", "bound": (1 << 22) + 20000, "zero_point": 3}
+    scaling |= {"rounding": rounding, "bound": (1 << 22) + 20000, "zero_point": 3}
     scaling |= {"minimum": -128, "maximum": 127, "out_dtype": "int8"}
     nodes = (Node("conv2d", names, ("acc",), attrs), Node("requantize", ("acc", "m", "s"), ("y",), scaling))
     graph = Graph("g", ("x",), ("y",), nodes, types, consts)
     return graph, lower_group(graph, nodes, M55, "kernel")
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("bias", "rounding"), [(True, "double"), (False, "double"), (True, "single")])
 @pytest.mark.parametrize(
     ("pixels", "depth", "channels"),
     [(7, 20, 67), (4, 16, 50), (3, 9, 97), (8, 40, 1), (1, 64, 130), (1, 33, 262), (1, 32, 67), (1, 16, 3), (1, 7, 1)],
 )
-def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool) -> None:
-    """Whatever channels remain: all of them by products."""
-    graph, group = matrix(pixels, depth, channels, bias=bias)
+def test_products_are_exact(pixels: int, depth: int, channels: int, bias: bool, rounding: str) -> None:
+    """Whatever channels remain: all of them by products, scaled in lanes however often that rounds."""
+    graph, group = matrix(pixels, depth, channels, bias=bias, rounding=rounding)
     schedule = schedule_kernel(group.func, "conv2d", M55)
     func = lower(schedule.func)
     verify(func, trust_data=True)
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
     assert any(call.startswith("dot_") for call in calls)
+    assert channels < 4 or any(call.startswith("doubling_high") for call in calls)
     stored = [s for s in walk_stmt(func.body) if isinstance(s, ir.Store) and s.buffer.scope == "local"]
     assert not any(isinstance(s.value, ir.Bin) for s in stored)
     x = np.random.default_rng(4).integers(-128, 127, (1, 1, pixels, depth), endpoint=True).astype(np.int8)
@@ -118,6 +121,22 @@ def test_rounding_added_by_the_multiplication_is_recognised() -> None:
     assert rounding_shift(rounded(half + 1, s)) is None
     assert rounding_shift(rounded(one << s, s)) is None
     assert rounding_shift(rounded(ir.const(15, "int32"), 5)) is None
+
+
+def test_one_rounding_is_recognised() -> None:
+    """Of twice x, and of an x that has no room for that; with a zero point; not what rounds otherwise."""
+    x, m, s = ir.Var("x"), ir.Var("m"), ir.Var("s")
+    half = ir.const(1, "int32") << (s - 1)
+
+    def rounded(operand: ir.Expr, added: ir.Expr, distance: ir.Expr | int) -> ir.Expr:
+        return ir.call("high_mac", operand, m, added) >> distance
+
+    assert rounded_once(rounded(x << 1, half, s)) == (x, m, s, 0)
+    assert rounded_once(rounded(x << 2, half * 7, s)) == (x << 1, m, s, 3)
+    assert rounded_once(rounded(x, half * -255, s)) == (x, m, s + 1, -128)
+    assert rounded_once(rounded(x, ir.const(16 + 3 * 32, "int32"), 5)) == (x, m, ir.const(6, "int32"), 3)
+    assert rounded_once(rounded(x << 1, half + x, s)) is None
+    assert rounded_once(rounded(x << 1, half * 2, s)) is None
 
 
 def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:

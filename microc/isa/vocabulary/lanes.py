@@ -17,7 +17,7 @@ from microc.tir.ir import Buffer, Expr, Var
 VECTOR, LANES = "int32x4", 4
 MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
-NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "shl", "shift_round")
+NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
 """Operations that have a number for all lanes as second operand, too."""
 
 _A, _B, _X, _Y = (Var(name, VECTOR) for name in "abxy")
@@ -36,6 +36,11 @@ def _wrapping(op: str, a: Expr, b: Expr) -> Expr:
 def _doubled(a: Expr, b: Expr) -> Expr:
     """(a b + 2**30) >> 31; only both INT32_MIN saturate."""
     return ir.minimum((_wide(a) * _wide(b) + (1 << 30)) >> 31, (1 << 31) - 1).astype("int32")
+
+
+def _doubled_floor(a: Expr, b: Expr) -> Expr:
+    """(a b) >> 31; only both INT32_MIN saturate."""
+    return ir.minimum(_wide(a) * _wide(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
 def _high(a: Expr, b: Expr) -> Expr:
@@ -68,6 +73,7 @@ def _arithmetic() -> Iterator[Intrin]:
     table: dict[str, Expr] = {
         **{op: _wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubled(_a, _b),
+        "doubling_high_floor": _doubled_floor(_a, _b),
         "high_mul_round": _high(_a, _b),
         "shl": _shifted(_a, _b),
         "shift_round": _rounded(_a, _b),

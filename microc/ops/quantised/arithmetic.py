@@ -24,7 +24,7 @@ from microc.fixed import (
     quantize_multiplier,
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Rewrite, activation_range, is_quantised, scalar_quant
+from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
 from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, flag, integer
 from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
@@ -57,10 +57,10 @@ def _term(attrs: Mapping[str, Any], x: Expr, which: str) -> tuple[Expr, int]:
     scale = Scale.of(mantissa, attrs[f"shift_{which}"])
     low, high = low << left, high << left
     bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{which}"])) + 1
-    if attrs["rounding"] == "single":
-        return multiply_single_rounding(value << left, mantissa, scale.shift, TIR), bound
     if mantissa == HALF and attrs[f"shift_{which}"] == 0:
         return value << (left - 1), bound
+    if attrs["rounding"] == "single":
+        return single_rounded(value << left, max(-low, high), scale), bound
     return double_rounded(value << left, low, high, scale), bound
 
 

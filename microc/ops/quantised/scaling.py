@@ -169,41 +169,76 @@ def double_rounded(x: Expr, low: int, high: int, scale: Scale, out: Output | Non
         found = rounded_right(product, min(max(-low, high) << left, INT32_MAX - 1), distance, out)
     if found is None:
         found = multiply_double_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR, fits), False
+    return _stored(found, min(max(-low, high) << left, INT32_MAX), out)
+
+
+def rounded_once(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple[Expr, bool] | None:
+    """``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of an int32 with |x| <= bound in one ``high_mac``
+    and one shift, and whether ``out``'s zero point is in it; None where that is not exact. Multipliers are not negative.
+
+    The high half of the product may be taken first, for what rounding adds has no lower half: with y = 2**left x,
+
+        (y m + 2**(31 + e)) >> (32 + e)  =  ((y m >> 32) + 2**(e - 1)) >> e,    e = right + left - 1 >= 1.
+
+    The zero point, 2**e in those units, is added with it. Where there is room x is doubled: vectors multiply like that, cores
+    that multiply by parts learn of the room, and others take it out again (``select_high_mac``), for which an e that is
+    data is at least two.
+    """
+    known = isinstance(scale.right, int)
+    least, most = scale.right_range
+    for left in (max(1, (2 if known else 3) - least), 0):
+        last, high = most + left - 1, bound << left >> 1
+        if x.dtype != "int32" or least + left < 2 or last > 30 or (left and bound > INT32_MAX >> left):
+            continue
+        for zero in dict.fromkeys((out.zero_point if out is not None else 0, 0)):
+            steps, complete = 1 + 2 * zero, out is not None and zero == out.zero_point
+            if high + 1 + (abs(steps) << (last - 1)) <= INT32_MAX:
+                distance = scale.right + (left - 1)
+                half = (
+                    ir.const(steps << (last - 1), "int32")
+                    if known
+                    else (ir.const(1, "int32") << (distance - 1)) * steps
+                )
+                operand = x << left if left else x
+                return ir.call("high_mac", operand, ir.as_expr(scale.multiplier, "int32"), half) >> distance, complete
+    return None
+
+
+def half_up(x: Expr, bound: int, distance: int, out: Output | None) -> tuple[Expr, bool] | None:
+    """``round(x / 2**distance)``, ties to plus infinity, of an int32 with |x| <= bound, 0 <= distance <= 31, and whether
+    ``out``'s zero point is in it; None where a sum could overflow."""
+    half = 1 << distance >> 1
+    if not distance or bound + half > INT32_MAX:
+        return None if distance else (x, False)
+    folded = out.zero_point << distance if out is not None else 0
+    if folded and bound + abs(half + folded) <= INT32_MAX:
+        return (x + (half + folded)) >> distance, True
+    return (x + half) >> distance, False
+
+
+def single_rounded(x: Expr, bound: int, scale: Scale, out: Output | None = None) -> Expr:
+    """``fixed.multiply_single_rounding`` of an int32 with |x| <= bound; stored to ``out`` if given, else int32."""
+    found: tuple[Expr, bool] | None = None
+    right, left = scale.right, max(-scale.right_range[0], 0)
+    if scale.multiplier == HALF and isinstance(right, int) and -1 <= right <= 30:
+        found = half_up(x, bound, right + 1, out)
+    if found is None and isinstance(right, int) and right <= 0 and bound << left <= INT32_MAX:
+        found = high_mul(x << left if left else x, -bound << left, bound << left, scale.multiplier), False
+    if found is None:
+        found = rounded_once(x, bound, scale, out)
+    if found is None and right == 1:
+        found = ir.call("high_mul_round", x, ir.as_expr(scale.multiplier, "int32")), False
+    if found is None:
+        found = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR), False
+    return _stored(found, min(bound << left, INT32_MAX), out)
+
+
+def _stored(found: tuple[Expr, bool], bound: int, out: Output | None) -> Expr:
+    """A scaled value, which has ``out``'s zero point in it already or lies within ``bound``, as ``out`` wants it."""
     value, complete = found
     if out is None:
         return value
-    if complete:
-        return clamped(value, out.minimum, out.maximum, out.dtype)
-    return out.store(value, min(max(-low, high) << left, INT32_MAX))
-
-
-def rounded_once(x: Expr, bound: int, scale: Scale, out: Output) -> Expr | None:
-    """``round(x * multiplier / 2**31 / 2**right)``, ties to plus infinity, of an int32 with |x| <= bound, stored to ``out``; None
-    where no ``high_mac`` does it. Its high half of x m may be taken first, for what rounding adds has no lower half:
-
-        (x m + 2**(30 + right)) >> (31 + right)  =  ((x m >> 32) + 2**(right - 2)) >> (right - 1),    right >= 2.
-
-    The zero point, 2**(right - 1) in those units, is added with it.
-    """
-    least, most = scale.right_range
-    steps = 1 + 2 * out.zero_point
-    if least < 2 or most > 32 or x.dtype != "int32" or (bound >> 1) + 1 + (abs(steps) << (most - 2)) > INT32_MAX:
-        return None
-    if isinstance(scale.right, int):
-        half: Expr = ir.const(steps << (most - 2), "int32")
-    else:
-        half = (ir.const(1, "int32") << (scale.right - 2)) * steps
-    value = ir.call("high_mac", x, ir.as_expr(scale.multiplier, "int32"), half) >> (scale.right - 1)
-    return clamped(value, out.minimum, out.maximum, out.dtype)
-
-
-def single_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
-    """``fixed.multiply_single_rounding`` of an int32 with |x| <= bound, stored to ``out``."""
-    once = rounded_once(x, bound, scale, out)
-    if once is not None:
-        return once
-    value = multiply_single_rounding(x, ir.as_expr(scale.multiplier, "int32"), scale.shift, TIR)
-    return out.store(value, INT32_MAX)
+    return clamped(value, out.minimum, out.maximum, out.dtype) if complete else out.store(value, bound)
 
 
 def wide_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
@@ -217,7 +252,7 @@ def wide_rounded(x: Expr, bound: int, scale: Scale, out: Output) -> Expr:
     mantissa = scale.multiplier << 16 if isinstance(scale.multiplier, int) else multiplier << 16
     once = rounded_once(x, bound if bound >= 0 else INT32_MAX, Scale(mantissa, scale.right, scale.right_range), out)
     if once is not None:
-        return once
+        return _stored(once, INT32_MAX, out)
     value = multiply_reduced(x, multiplier, scale.shift, TIR)
     return out.store(value, INT32_MAX)
 

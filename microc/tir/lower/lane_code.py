@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from microc.tir import ir
 from microc.tir.affine import bounds_of, simplify
-from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounding_shift
+from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounded_once, rounding_shift
 from microc.tir.lower.region import address, flat_step
 from microc.tir.rewrite import map_expr, walk_expr
 
@@ -140,7 +140,7 @@ class LaneCode:
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
-                return self.shift(a, b if op == "shl" else negated(b), rounds=False)
+                return self.shifted(self.vector(a), b if op == "shl" else negated(b), rounds=False)
             case ir.Un("neg", a) if a.dtype == "int32":
                 return _call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
             case ir.Select(condition, a, b) if not self.varies(condition):
@@ -160,11 +160,18 @@ class LaneCode:
         product = doubling_multiply(expr)
         if product is not None:
             return self.operation("doubling_high_mul", *product, numbers=True)
-        found = rounding_shift(expr)
-        if found is None:
-            return None
-        value, distance, added = found
-        rounded = self.shift(value, negated(distance), rounds=True)
+        once = rounded_once(expr)
+        if once is not None:
+            x, m, distance, added = once
+            rounded = self.shifted(
+                self.operation("doubling_high_floor", x, m, numbers=True), negated(distance), rounds=True
+            )
+        else:
+            found = rounding_shift(expr)
+            if found is None:
+                return None
+            value, distance, added = found
+            rounded = self.shifted(self.vector(value), negated(distance), rounds=True)
         return _call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
@@ -174,12 +181,12 @@ class LaneCode:
             return _call(f"{name}_n", self.vector(b), self.uniform(a))
         return _call(name, self.vector(a), self.vector(b))
 
-    def shift(self, a: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """A shift by ``left``, to the right where it is negative."""
+    def shifted(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
+        """A vector shifted by ``left``, to the right where it is negative."""
         name = "shift_round" if rounds else "shl"
         if self.varies(left):
-            return _call(name, self.vector(a), self.vector(left))
-        return _call(f"{name}_n", self.vector(a), self.uniform(left))
+            return _call(name, vector, self.vector(left))
+        return _call(f"{name}_n", vector, self.uniform(left))
 
     def narrowed(self, narrow: str, a: ir.Expr) -> ir.Expr:
         """A value that is stored in fewer bits and taken up again: unchanged, for it fits."""

@@ -78,6 +78,20 @@ def rounding_shift(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
             return None
 
 
+def rounded_once(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Expr, int] | None:
+    """x, m, n and z of ``((x m + 2**(n + 30)) >> (n + 31)) + z``, written as ``high_mac(2 x, m, k) >> n`` or with x
+    itself and a shift that is one less, z in k."""
+    match expr:
+        case ir.Bin("shr", ir.Call("high_mac", (a, m, added)), distance):
+            parts, half = _added(a, added, simplify(distance)), _halved(a)
+        case _:
+            return None
+    if parts is None or parts[0] != a:
+        return None
+    _, distance, steps = parts
+    return (a, m, simplify(distance + 1), steps) if half is None else (half, m, distance, steps)
+
+
 def _added(product: ir.Expr, added: ir.Expr, distance: ir.Expr) -> tuple[ir.Expr, ir.Expr, int] | None:
     """The parts of ``(product + added) >> distance``, where what is added is (1 + 2 z) * 2**(distance - 1), or that and more."""
     terms, offset = linear(added)
