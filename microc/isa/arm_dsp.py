@@ -27,7 +27,7 @@ def _larger(lane: str, *, smallest: bool) -> Body:
     return Body(body, (("alu", 2),))
 
 
-_TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr"}
+_TWO = {"add_i16x2": "sadd16", "sub_i16x2": "ssub16", "high_mul_round": "smmulr", "high_product": "smmul"}
 _THREE = {
     "dot2": "smlad", "dot2_wrapping": "smlad", "mac_low_low": "smlabb", "mac_low_high": "smlabt", "mac_high_low": "smlatb",
     "mac_high_high": "smlatt", "high_mac": "smmla", "high_mac_round": "smmlar",

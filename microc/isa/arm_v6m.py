@@ -11,6 +11,7 @@ ARM_V6M = InstructionSet(
         "clamp8": Body("return (int8_t)a == a ? a : (a >> 31) ^ 127;", (("alu", 4),)),
         "high_mul": Body(""),
         "product_2_30": Body(""),
+        "product_2_31": Body(""),
     },
     frozenset({"unsigned_bytes"}),
 )

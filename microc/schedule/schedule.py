@@ -68,6 +68,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_byte_products": selection.select_byte_products,
         "select_conversion": conversion.select_conversion,
         "select_high_mul": selection.select_high_mul,
+        "select_high_mac": selection.select_high_mac,
         "select_clamp": selection.select_clamp,
     }
 )
@@ -240,6 +241,9 @@ class Schedule:
 
     def select_high_mul(self) -> Schedule:
         return self.apply("select_high_mul")
+
+    def select_high_mac(self) -> Schedule:
+        return self.apply("select_high_mac")
 
     def select_clamp(self) -> Schedule:
         return self.apply("select_clamp")

@@ -15,6 +15,8 @@ RANGES = MappingProxyType({(-128, 127): "saturate_i8", (0, 255): "saturate_u8", 
 """What one instruction saturates to."""
 BYTE_PRODUCTS = MappingProxyType({("int8", "int8"): "mul_i8", ("int8", "uint8"): "mul_i8_u8"})
 """What one instruction multiplies."""
+_PRODUCTS = MappingProxyType({"high_mac_round": "high_mul_round", "high_mac": "high_product"})
+"""What is left of a sum with a high half when the other operand is added later."""
 THIRDS = 1 << 20
 """The largest magnitude of what ``product_2_30`` multiplies."""
 
@@ -93,7 +95,8 @@ def select_high_mul(func: ir.PrimFunc) -> ir.PrimFunc:
     """High halves of products, ``high_mul_round(x << 1, m)``, by parts: for cores where 64-bit products are calls.
 
     The shift says that x lies within -2**30 .. 2**30 - 1, which is what ``high_mul`` needs. A sum that its block's note ``bound``
-    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one.
+    keeps within THIRDS takes ``(product_2_30(x, m) + 1) >> 1``, whose last shift is joined with the next one. High halves that
+    are rounded down, those of ``high_product`` and ``high_mac``, take ``product_2_31`` or ``product_2_30(x, m) >> 1``.
     """
 
     def within(s: ir.Stmt, short: bool) -> ir.Stmt:
@@ -114,6 +117,17 @@ def _by_parts(e: ir.Expr, short: bool) -> ir.Expr:
             return ir.call("high_mul", x, m)
         case ir.Call("high_mac_round", (ir.Bin("shl", x, ir.Const(1)) as doubled, m, added)):
             return _by_parts(ir.call("high_mul_round", doubled, m), short) + added
+        case ir.Call("high_product", (ir.Bin("shl", x, ir.Const(int() as left)), m)):
+            x = x << (left - 1) if left > 1 else x
+            return ir.call("product_2_30", x, m) >> 1 if short and _is_sum(x) else ir.call("product_2_31", x, m)
+        case ir.Call("high_mac", (ir.Bin("shl") as doubled, m, added)):
+            return _by_parts(ir.call("high_product", doubled, m), short) + added
+        case ir.Bin("shr", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), shift):
+            return ir.Bin("shr", product, _one_more(shift))
+        case ir.Bin(
+            "shr", ir.Bin("add", ir.Bin("shr", ir.Call("product_2_30") as product, ir.Const(1)), ir.Const() as k), shift
+        ) if abs(2 * int(k.value)) < 1 << 30:
+            return ir.Bin("shr", product + 2 * int(k.value), _one_more(shift))
         case ir.Bin("shr", ir.Bin("shr", ir.Bin("add", ir.Call("product_2_30")) as rounded, ir.Const(1)), shift):
             return ir.Bin("shr", rounded, _one_more(shift))
         case ir.Bin(
@@ -144,12 +158,49 @@ def _is_sum(x: ir.Expr) -> bool:
     return wide and not any(isinstance(p, ir.Call) for p in parts)
 
 
+def select_high_mac(func: ir.PrimFunc) -> ir.PrimFunc:
+    """``high_mac(2 x, m, 2 k) >> s`` becomes ``high_mac(x, m, k) >> (s - 1)``: for cores to which it means nothing that twice x
+    has room. Both are x m / 2**(31 + s), rounded down after k * 2**32 is added. A half that is made from data,
+    ``1 << (s - 1)``, comes of s >= 2 only (``scaling.rounded_once``).
+    """
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        match e:
+            case ir.Bin("shr", ir.Call("high_mac", (ir.Bin("shl", x, ir.Const(1)), m, added)), shift):
+                less = _halved(added, shift)
+                return e if less is None else ir.call("high_mac", x, m, less) >> _one_less(shift)
+            case _:
+                return e
+
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
+
+
+def _halved(added: ir.Expr, shift: ir.Expr) -> ir.Expr | None:
+    """Half of a number, or of a multiple of ``1 << (shift - 1)``; None of what is odd."""
+    match added:
+        case ir.Const(int() as value) if value % 2 == 0:
+            return ir.const(value // 2, "int32")
+        case ir.Bin("mul", ir.Bin("shl", ir.Const(1) as one, less), ir.Const() as steps) if less == shift - 1:
+            return (one << _one_less(less)) * int(steps.value)
+        case _:
+            return None
+
+
+def _one_less(shift: ir.Expr) -> ir.Expr:
+    """A shift less one; a number that is taken off it already is one more."""
+    match shift:
+        case ir.Bin("sub", x, ir.Const(int() as value)):
+            return x - (value + 1)
+        case _:
+            return simplify(shift - 1)
+
+
 def select_rounding(func: ir.PrimFunc) -> ir.PrimFunc:
     """Rounding by a shift that changes in the innermost loop becomes the last of two shifts.
 
     ``high_mac_round(x, m, k * (1 << (s - 1))) >> s`` makes what it adds from s: good where a loop repeats one s. Else
     ``((high_mul_round(x, m) >> (s - 1)) + k) >> 1`` is shorter. They are equal, for a division that rounds down can be done in
-    two.
+    two. ``high_mac`` becomes ``high_product`` like that.
     """
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
@@ -173,7 +224,7 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
         if parts is None or inner not in free_vars(substitute(parts[1], bindings)):
             return e
         total, shift, steps = parts
-        return ((total >> (shift - 1)) + steps) >> 1
+        return ((total >> _one_less(shift)) + steps) >> 1
 
     return replace(block, body=map_stmt(block.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
@@ -181,15 +232,17 @@ def _split_rounding(block: ir.Block, inner: ir.Var | None) -> ir.Block:
 def _rounding(e: ir.Expr) -> tuple[ir.Expr, ir.Expr, ir.Const] | None:
     """The sum before rounding, the shift, and what is added in steps of half the divisor; None of anything else."""
     match e:
-        case ir.Bin("shr", ir.Call("high_mac_round", (x, m, added)), shift):
-            pass
+        case ir.Bin("shr", ir.Call("high_mac_round" | "high_mac" as name, (x, m, added)), shift):
+            product: ir.Expr = ir.call(_PRODUCTS[name], x, m)
         case _:
             return None
-    product: ir.Expr = ir.call("high_mul_round", x, m)
     if isinstance(added, ir.Bin) and added.op == "add":
         product, added = product + added.a, added.b
     match added:
-        case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less == shift - 1:
+        case ir.Bin("mul", ir.Bin("shl", ir.Const(1), less), ir.Const() as steps) if less in (
+            shift - 1,
+            _one_less(shift),
+        ):
             return product, shift, steps
         case _:
             return None

@@ -45,13 +45,12 @@ def dense(units: int = 2, depth: int = 8, most: int = 99) -> Graph:
     return net.graph()
 
 
-def channel_scaling() -> Graph:
+def channel_scaling(rounding: str = "double") -> Graph:
     net = Network(x=TensorType((3, 5), "int32"))
     shifts = net.constant(np.arange(-9, -4, dtype=np.int8))
     multipliers = net.constant(np.full(5, 1518500250, np.int32))
-    net.op(
-        "requantize", "x", multipliers, shifts, **{**FIXED, "multiplier": None, "shift": None, "shift_range": (-9, -5)}
-    )
+    channels = {"multiplier": None, "shift": None, "shift_range": (-9, -5), "rounding": rounding}
+    net.op("requantize", "x", multipliers, shifts, **{**FIXED, **channels})
     return net.graph()
 
 
@@ -128,6 +127,9 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
                 out_dtype="int8"),
     ),
     "requantize_channels_m4": ("cortex-m4", "size", channel_scaling),
+    "requantize_once_m4": ("cortex-m4", "size", partial(channel_scaling, "single")),
+    "requantize_once_m0": ("cortex-m0", "size", partial(channel_scaling, "single")),
+    "requantize_once_m55": ("cortex-m55", "speed", partial(channel_scaling, "single")),
     "clip_m55": ("cortex-m55", "speed", partial(one, "clip", BYTES((8,)), minimum=-128, maximum=100, rounding="")),
     "dense_paired_m4": ("cortex-m4", "size", partial(dense, 2, 20)),
     "dense_bits_m4": ("cortex-m4", "size", partial(dense, 2, 256, 7)),

@@ -73,6 +73,7 @@ TAKEN: Mapping[str, str] = {
     "tensorize_pairs": "dense_paired_m4",
     "tensorize_bits": "dense_bits_m4",
     "select_rounding": "requantize_channels_m4",
+    "select_high_mac": "requantize_once_m4",
     "select_saturation": "requantize_m4",
     "select_byte_products": "dense_avr",
     "select_fma": "dense_float_m4",

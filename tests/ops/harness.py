@@ -29,6 +29,7 @@ UNDEFINED: Mapping[str, Mapping[str, str]] = {
 """Edges of operators for which no result is defined, and why."""
 INTRINSICS: Mapping[str, Any] = {
     "high_mul_round": lambda args: (int(args[0]) * int(args[1]) + (1 << 31)) >> 32,
+    "high_product": lambda args: (int(args[0]) * int(args[1])) >> 32,
     "high_mac": lambda args: int(args[2]) + ((int(args[0]) * int(args[1])) >> 32),
     "high_mac_round": lambda args: int(args[2]) + ((int(args[0]) * int(args[1]) + (1 << 31)) >> 32),
 }

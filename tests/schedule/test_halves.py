@@ -20,10 +20,11 @@ def test_high_mul_is_exact() -> None:
         {s * e for e in EDGES for s in (1, -1)} | {-(1 << 30)} | set(dice.integers(-(1 << 30), 1 << 30, 200).tolist())
     )
     ms = sorted({*MANTISSAS, *dice.integers(1 << 30, 1 << 31, 40).tolist()})
-    high_mul = meanings()["high_mul"]
+    high_mul, product = meanings()["high_mul"], meanings()["product_2_31"]
     for x in xs:
         for m in ms:
             assert high_mul([x, m]) == int(doubling_high_mul(x, m, NUMPY)), (x, m)
+            assert product([x, m]) == (x * m) >> 31, (x, m)
 
 
 def test_thirds_are_exact_up_to_their_bound() -> None:
@@ -62,6 +63,59 @@ def test_shifts_behind_thirds_are_joined() -> None:
     for shifted in (x[v] << 18, x[v] * (1 << 18)):  # a multiplier above one: the note speaks of the sum, not of this
         selected = Schedule(func(ir.call("high_mul_round", shifted << 1, m), THIRDS)).select_high_mul().func
         assert selected == func(ir.call("high_mul", shifted, m), THIRDS)
+
+
+def test_products_that_are_rounded_down_join_the_shift() -> None:
+    """As a sum with what rounds, and where that is added between two shifts; elsewhere than behind a bound by halves."""
+    x, out, i, v, s = (
+        ir.Buffer("x", (4,), "int32"),
+        ir.Buffer("out", (4,), "int32"),
+        ir.Var("i"),
+        ir.Var("v"),
+        ir.Var("s"),
+    )
+    m = ir.const(1 << 30, "int32")
+
+    def func(value: ir.Expr, bound: int) -> ir.PrimFunc:
+        iters = (ir.IterVar(v, 4, "space", i),)
+        block = ir.Block("out", iters, ir.Store(out, (v,), value), annotations=(("bound", bound),))
+        return ir.PrimFunc("scale", (x, out), ir.loops([(i, 4)], block))
+
+    third, half = ir.call("product_2_30", x[v], m), ir.call("product_2_31", x[v], m)
+    once = ir.call("high_mac", x[v] << 1, m, ir.const(5, "int32")) >> 3
+    split = ((ir.call("high_product", x[v] << 1, m) >> s) + 7) >> 1
+    assert Schedule(func(once, THIRDS)).select_high_mul().func == func((third + 10) >> 4, THIRDS)
+    assert Schedule(func(once, THIRDS + 1)).select_high_mul().func == func((half + 5) >> 3, THIRDS + 1)
+    assert Schedule(func(split, THIRDS)).select_high_mul().func == func(((third >> (s + 1)) + 7) >> 1, THIRDS)
+    assert Schedule(func(split, THIRDS + 1)).select_high_mul().func == func(((half >> s) + 7) >> 1, THIRDS + 1)
+
+
+def test_doubled_operands_are_taken_back_where_nobody_wants_them() -> None:
+    """Not where what is added is odd, nor of more than twice x."""
+    x, out, i, s = (
+        ir.Buffer("x", (4,), "int32"),
+        ir.Buffer("out", (4,), "int32"),
+        ir.Var("i"),
+        ir.Buffer("s", (4,), "int32"),
+    )
+    m, one = ir.const(1 << 30, "int32"), ir.const(1, "int32")
+
+    def func(operand: ir.Expr, added: ir.Expr, shift: ir.Expr | int) -> ir.PrimFunc:
+        value = ir.call("high_mac", operand, m, added) >> shift
+        return ir.PrimFunc("scale", (x, s, out), ir.loops([(i, 4)], ir.Store(out, (i,), value)))
+
+    def selected(start: ir.PrimFunc) -> ir.PrimFunc:
+        return Schedule(start).select_high_mac().func
+
+    assert selected(func(x[i] << 1, ir.const(8, "int32"), 4)) == func(x[i], ir.const(4, "int32"), 3)
+    found = selected(func(x[i] << 1, (one << (s[i] - 1)) * -255, s[i]))
+    assert found == func(x[i], (one << (s[i] - 2)) * -255, s[i] - 1)
+    for kept in (
+        func(x[i] << 1, one, 1),
+        func(x[i] << 2, ir.const(8, "int32"), 4),
+        func(x[i], ir.const(8, "int32"), 4),
+    ):
+        assert selected(kept) == kept
 
 
 def test_selection_needs_the_shift() -> None:

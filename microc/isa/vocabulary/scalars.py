@@ -1,10 +1,11 @@
 """Words of the vocabulary on single numbers: high halves of products, saturation, floats to integers.
 
-``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_mac`` adds the high half that is rounded down, ``high_mac_round`` the
-rounded one. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as ``saturate_i8``,
-where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want it. ``high_mul(x,
-m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20:
-for cores that multiply 32 by 32 bits to 32, where 64-bit products are calls.
+``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
+``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as
+``saturate_i8``, where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want it.
+``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down;
+``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, where 64-bit products
+are calls.
 
 With x = 2**15 h + l and m = 2**16 u + v, where 0 <= l < 2**15, 0 <= v < 2**16 and 0 <= u < 2**15,
 
@@ -36,7 +37,11 @@ _END = float(1 << 31)
 _H, _L = _X >> 15, _X & 0x7FFF
 _U, _V = _M >> 16, _M & 0xFFFF
 _MANTISSA = ("m", 0, (1 << 31) - 1)
+_HALVES = (("x", -(1 << 30), (1 << 30) - 1), _MANTISSA)
 _WIDE = A.astype("int64") * B.astype("int64")
+_TOP = _H * _U
+_REST = _L * _U + ((_H * _V + ((_L * _V) >> 15)) >> 1)
+"""x m / 2**31 as an integer and a number of 2**-15."""
 _ROUNDED = (_WIDE >> 32).astype("int32") + ((_WIDE >> 31) & 1).astype("int32")
 """The high half rounded half up: plus the highest bit of the low half, which needs no carry."""
 _NEAREST = ir.select(
@@ -61,14 +66,11 @@ SCALARS = (
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
     Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),
+    Intrin("high_product", (A, B), (_WIDE >> 32).astype("int32")),
     Intrin("high_mac", (A, B, C), C + (_WIDE >> 32).astype("int32"), limits=SUMS),
     Intrin("high_mac_round", (A, B, C), C + _ROUNDED, limits=SUMS),
-    Intrin(
-        "high_mul",
-        (_X, _M),
-        _H * _U + ((_L * _U + ((_H * _V + ((_L * _V) >> 15)) >> 1) + (1 << 14)) >> 15),
-        limits=(("x", -(1 << 30), (1 << 30) - 1), _MANTISSA),
-    ),
+    Intrin("high_mul", (_X, _M), _TOP + ((_REST + (1 << 14)) >> 15), limits=_HALVES),
+    Intrin("product_2_31", (_X, _M), _TOP + (_REST >> 15), limits=_HALVES),
     Intrin(
         "product_2_30",
         (_X, _M),

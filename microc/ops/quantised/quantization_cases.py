@@ -66,7 +66,9 @@ def requantize_cases() -> Iterable[Case]:
         for shift in (0, -1, -5, -8, -17, -31):
             attrs = {"multiplier": 1518500250, "shift": shift, "zero_point": zero, "minimum": low, "maximum": high}
             known = {**REQUANTIZE, **attrs, "out_dtype": dtype, "bound": (1 << 30) - 1}
-            yield Case(known, (TensorType((16,), "int32"),), arrays=(edges,), name=f"{dtype} shift {shift}")
+            for rounding in ("double", "single"):
+                bounded, name = {**known, "rounding": rounding}, f"{rounding} {dtype} shift {shift}"
+                yield Case(bounded, (TensorType((16,), "int32"),), arrays=(edges,), name=name)
             x = np.concatenate((edges, extremes))
             unknown = {**known, "bound": -1}
             yield Case(unknown, (TensorType((20,), "int32"),), arrays=(x,), name=f"{dtype} shift {shift} unbounded")
@@ -90,9 +92,13 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
             x = np.clip(edges, -bound, bound).reshape(4, 4)
             known = {**REQUANTIZE, **attrs, "shift_range": (min(shifts), max(shifts)), "bound": bound}
             arrays = (x, multiplier, np.array(shifts, np.int8))
-            yield Case(known, types, (1, 2), arrays, name=f"channels {shifts} from {low}")
-    shared = {**REQUANTIZE, **attrs, "shift": -6, "bound": (1 << 30) - 1}
-    yield Case(shared, types[:2], (1,), (edges.reshape(4, 4), multiplier), name="channels, one shift")
+            for rounding in ("double", "single"):
+                name = f"{rounding} channels {shifts} from {low}"
+                yield Case({**known, "rounding": rounding}, types, (1, 2), arrays, name=name)
+    for rounding in ("double", "single"):
+        shared = {**REQUANTIZE, **attrs, "shift": -6, "bound": (1 << 30) - 1, "rounding": rounding}
+        name = f"{rounding} channels, one shift"
+        yield Case(shared, types[:2], (1,), (edges.reshape(4, 4), multiplier), name=name)
 
 
 def _special_cases() -> Iterable[Case]:
@@ -116,8 +122,10 @@ def _special_cases() -> Iterable[Case]:
         x = np.array([low, low + 1, 0, 1, high - 1, high], dtypes.to_numpy(dtype))
         moved = {**base, "input_zero_point": 3, "bound": 1 << 17, "minimum": low, "maximum": high, "out_dtype": dtype}
         for multiplier, shift in ((1 << 30, 1), (1 << 30, 0), (1 << 30, -3), (1900000000, 2), (1900000000, -1)):
-            attrs = {**moved, "multiplier": multiplier, "shift": shift}
-            yield Case(attrs, (TensorType((6,), dtype),), arrays=(x,), name=f"{dtype} {multiplier} {shift}")
+            for rounding in ("double", "single"):
+                attrs = {**moved, "multiplier": multiplier, "shift": shift, "rounding": rounding}
+                name = f"{rounding} {dtype} {multiplier} {shift}"
+                yield Case(attrs, (TensorType((6,), dtype),), arrays=(x,), name=name)
 
 
 def requantize_float_cases() -> Iterable[Case]:

@@ -193,7 +193,7 @@ def rounded_once(x: Expr, bound: int, scale: Scale, out: Output | None) -> tuple
         for zero in dict.fromkeys((out.zero_point if out is not None else 0, 0)):
             steps, complete = 1 + 2 * zero, out is not None and zero == out.zero_point
             if high + 1 + (abs(steps) << (last - 1)) <= INT32_MAX:
-                distance = scale.right + (left - 1)
+                distance = scale.right if left == 1 else scale.right + (left - 1)
                 half = (
                     ir.const(steps << (last - 1), "int32")
                     if known

@@ -142,7 +142,7 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
     """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours."""
     own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
     alone = tuple(each for rule, each in own if rule.alone)
-    start = Schedule(func)
+    start = _begun(func, target)
     ours = () if alone else (s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal))
     found: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(each for _, each in own)):
@@ -152,7 +152,15 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them."""
-    return _instructions(Schedule(func), target).named("as written")
+    return _instructions(_begun(func, target), target).named("as written")
+
+
+def _begun(func: ir.PrimFunc, target: Target) -> Schedule:
+    """The loops as the operator wrote them; high products to which twice a sum means nothing are of the sum itself, before rules
+    store weights doubled for them."""
+    start = Schedule(func)
+    undoubled = start if target.has("lanes") or target.has("high_mul") else start.select_high_mac()
+    return start if undoubled.func == func else undoubled
 
 
 def _instructions(schedule: Schedule, target: Target) -> Schedule:

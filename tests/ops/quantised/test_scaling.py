@@ -98,8 +98,8 @@ def test_double_rounding_is_exact(shift: int, bound: int) -> None:
 
 
 @pytest.mark.parametrize("form", ["single", "wide"])
-@pytest.mark.parametrize("shift", [0, -1, -2, -7, -24, -31])
-@pytest.mark.parametrize("bound", [255, HALF, (1 << 31) - 1])
+@pytest.mark.parametrize("shift", [3, 0, -1, -2, -7, -24, -31])
+@pytest.mark.parametrize("bound", [255, HALF - 1, HALF, (1 << 31) - 1])
 def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
     x, terse = edges(-bound, bound), []
     for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
@@ -115,6 +115,31 @@ def test_one_rounding_is_exact(form: str, shift: int, bound: int) -> None:
         np.testing.assert_array_equal(run(func, x), wanted, err_msg=f"{mantissa} {out}")
         terse.append(all(e.dtype != "int64" for e in walk_all_exprs(func.body)))
     assert all(terse) or not -8 < shift < -1  # elsewhere 64 bits may be needed
+
+
+@pytest.mark.parametrize("shifts", [(-31, -24, -9, -2), (-9, -1, -12, -2), (0, -3, -20, -1), (2, -3, -1, 0)])
+@pytest.mark.parametrize("bound", [255, 1 << 22, (1 << 29) - 1])
+def test_one_rounding_by_shifts_of_channels_is_exact(shifts: tuple[int, ...], bound: int) -> None:
+    """In 32 bits where the least shift leaves room for the operand."""
+    x = edges(-bound, bound)
+    range_of_right = -max(shifts), -min(shifts)
+    fits = bound << max(1, 3 + max(shifts)) < 1 << 31
+    for mantissa, out in itertools.product(MANTISSAS, OUTPUTS):
+        tensor, by, i, c = (
+            te.placeholder(x.shape, "int32", "x"),
+            te.placeholder((4,), "int8", "shift"),
+            ir.Var("i"),
+            ir.Var("c"),
+        )
+        scale = Scale(mantissa, 0 - ir.cast("int32", by[c]), range_of_right)
+        element = single_rounded(tensor[i], bound, scale, out)
+        made = te.Tensor("out", (x.size, 4), element.dtype, te.ComputeDef((i, c), element))
+        func = te.create_prim_func("kernel", [tensor, by], [made])
+        found = np.zeros((x.size, 4), dtypes.to_numpy(element.dtype))
+        interp.run(func, [x.astype(np.int32), np.array(shifts, np.int8), found], INTRINSICS)
+        scaled = multiply_single_rounding(x[:, None], mantissa, np.array(shifts, np.int64), NUMPY)
+        np.testing.assert_array_equal(found, np.clip(scaled + out.zero_point, out.minimum, out.maximum))
+        assert not fits or all(e.dtype != "int64" for e in walk_all_exprs(func.body))
 
 
 def test_bounded_operands_take_no_64_bit_arithmetic() -> None:
