@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from microc.plan.effort import BEAM, affordable
 from microc.plan.liveness import Demand, Placement, Unit, size_of
@@ -30,10 +31,14 @@ class _Partial:
     at: int = 0
     before: _Partial | None = None
 
+    def ends(self, at: int, size: int) -> tuple[int, int]:
+        """The lowest and highest byte with a block more."""
+        return (at, at + size) if self.unit is None else (min(at, self.low), max(at + size, self.high))
+
     @property
     def key(self) -> tuple[int, ...]:
         """What the units to come can see of it."""
-        return self.high - self.low, *(at - self.low for at in self.near.values())
+        return self.high - self.low, *[at - self.low for at in self.near.values()]
 
 
 def beam_search(wanted: Demand) -> Placement | None:
@@ -65,22 +70,28 @@ def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placeme
         apart = [u for u in order[:k] if u not in rooms and u.conflicts(unit)]
         near = [(u, rooms[u], rooms[u].turned()) for u in order[:k] if u in rooms]
         waiting = [u for u in order[: k + 1] if last[u] > k]
-        found: dict[tuple[int, ...], _Partial] = {}
+        places: list[tuple[int, int, _Partial]] = []
         for state in states:
             taken = _merged((state.near[u] - unit.size, state.near[u] + u.size) for u in apart)
             for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in near], taken):
-                new = _placed(state, unit, at, waiting)
-                found.setdefault(new.key, new)
-        states = sorted(found.values(), key=lambda s: s.high - s.low)[:width]
+                low, high = state.ends(at, unit.size)
+                places.append((high - low, at, state))
+        states = _smallest(places, unit, waiting, width)
     return _offsets(states[0])
 
 
-def _placed(state: _Partial, unit: Unit, at: int, waiting: Sequence[Unit]) -> _Partial:
-    everything = {**state.near, unit: at}
-    low, high = at, at + unit.size
-    if state.unit is not None:
-        low, high = min(low, state.low), max(high, state.high)
-    return _Partial(low, high, {u: everything[u] for u in waiting}, unit, at, state)
+def _smallest(
+    places: list[tuple[int, int, _Partial]], unit: Unit, waiting: Sequence[Unit], width: int
+) -> list[_Partial]:
+    """``width`` different placements of a unit: from (bytes then in use, its offset, what there was before) those of the fewest."""
+    found: dict[tuple[int, ...], _Partial] = {}
+    for _, at, state in sorted(places, key=itemgetter(0)):
+        near = {**state.near, unit: at}
+        new = _Partial(*state.ends(at, unit.size), {u: near[u] for u in waiting}, unit, at, state)
+        found.setdefault(new.key, new)
+        if len(found) == width:
+            break
+    return list(found.values())
 
 
 Near = list[tuple[int, Room, Room]]
