@@ -10,31 +10,22 @@ from typing import TYPE_CHECKING, Any, overload
 
 from microc import __version__
 from microc.codegen.files import write_tree
-from microc.codegen.manifest import streaming_data
-from microc.codegen.network import shared_files
-from microc.codegen.project import project_files
-from microc.codegen.stack import stack_bound
 from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
-from microc.driver.compile.fit import capacity, check_modules, footprint, room_of
-from microc.driver.compile.lower import Progress
-from microc.driver.compile.pipeline import compile_model
-from microc.driver.desktop.library import Library
-from microc.driver.desktop.load import build_library
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
-from microc.driver.sizes.shapes import RunShapes, as_array
-from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.module import Call, Module
-from microc.plan.overlap import shared_bytes
 from microc.plugin import Plugin, active
 from microc.target import Board, Target, target_for
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what compiles is imported where it is used: a network that the cache knows does without
     from microc.codegen.exports import Package
+    from microc.driver.compile.lower import Progress
+    from microc.driver.desktop.library import Library
+    from microc.dtypes import Array
+    from microc.module import Call, Module
 
 
 class Program:
@@ -56,7 +47,7 @@ class Program:
     @cached_property
     def module(self) -> Module:
         """The kernels, their calls, constants and the memory plan."""
-        return self._make if isinstance(self._make, Module) else self._make()
+        return self._make() if callable(self._make) else self._make
 
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.
@@ -69,6 +60,11 @@ class Program:
         """
         if self._found is not None:
             return dict(self._found.report)
+        from microc.codegen.manifest import streaming_data
+        from microc.codegen.stack import stack_bound
+        from microc.driver.compile.fit import capacity, footprint
+        from microc.plan.overlap import shared_bytes
+
         module, plan = self.module, self.module.plan
         assert plan is not None
         need = footprint((module,), self.board)
@@ -122,6 +118,8 @@ class Program:
         """The C project: contents by file name."""
         if self._found is not None:
             return dict(self._found.files)
+        from microc.codegen.project import project_files
+
         with active(self.plugins):
             files = project_files((self.module,), self.board, __version__)
         if self._entry is not None:
@@ -131,6 +129,8 @@ class Program:
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         if self._found is None:
+            from microc.driver.compile.fit import check_modules
+
             check_modules((self.module,), self.board)
         target = accepted.path("a folder", folder)
         write_tree(target, self.files())
@@ -155,6 +155,8 @@ class Program:
 
     def _frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
         """What each run of the example takes; UsageError where that are no inputs of the network."""
+        from microc.driver.sizes.shapes import RunShapes, as_array
+
         given = [_tensor(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
         longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, given, strict=False)]
@@ -170,6 +172,9 @@ class Program:
 
     def library(self) -> Library:
         """The same kernels as a library for this computer: what the board must agree with, bit by bit."""
+        from microc.codegen.network import shared_files
+        from microc.driver.desktop.load import build_library
+
         with active(self.plugins):
             return build_library(shared_files(self.module, __version__))
 
@@ -246,6 +251,8 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
+        from microc.driver.desktop.load import build_library
+
         with active(chosen.plugins):
             core = target_for(target)
         library = build_library(_desktop_files(source, core, chosen, progress))
@@ -259,17 +266,26 @@ def compile(
         found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     entry = entry_of(source, found.target, chosen, {"name": found.name, **found.raw})
     known = entry.read() if entry else None
+    make = partial(_compiled, source, found, chosen, progress)
     if known is not None:
-        again = partial(compile_model, source, found.target, chosen, progress, room_of(found))
-        return Program(again, found, chosen.plugins, entry, known)
-    module = compile_model(source, found.target, chosen, progress, room_of(found))
+        return Program(make, found, chosen.plugins, entry, known)
+    module = make()
     program = Program(module, found, chosen.plugins, entry)
-    check_modules((module,), found)
     if check and isinstance(source, Graph) and source is not model:
         from microc.driver.measure.quick_check import quick_check
 
         quick_check(model, None, [_tensor(program.module, name) for name in program.module.inputs], source, chosen)
     return program
+
+
+def _compiled(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:
+    """The module for a board, which it fits."""
+    from microc.driver.compile.fit import check_modules, room_of
+    from microc.driver.compile.pipeline import compile_model
+
+    module = compile_model(source, board.target, options, progress, room_of(board))
+    check_modules((module,), board)
+    return module
 
 
 def _desktop_files(source: Path | Graph, target: Target, options: Options, progress: Progress | None) -> dict[str, str]:
@@ -278,6 +294,9 @@ def _desktop_files(source: Path | Graph, target: Target, options: Options, progr
     known = entry.read() if entry else None
     if known is not None:
         return {name: str(text) for name, text in known.files.items()}
+    from microc.codegen.network import shared_files
+    from microc.driver.compile.pipeline import compile_model
+
     with active(options.plugins):
         files = shared_files(compile_model(source, target, options, progress), __version__)
     if entry is not None:

@@ -15,14 +15,9 @@ from microc.codegen.names import network_name
 from microc.driver import accepted
 from microc.driver.options import Options, make_options
 from microc.errors import OutputError, UsageError
-from microc.frontend import objects
-from microc.frontend.detect import load as load_file
-from microc.frontend.trees import sklearn
-from microc.graph.cut import cut
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
-from microc.transform.boundary import Boundary, adapt
 
 SMALLEST, LARGEST = 1e-37, 1e37
 """Scales of integers, as float32 has them."""
@@ -30,6 +25,10 @@ SMALLEST, LARGEST = 1e-37, 1e37
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
     """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
+    from microc.frontend.detect import load as load_file
+    from microc.graph.cut import cut
+    from microc.transform.boundary import Boundary, adapt
+
     with active(options.plugins):
         if isinstance(source, Graph):
             graph, stem = source, source.name
@@ -48,7 +47,11 @@ def source_of(model: Any, options: Options) -> Path | Graph:
     """What may be given as a model: a path, a graph, or an object that a reader knows, as its graph."""
     if isinstance(model, (str, os.PathLike)):
         return accepted.path("a model", model)
-    return model if isinstance(model, Graph) else objects.read(model, options.input_shapes)
+    if isinstance(model, Graph):
+        return model
+    from microc.frontend import objects
+
+    return objects.read(model, options.input_shapes)
 
 
 def import_sklearn(
@@ -64,6 +67,8 @@ def import_sklearn(
     As :func:`microc.frontend.trees.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves
     are rounded to ``leaf_dtype``.
     """
+    from microc.frontend.trees import sklearn
+
     shape = None if input_shape is None else accepted.integers("input_shape", input_shape)
     dtypes = {
         "input_dtype": accepted.text("input_dtype", input_dtype),

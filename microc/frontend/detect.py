@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError
-from microc.frontend.trees import lightgbm, sklearn
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -41,6 +40,8 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
         found = _archive(data, path.name, input_shapes)
         if found is not None:
             return found
+    from microc.frontend.trees import lightgbm, sklearn
+
     if lightgbm.is_lightgbm(data):
         return sklearn.read_text(data, path.name, input_shapes)
     _refuse_foreign(data, path)

@@ -83,7 +83,7 @@ def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placeme
 def _smallest(
     places: list[tuple[int, int, _Partial]], unit: Unit, waiting: Sequence[Unit], width: int
 ) -> list[_Partial]:
-    """``width`` different placements of a unit: from (bytes then in use, its offset, what there was before) those of the fewest."""
+    """``width`` different placements of a unit, of the fewest bytes: from (bytes in use, its offset, what there was before)."""
     found: dict[tuple[int, ...], _Partial] = {}
     for _, at, state in sorted(places, key=itemgetter(0)):
         near = {**state.near, unit: at}

@@ -41,7 +41,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         seen.append(source)
         return real(source, *rest)
 
-    monkeypatch.setattr("microc.driver.api.compile_model", compile_model)
+    monkeypatch.setattr("microc.driver.compile.pipeline.compile_model", compile_model)
     return seen
 
 
