@@ -2,7 +2,8 @@
 
 The instructions are a loop, tail-predicated or, where it comes out even, of two or four vectors an iteration: every vector is
 loaded once and multiplied with all of the other side (``VMLADAVA`` sums across lanes into a core register, which must have an
-even number, so that there are at most six sums).
+even number, so that there are at most six sums). Weights of few bits are loaded as bytes of several; shifted up and masked, each
+field is a vector of weights times a power of two, by which the sums are divided behind the loop.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from microc.isa.base import Body, Turns
-from microc.isa.vocabulary.products import PRODUCT_SHAPES, product_name
+from microc.isa.vocabulary.products import BITS, PRODUCT_SHAPES, product_name
+from microc.tir.bit_fields import LANES, BitFields
 
 UNROLLED = (4, 2)
 """Vectors of an iteration, where they come out even."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
+_FIELD, _MASK = "q6", "q7"
+"""A field of the bytes of a column, and what masks the highest."""
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
 """Registers by bits of the products; r7 may be the frame pointer, and loads that widen want one of r0 to r7."""
 
@@ -23,19 +27,14 @@ _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r
 def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     """The loop: a load right before the multiplications that use it, so that loads and products overlap. Registers are
     chosen here, since a compiler that is short of them would give up."""
-    size, step = (8, 16) if a == b == "int8" else (16, 16)
-    load = {"int8": f"vldrb.{'8' if size == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
-    advance = {"int8": step if size == 8 else 8, "uint8": 8, "int16": 16}
-    lines = [f"{load[a]} q{r}, [%[a{r}]], #{advance[a]}" for r in range(rows)]
-    for c in range(columns):
-        lines.append(f"{load[b]} q{rows + c}, [%[b{c}]], #{advance[b]}")
-        lines += [f"vmladava.s{size} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
+    form, size = BITS.get(b), 8 if a == "int8" and b != "int16" else 16
+    lines = _plain_lines(a, b, rows, columns, size) if form is None else _field_lines(form, rows, columns)
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
     outputs = [f'[{name}] "+r"({name})' for name in sums + pointers]
-    clobbers = ", ".join(f'"q{n}"' for n in range(rows + columns))
+    clobbers = ", ".join(f'"q{n}"' for n in range(8 if form else rows + columns))
     starts = [(a, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
-    starts += [(b, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
+    starts += [(form.dtype if form else b, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
     registers = _ADDRESSES[size]
     text = [
         f'register const {kind}_t *{name} __asm__("{register}") = {start};'
@@ -44,16 +43,50 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     places = {
         f"c{r}{c}": f"sums[{f'{r} * stride_sums + ' if r else ''}{c}]" for r in range(rows) for c in range(columns)
     }
+    first = {name: f"start[{name[2:]}]" if rows == 1 else place for name, place in places.items()}
     text += [
-        f'register int32_t {name} __asm__("{register}") = {f"start[{name[2:]}]" if rows == 1 else place};'
-        for (name, place), register in zip(places.items(), _SUMS, strict=False)
+        f'register int32_t {name} __asm__("{register}") = {"0" if form else first[name]};'
+        for name, register in zip(places, _SUMS, strict=False)
     ]
-    text += ['register int32_t count __asm__("lr");', *_loops(size, lines, outputs, clobbers)]
+    loops = _loops(size, lines, outputs, clobbers) if form is None else _groups(form, lines, outputs, clobbers)
+    text += ['register int32_t count __asm__("lr");', *loops]
     for name, place in places.items():
         if name == "c02":  # or a compiler gathers the sums on the stack, to store them as a vector
             text.append('__asm__ volatile("" : : : "memory");')
-        text.append(f"{place} = {name};")
+        text.append(f"{place} = {f'{first[name]} + ({name} >> {8 - form.bits})' if form else name};")
     return "\n".join(text)
+
+
+def _plain_lines(a: str, b: str, rows: int, columns: int, size: int) -> list[str]:
+    """A vector of every row and column: bytes, or what loads widen to 16 bits."""
+    load = {"int8": f"vldrb.{'8' if size == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
+    advance = {"int8": 16 if size == 8 else 8, "uint8": 8, "int16": 16}
+    lines = [f"{load[a]} q{r}, [%[a{r}]], #{advance[a]}" for r in range(rows)]
+    for c in range(columns):
+        lines.append(f"{load[b]} q{rows + c}, [%[b{c}]], #{advance[b]}")
+        lines += [f"vmladava.s{size} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
+    return lines
+
+
+def _field_lines(form: BitFields, rows: int, columns: int) -> list[str]:
+    """16 bytes of every column; of each of their fields, the lowest first, a vector of every row and the products."""
+    lines = [f"vldrb.8 q{rows + c}, [%[b{c}]], #{LANES}" for c in range(columns)]
+    for field in range(form.count):
+        up = 8 - form.bits * (field + 1)
+        lines += [f"vldrb.8 q{r}, [%[a{r}]], #{LANES}" for r in range(rows)]
+        for c in range(columns):
+            lines += [f"vshl.i8 {_FIELD}, q{rows + c}, #{up}"] if up else []
+            if field:  # the shift of the lowest leaves nothing else
+                lines.append(f"vand {_FIELD}, {_FIELD if up else f'q{rows + c}'}, {_MASK}")
+            lines += [f"vmladava.s8 %[c{r}{c}], q{r}, {_FIELD}" for r in range(rows)]
+    return lines
+
+
+def _groups(form: BitFields, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
+    """The loop over 16 bytes of weights at a time."""
+    yield f"count = depth / {form.group};"
+    mask = (0xFF << 8 - form.bits) & 0xFF
+    yield from _assembly((f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b"), outputs, clobbers)
 
 
 def _loops(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
@@ -79,13 +112,16 @@ def _assembly(lines: tuple[str, ...], outputs: list[str], clobbers: str) -> Iter
 
 
 def _body(a: str, b: str, rows: int, columns: int) -> Body:
-    half = (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
-    turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
-    return Body(
-        _instructions(a, b, rows, columns),
-        (("load", half), ("store", half), ("alu", 3 + rows + columns)),
-        Turns("depth", 16 if a == b == "int8" else 8, turn),
-    )
+    form, half = BITS.get(b), (rows * columns + 1) // 2  # two neighbours are loaded, and stored, by one instruction
+    text = _instructions(a, b, rows, columns)
+    edges = (("load", half), ("store", half), ("alu", 3 + rows + columns))
+    if form is None:
+        turn = (("vector_load", rows + columns), ("vector", rows * columns), ("branch", 1))
+        return Body(text, edges, Turns("depth", 16 if a == b == "int8" else 8, turn))
+    lines = _field_lines(form, rows, columns)
+    loads = sum(line.startswith("vldr") for line in lines)
+    turn = (("vector_load", loads), ("vector", len(lines) - loads), ("branch", 1))
+    return Body(text, (*edges, ("alu", 1 + 2 * rows * columns)), Turns("depth", form.group, turn))
 
 
 PRODUCT_BODIES: Mapping[str, Body] = MappingProxyType({product_name(*shape): _body(*shape) for shape in PRODUCT_SHAPES})

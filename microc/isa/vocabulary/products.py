@@ -2,7 +2,8 @@
 
 ``dot_<a>_<b>_<R>x<C>`` adds to R x C sums in memory the dot products of R rows of ``a`` with C rows of ``b``; the sums of a
 single row begin with the numbers at ``start``, perhaps themselves. Strides that a single row or column does not need are no
-parameters.
+parameters. Weights ``i4`` and ``i2`` are numbers of four or two bits, 16 of which lie in the lowest fields of 16 bytes
+(:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of what 16 bytes hold, ``stride_b`` counts bytes.
 """
 
 from __future__ import annotations
@@ -11,39 +12,56 @@ import itertools
 
 from microc.isa.base import ANY, Intrin, i32
 from microc.tir import ir
-from microc.tir.ir import Buffer, Var
+from microc.tir.bit_fields import FEW, VECTOR, BitFields
+from microc.tir.ir import Buffer, Expr, Var
 
 _SHORT = {"int8": "i8", "uint8": "u8", "int16": "i16"}
+BITS = {f"int{bits}": BitFields(bits, VECTOR) for bits in FEW}
+"""Forms of weights of few bits."""
 _TILES = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2))
 _TALL_TILES = ((2, 3), (3, 1), (3, 2))
 """More of bytes."""
 PRODUCT_SHAPES = tuple(
     (a, b, *tile)
-    for a, b in (("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16"))
-    for tile in (*_TILES, *(_TALL_TILES if a == b == "int8" else ()))
+    for a, b in (
+        *(("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")),
+        *(("int8", few) for few in BITS),
+    )
+    for tile in (*_TILES, *(_TALL_TILES if a == "int8" and b != "int16" else ()))
 )
 """Dtypes, rows and columns of the products that exist."""
 
 
 def product_name(a: str, b: str, rows: int, columns: int) -> str:
-    return f"dot_{_SHORT[a]}_{_SHORT[b]}_{rows}x{columns}"
+    return f"dot_{_SHORT[a]}_{f'i{BITS[b].bits}' if b in BITS else _SHORT[b]}_{rows}x{columns}"
 
 
-def _meaning(a: Buffer, b: Buffer, start: Buffer, sums: Buffer, rows: int, columns: int) -> ir.Stmt:
+def _meaning(
+    a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
+) -> ir.Stmt:
     """sums[r, c] += a[r, k] b[c, k] for k below ``depth``; before that sums[c] = start[c] of a single row."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
         place = (Var("stride_sums") * r + c if r else i32(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
-        right = b[Var("stride_b") * c + k if c else k].astype("int32")
+        right = _weight(b, Var("stride_b") * c if c else i32(0), k, form)
         first += [ir.Store(sums, place, start[c])] if rows == 1 else []
         body.append(ir.Store(sums, place, ir.Load(sums, place) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 
 
+def _weight(b: Buffer, row: Expr, k: Var, form: BitFields | None) -> Expr:
+    """Number ``k`` of a row."""
+    if form is None:
+        return b[row + k if ir.int_value(row) is None else k].astype("int32")
+    element, bit = form.place(k)
+    return form.number(b[row + element if ir.int_value(row) is None else element], bit)
+
+
 def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
-    left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), b)
+    form = BITS.get(b)
+    left, right = Buffer("a", (ANY,), a), Buffer("b", (ANY,), form.dtype if form else b)
     start, sums = (Buffer(name, (ANY,), "int32") for name in ("start", "sums"))
     needed = {"depth": True, "stride_a": rows > 1, "stride_b": columns > 1, "stride_sums": rows > 1}
     params = (
@@ -53,7 +71,7 @@ def _product(a: str, b: str, rows: int, columns: int) -> Intrin:
         sums,
         *(Var(name) for name, used in needed.items() if used),
     )
-    return Intrin(product_name(a, b, rows, columns), params, _meaning(left, right, start, sums, rows, columns))
+    return Intrin(product_name(a, b, rows, columns), params, _meaning(left, right, form, start, sums, rows, columns))
 
 
 PRODUCTS = tuple(_product(*shape) for shape in PRODUCT_SHAPES)

@@ -69,7 +69,7 @@ def _unless_product(suits: Matches) -> Matches:
 
 _ANY = ("generic", "copies", "several", "picks", "lanes", "rows")
 _PLAIN = ("matrix", *_ANY)
-_BYTES = ("matrix mve", "matrix dsp", *_PLAIN)
+_BYTES = ("matrix dsp", *_PLAIN)
 _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
@@ -82,7 +82,13 @@ OURS: tuple[Rule, ...] = (
         over=("matrix bits", *_BYTES),
     ),
     Rule("matrix bits", suits_bits, matrix.by_tile, {"tile": plain_tiles}, over=_BYTES),
-    Rule("matrix mve", suits_mve, schedule_matrix_mve, needs=frozenset({"lanes"}), over=("matrix dsp", *_PLAIN)),
+    Rule(
+        "matrix mve",
+        suits_mve,
+        schedule_matrix_mve,
+        needs=frozenset({"lanes"}),
+        over=("matrix bit pairs", "matrix bits", *_BYTES),
+    ),
     Rule("matrix pairs", suits_pixels, by_pixels, over=_PLAIN),
     Rule("matrix quads", suits_channels, by_channels, over=_PLAIN),
     Rule(

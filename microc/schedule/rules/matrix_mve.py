@@ -13,6 +13,8 @@ from microc.schedule.rules.product import copied_rows, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
+from microc.tir.bit_fields import LANES as LANES_OF_BYTES
+from microc.tir.bit_fields import VECTOR, BitFields
 from microc.tir.names import ACC, LANES, OUT, PATCH, PRODUCT
 
 TALL, WIDE = 3, 2
@@ -32,6 +34,8 @@ def suits_mve(start: Schedule, target: Target) -> bool:
     product = product_of(start)
     if product is None or not product.along or product.total.dtype != "int32":
         return False
+    if product.bits:
+        return product.data.dtype == "int8" and product.depth % BitFields(product.bits, VECTOR).group == 0
     return (product.data.dtype, product.weight.dtype) in KNOWN and product.depth > 1
 
 
@@ -48,7 +52,14 @@ def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedu
         schedule, patch = copied_rows(schedule, product)
     stretch, wide = _stretch(columns, wide, STRETCH if tall > 1 else LONG)
     schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
-    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", k)
+    terms: tuple[str, ...] = (k,)
+    if product.bits:
+        form = BitFields(product.bits, VECTOR)
+        schedule = schedule.pack_bits(product.weight.name, form.bits, VECTOR).split(
+            k, (None, form.count, LANES_OF_BYTES)
+        )
+        terms = tuple(f"{k}_{n}" for n in range(3))
+    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", *terms)
     apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
     if apart:
         schedule = schedule.decompose_reduction(ACC, f"{p}_1")
@@ -56,7 +67,7 @@ def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedu
     schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
     if not apart:
         schedule = schedule.decompose_reduction(ACC, f"{p}_1")
-    for loop in (f"{p}_1", f"{o}_1_1", k):
+    for loop in (f"{p}_1", f"{o}_1_1", *terms):
         schedule = schedule.annotate(loop, PRODUCT, 1)
     if patch:
         schedule = copy_lanes(schedule.compute_at(patch, product.tile), patch)

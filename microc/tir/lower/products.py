@@ -2,24 +2,30 @@
 
 ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of one
 iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without the strides
-that a single row or column does not need. A single row takes ``start`` before ``sums``: where the numbers lie that its sums start
-with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves.
+that a single row or column does not need. Of weights of few bits in the order ``vector``, b[c, k] is the expression that takes
+a number out of its byte, and k are three loops: over groups, fields and 16 neighbours. A single row takes ``start`` before
+``sums``: where the numbers lie that its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store;
+else the sums themselves.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import NoReturn
 
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
 from microc.tir.lower.region import flat_step
 from microc.tir.names import PRODUCT
 from microc.tir.rewrite import map_stmt, substitute
 
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
+_FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
+"""Forms of weights of few bits, by the last shift of a number."""
 
 
 def lower_products(stmt: ir.Stmt) -> ir.Stmt:
@@ -81,14 +87,17 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     """The call, behind the statement before the product unless that is part of it."""
     loops, inner = _nest(nest)
     match inner:
-        case ir.Store(
-            sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), ir.Cast(_, ir.Load() as b)))
-        ) if total == ir.Load(sums, place) and sums.dtype == "int32":
-            pass
+        case ir.Store(sums, place, ir.Bin("add", total, ir.Bin("mul", ir.Cast(_, ir.Load() as a), weight))) if (
+            total == ir.Load(sums, place) and sums.dtype == "int32"
+        ):
+            b, form = _weight(nest, weight)
         case _:
             _fail(nest, "the innermost statement adds no product")
     sums_stay = _step(nest, sums, place, loops[-1].var) == 0
     depth = loops.pop() if sums_stay else ir.For(ir.Var("depth"), ir.const(1, "int32"), inner)
+    groups: list[ir.For] = []
+    while form is not None and loops and _step(nest, sums, place, loops[-1].var) == 0 and len(groups) < 2:
+        groups.append(loops.pop())
     rows = columns = 1
     strides = {"a": 0, "b": 0, "sums": 0}
     for loop in loops:
@@ -107,8 +116,11 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
     for buffer, where, wanted in ((a.buffer, a.indices, 1), (b.buffer, b.indices, 1), (sums, place, 0)):
         if sums_stay and _step(nest, buffer, where, depth.var) != wanted:
             _fail(nest, f"{buffer.name} moves by other steps along {depth.var.name}")
-    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, depth)}
-    length = ir.int_value(depth.extent) or 0
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in (*loops, *groups, depth)}
+    length = width = prod(ir.int_value(loop.extent) or 0 for loop in (depth, *groups))
+    if form is not None:
+        _check_groups(nest, form, [depth, *groups], a, b)
+        width = length // form.count
 
     numbers = [length, *([strides["a"]] if rows > 1 else []), *([strides["b"]] if columns > 1 else [])]
     numbers += [strides["sums"]] if rows > 1 else []
@@ -120,13 +132,35 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         starts = (found or replace(target, writes=False),)
     args = (
         _address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length),
-        _address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + length),
+        _address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width),
         *starts,
         target,
         *(ir.const(n, "int32") for n in numbers),
     )
-    name = f"dot_{_TYPES[a.dtype]}_{_TYPES[b.dtype]}_{rows}x{columns}"
+    name = f"dot_{_TYPES[a.dtype]}_{f'i{form.bits}' if form else _TYPES[b.dtype]}_{rows}x{columns}"
     return [*before, ir.Evaluate(ir.Call(name, args, "int32"))]
+
+
+def _weight(nest: ir.For, weight: ir.Expr) -> tuple[ir.Load, BitFields | None]:
+    """Where the right factor is loaded, and its form if it is a number of few bits."""
+    match weight:
+        case ir.Cast(_, ir.Load() as b):
+            return b, None
+        case ir.Bin("shr", ir.Cast(_, ir.Bin("shl", ir.Cast(_, ir.Cast(_, ir.Load() as b)))), ir.Const(int() as by)):
+            return b, _FORMS[by]
+        case _:
+            _fail(nest, "the right factor is no load")
+
+
+def _check_groups(nest: ir.For, form: BitFields, loops: list[ir.For], a: ir.Load, b: ir.Load) -> None:
+    """16 neighbours, the fields of 16 bytes, groups of them: innermost first, groups perhaps one alone, without a loop."""
+    wanted = ((LANES, 1, 1), (form.count, LANES, 0), (0, form.group, LANES))
+    for loop, (extent, step_a, step_b) in zip(loops, wanted, strict=False):
+        steps = _step(nest, a.buffer, a.indices, loop.var), _step(nest, b.buffer, b.indices, loop.var)
+        if steps != (step_a, step_b) or (extent and ir.int_value(loop.extent) != extent):
+            _fail(nest, f"{loop.var.name} is no loop over numbers of {form.bits} bits")
+    if len(loops) < 2:
+        _fail(nest, f"too few loops over numbers of {form.bits} bits")
 
 
 def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], columns: int) -> ir.AddressOf | None:
