@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isinf
 
 from microc.schedule.cost import Cost, estimate
@@ -12,9 +12,10 @@ from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
 
-PACKING = 1.3
-"""Weights of few bits were rounded for the flash: a form that packs them is taken where it takes at most so many times the
-instructions of the best, whatever a byte is worth; for speed alone instructions decide, for size alone bytes."""
+PACKING, DEARER = 1.3, 4.0
+"""Weights of few bits were rounded for the flash. Where some schedule packs them a byte is worth DEARER times the goal's price,
+which makes a percent of the balanced network's flash worth a percent of its time; and a schedule that packs them is taken in
+any case where it takes at most PACKING times the instructions of the best. For speed alone instructions decide."""
 ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
@@ -40,10 +41,17 @@ class Rival:
 def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1) -> Choice:
     """The best of at least one schedule: the fewest instructions for speed, the fewest bytes of code and constants for size, in
     between the least sum at the goal's price. ``uses``: kernels of the network that are alike and share their code."""
+    goal = priced(goal, candidates)
     lowered = [Choice(schedule, lower(schedule.func)) for schedule in candidates]
     if len(lowered) == 1:
         return lowered[0]
     return best_of([weighed(choice, target, goal, uses) for choice in lowered], goal).choice
+
+
+def priced(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
+    """The goal at the price that holds among some candidates (:data:`DEARER`)."""
+    packing = any(schedule.packs_bits for schedule in candidates)
+    return replace(goal, price=DEARER * goal.price) if packing else goal
 
 
 def weighed(choice: Choice, target: Target, goal: Goal, uses: int = 1) -> Rival:
@@ -63,7 +71,7 @@ def best_of(rivals: Sequence[Rival], goal: Goal) -> Rival:
 
 
 def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
-    """Those that pack weights and that a goal between speed and size prefers to all others."""
+    """Those that pack weights, where a goal between speed and size prefers these to all others."""
     if goal.price == 0 or isinf(goal.price):
         return []
     most = PACKING * min(rival.cost.instructions for rival in rivals)

@@ -16,12 +16,16 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ScheduleError
+from microc.schedule.bit_columns import shared
 from microc.schedule.pairing import paired
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.bit_fields import HALVES, BitFields
 from microc.tir.rewrite import map_expr, map_stmt
+
+FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
+"""Primitives that store constants of few bits side by side."""
 
 
 def _own(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
@@ -201,6 +205,8 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
             array = paired(array, args[3])
         elif primitive == "pack_bits" and args[0] == buffer.name:
             array = BitFields(args[1], args[2]).packed(array)
+        elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:
+            array = shared(array)
         elif primitive == "tensorize_bits" and args[0] == buffer.name:
             array = BitFields(args[3], HALVES).packed(array)
     return np.ascontiguousarray(array)

@@ -15,6 +15,7 @@ from typing import Any
 from microc.dtypes import Array
 from microc.errors import ScheduleError
 from microc.schedule import (
+    bit_columns,
     bit_pairs,
     blockize,
     conversion,
@@ -62,6 +63,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "tensorize_pairs": pairing.tensorize_pairs,
         "pack_bits": packing.pack_bits,
         "tensorize_bits": bit_pairs.tensorize_bits,
+        "tensorize_bit_columns": bit_columns.tensorize_bit_columns,
         "select_rounding": selection.select_rounding,
         "select_saturation": selection.select_saturation,
         "select_fma": selection.select_fma,
@@ -117,7 +119,7 @@ class Schedule:
     @property
     def packs_bits(self) -> bool:
         """Whether constants of few bits lie side by side."""
-        return any(step.primitive in ("pack_bits", "tensorize_bits") for step in self.trace)
+        return any(step.primitive in packing.FEW_BITS for step in self.trace)
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
@@ -232,6 +234,9 @@ class Schedule:
 
     def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int) -> Schedule:
         return self.apply("tensorize_bits", weight, loop, reduction, bits)
+
+    def tensorize_bit_columns(self, weight: str, columns: str, reduction: str) -> Schedule:
+        return self.apply("tensorize_bit_columns", weight, columns, reduction)
 
     def select_rounding(self) -> Schedule:
         return self.apply("select_rounding")

@@ -28,19 +28,27 @@ def bytes_of(net: Network, *shape: int, most: int = 99) -> str:
 
 
 def convolution(
-    size: tuple[int, int], data: int, units: int, kernel: int, padding: int = 0, groups: int = 1, algorithm: str = ""
+    size: tuple[int, int],
+    data: int,
+    units: int,
+    kernel: int,
+    padding: int = 0,
+    groups: int = 1,
+    algorithm: str = "",
+    most: int = 99,
 ) -> Graph:
     net = Network(x=TensorType((1, *size, data), "int8"))
-    weight, bias = bytes_of(net, units, kernel, kernel, data // groups), net.constant(np.arange(units, dtype=np.int32))
+    weight = bytes_of(net, units, kernel, kernel, data // groups, most=most)
+    bias = net.constant(np.arange(units, dtype=np.int32))
     attrs: dict[str, Any] = {"padding": (padding,) * 4, "groups": groups, "out_dtype": "int32", "pad_value": -1}
     net.op("requantize", net.op("conv2d", "x", weight, bias, **attrs, algorithm=algorithm), **FIXED)
     return net.graph()
 
 
-def dense(units: int = 2, depth: int = 8, most: int = 99) -> Graph:
+def dense(units: int = 2, depth: int = 8, algorithm: str = "", most: int = 99) -> Graph:
     net = Network(x=TensorType((1, depth), "int8"))
     weight, bias = bytes_of(net, units, depth, most=most), net.constant(np.arange(units, dtype=np.int32))
-    acc = net.op("dense", "x", weight, bias, out_dtype="int32")
+    acc = net.op("dense", "x", weight, bias, out_dtype="int32", algorithm=algorithm)
     net.op("requantize", acc, **FIXED)
     return net.graph()
 
@@ -132,8 +140,10 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "requantize_once_m55": ("cortex-m55", "speed", partial(channel_scaling, "single")),
     "clip_m55": ("cortex-m55", "speed", partial(one, "clip", BYTES((8,)), minimum=-128, maximum=100, rounding="")),
     "dense_paired_m4": ("cortex-m4", "size", partial(dense, 2, 20)),
-    "dense_bits_m4": ("cortex-m4", "size", partial(dense, 2, 256, 7)),
-    "dense_bits_rv32": ("rv32imc", "size", partial(dense, 2, 160, 7)),
+    "pointwise_bits_m4": ("cortex-m4", "speed", partial(convolution, (1, 2), 8, 1, 1, algorithm="packed_halves", most=7)),
+    "pointwise_bits_m55": ("cortex-m55", "speed", partial(convolution, (1, 2), 32, 2, 1, algorithm="packed_vectors", most=7)),
+    "dense_bits_m4": ("cortex-m4", "speed", partial(dense, 4, 16, "packed_halves", 7)),
+    "dense_bits_rv32": ("rv32imc", "speed", partial(dense, 2, 16, "packed", 7)),
     "clip_m0": ("cortex-m0", "size", partial(one, "clip", BYTES((5,)), minimum=-128, maximum=100, rounding="")),
 }  # fmt: skip
 """Core, goal, and a graph of one kernel."""

@@ -71,7 +71,8 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
 TAKEN: Mapping[str, str] = {
     "double_reduction": "pointwise_m4",
     "tensorize_pairs": "dense_paired_m4",
-    "tensorize_bits": "dense_bits_m4",
+    "tensorize_bits": "pointwise_bits_m4",
+    "tensorize_bit_columns": "dense_bits_m4",
     "select_rounding": "requantize_channels_m4",
     "select_high_mac": "requantize_once_m4",
     "select_saturation": "requantize_m4",

@@ -22,7 +22,7 @@ from microc.graph.text import nodes_text
 from microc.module import Call
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.choose import Choice, Rival, best_of, weighed, why_not
+from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
 from microc.schedule.cost import Cost, estimate
 from microc.schedule.schedule import Schedule, Step, steps
 from microc.target import Goal
@@ -118,7 +118,9 @@ def _part(
     make: Maker, graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup], goal: Goal, uses: int = 1
 ) -> Part:
     """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it."""
-    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways_of(lowered, make.target, goal)]
+    ways = ways_of(lowered, make.target, goal)
+    goal = priced(goal, [schedule for _, schedule in ways])
+    found = [(lowered[k], _weighed(schedule, make, goal, uses)) for k, schedule in ways]
     rivals = [rival for _, rival in found]
     best = best_of(rivals, goal)
     candidates = tuple(

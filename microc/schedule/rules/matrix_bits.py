@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from math import isqrt
 
+from microc.schedule.bit_columns import COLUMNS, can_share
 from microc.schedule.bit_pairs import TERMS, can_shift
-from microc.schedule.rules.product import BITS, Product, Tile, product_of
+from microc.schedule.rules.product import BITS, SHARED, Product, Tile, product_of
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -20,6 +21,8 @@ SHAPES = ((3, 2), (2, 2))
 """Rows and columns of a tile of pairs: six sums leave registers for an activation, two words of weights and what leaves them."""
 WIDTHS = (6, 4, 2, 3, 5, 1)
 """Columns of a single row at once."""
+LONG = (16, 12, 8, 4)
+"""Pairs of terms in an iteration where four columns share their words."""
 WORDS = (2, 1)
 """Words of weights in an iteration."""
 
@@ -46,6 +49,9 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Tiles of sums of pairs."""
     product = _known(start)
     assert product is not None
+    if product.rows == 1 and can_share(find_block(start.func.body, ACC), product.columns):
+        long = next(n for n in LONG if product.depth // TERMS % n == 0)
+        return (Tile(1, COLUMNS, long, TERMS, copied="int16", weights=SHARED),)
     pairs = BitFields(product.bits, HALVES).group // TERMS
     unroll = _unrolled(product.depth // TERMS, pairs)
     if product.rows == 1:

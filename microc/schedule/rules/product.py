@@ -20,9 +20,10 @@ from microc.tir.bit_fields import NEIGHBOURS
 from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE, WEIGHT_BITS
 from microc.tir.rewrite import walk_expr, walk_stmt
 
-WIDE, CROSSED, PAIRED, PACKED, BITS = "wide", "crossed", "paired", "packed", "bits"
+WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED = "wide", "crossed", "paired", "packed", "bits", "shared"
 """Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word (:mod:`microc.schedule.pairing`); those of
-the tile's columns side by side; in a few bits (:mod:`microc.tir.bit_fields`)."""
+the tile's columns side by side; in a few bits (:mod:`microc.tir.bit_fields`); four
+columns of 4 bits in a number (:mod:`microc.schedule.bit_columns`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,8 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         schedule, rows = copied_rows(schedule, product)
     if tile.weights == PACKED:
         schedule = schedule.transform_layout(weight, ((None, tile.columns), (None,)), (0, 2, 1))
-    pairs = tile.weights == PAIRED and tile.columns > 2
-    columns = (tile.columns // 2, 2) if pairs else (tile.columns,)
+    together = {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
+    columns = (tile.columns // together, together) if together < tile.columns else (tile.columns,)
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
     inner = [f"{o}_{n + 1}" for n in range(len(columns))]
     schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
@@ -171,6 +172,8 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
             return double_sums(schedule, weight)
         case "crossed":
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
+        case "shared":
+            return schedule.tensorize_bit_columns(weight, pair, f"{k}_0")
         case "bits" if tile.step > 1:
             return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits)
         case "bits":
