@@ -2,7 +2,7 @@
 
 A rewritten operator works on integer tensors whose types carry ``quant``, with ``rounding="even"``, and still means
 what was written: dequantize the inputs, compute in real numbers, divide by the output's scale, round half to even,
-saturate. What the pass does not know stays as it is, which is as exact and slower.
+saturate. Activations have 8 or 16 bits, weights 8. What the pass does not know stays as it is, which is as exact and slower.
 
 The pass walks the graph once and keeps, for every float value that is an integer value dequantised, that integer
 value (``source``). Four facts carry it, for scales > 0 and zero points inside the dtype:
@@ -15,26 +15,23 @@ value (``source``). Four facts carry it, for scales > 0 and zero points inside t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from microc import dtypes
-from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.graph.ir import Graph, Node, Quant, TensorType
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias, sum_behind
 from microc.transform.qdq_clamp import fuse_clamps
 from microc.transform.qdq_moves import is_function, moves, spread_quantisation
+from microc.transform.qdq_values import BYTES, CHOICES, EVEN, JOINS, Values, quantised_as
 
-BYTES = ("int8", "uint8")
-_CHOICES = frozenset(("max_pool2d", "max", "min"))
 LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
 """Products with constant weights, which may have a scale for each output channel, and a bias."""
-_CLAMPS = frozenset(("relu", "clip"))
-_BINARY = frozenset(("add", "sub", "mul", "matmul"))
-_UNARY = frozenset(("avg_pool2d", "mean", "softmax"))
-_EVEN: Mapping[str, Attr] = {"rounding": "even"}
+_BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul"))
+_COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
+_UNARY = frozenset(("avg_pool2d", "mean", "sum", "softmax"))
+_SEARCHES = frozenset(("argmax", "argmin"))
 
 
 def recognise(graph: Graph, context: PassContext) -> Graph:
@@ -51,28 +48,14 @@ def has_integer_form(node: Node, graph: Graph) -> bool:
     """Whether an operator on floats becomes one on integers between ``dequantize`` and ``quantize``, where dtypes allow it."""
     if node.op in LAYERS:
         return node.inputs[1] in graph.consts
-    return node.op in _BINARY | _UNARY | _CHOICES | {"concat"} or is_function(node)
+    return node.op in _BINARY | _UNARY | CHOICES | JOINS or is_function(node)
 
 
-def _quantised_as(node: Node) -> tuple[Quant, Attr]:
-    """The quantisation and the dtype that a quantize or dequantize node names."""
-    return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
-
-
-class _Recogniser:
-    """One walk over the graph. ``nodes``, ``types`` and ``consts`` are the new graph's."""
+class _Recogniser(Values):
+    """One walk over the graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.consumers = graph.consumers()
-        self.kept = {*graph.outputs, *graph.updates.values()}
-        self.nodes: list[Node] = []
-        self.types = dict(graph.types)
-        self.consts = dict(graph.consts)
-        self.names = set(graph.types)
-        self.source: dict[str, str] = {}
-        self.origin: dict[str, Loc] = {}
-        self.written: set[str] = set()
+        super().__init__(graph)
         self.alias: dict[str, str] = {}
         self.biased: dict[str, str] = {}
 
@@ -95,16 +78,18 @@ class _Recogniser:
             done = self.quantize(node)
         elif node.outputs[0] in self.biased:
             done = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
-        elif node.op == "concat":
-            done = self.concat(node)
+        elif node.op in JOINS:
+            done = self.join(node)
         elif not node.inputs or known[0] is None:
             done = False
         elif node.op in LAYERS:
             done = self.product(node)
         elif node.op in _BINARY:
             done = None not in known and self.compute(node, [name for name in known if name])
-        elif moves(node) or node.op in _CHOICES:
-            done = self.move(node, known[0]) or (node.op in _CHOICES and self.compute(node, [known[0]]))
+        elif node.op in _COMPARISONS | _SEARCHES:
+            done = self.ordered(node, [name for name in known if name])
+        elif moves(node) or node.op in CHOICES:
+            done = self.move(node, known[0]) or (node.op in CHOICES and self.compute(node, [known[0]]))
         else:
             done = (is_function(node) or node.op in _UNARY) and self.compute(node, [known[0]])
         if not done:
@@ -112,37 +97,9 @@ class _Recogniser:
                 self.materialise(name)
             self.append(node)
 
-    def append(self, node: Node) -> None:
-        self.nodes.append(node)
-        self.written.update(node.outputs)
-
-    def register(self, value: str, source: str, loc: Loc) -> bool:
-        """Note that the float ``value`` is ``source`` dequantised."""
-        self.source[value] = source
-        self.origin[value] = loc
-        return True
-
-    def materialise(self, value: str) -> None:
-        """Write the dequantize node that makes a float value, unless it is there."""
-        if value not in self.source or value in self.written:
-            return
-        quant = self.quant(self.source[value])
-        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
-        self.append(Node("dequantize", (self.source[value],), (value,), attrs, self.origin[value]))
-
-    def quant(self, value: str) -> Quant:
-        found = self.types[value].quant
-        assert found is not None
-        return found
-
-    def is_bytes(self, value: str) -> bool:
-        """Whether an integer value is an 8-bit activation with one scale."""
-        kind = self.types[value]
-        return kind.dtype in BYTES and kind.quant is not None and kind.quant.axis is None
-
     def dequantize(self, node: Node) -> bool:
         """Register the result; False where the integers are already known under another quantisation."""
-        value, (quant, _) = node.inputs[0], _quantised_as(node)
+        value, (quant, _) = node.inputs[0], quantised_as(node)
         kind = self.types[value]
         if kind.quant not in (None, quant):
             return False
@@ -151,7 +108,7 @@ class _Recogniser:
 
     def quantize(self, node: Node) -> bool:
         """Drop it where its operand is an integer already; requantise where the scales differ."""
-        quant, out_dtype = _quantised_as(node)
+        quant, out_dtype = quantised_as(node)
         output, source = node.outputs[0], self.source.get(node.inputs[0])
         self.types[output] = replace(self.types[output], quant=quant)
         if source is None:
@@ -163,66 +120,33 @@ class _Recogniser:
             elif source != output:
                 self.alias[output] = source
             return True
-        if node.attr("rounding") != "even" or not self.is_bytes(source) or not self.is_bytes(output):
+        if node.attr("rounding") != "even" or not (self.is_activation(source) and self.is_activation(output)):
             return False
         self.append(replace(node, inputs=(source,)))
         return True
 
-    def target(self, value: str) -> TensorType | None:
-        """The quantised type that ``value`` ends as, if that is all that becomes of it; the shape is ``value``'s."""
-        shape = self.types[value].shape
-        while value not in self.kept:
-            users = self.consumers.get(value, ())
-            if not users or any(dict(user.attrs) != dict(users[0].attrs) or user.op != users[0].op for user in users):
-                return None
-            user = users[0]
-            if user.op == "quantize":
-                if (
-                    user.attr("axis") is not None
-                    or user.attr("rounding") != "even"
-                    or user.attr("out_dtype") not in BYTES
-                ):
-                    return None
-                quant = Quant(user.attr("scale"), user.attr("zero_point"))
-                return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or not (moves(user) or user.op in _CHOICES | _CLAMPS | {"concat"}):
-                return None
-            value = user.outputs[0]
-        return None
-
-    def name(self, value: str, kind: TensorType) -> str:
-        """A name for the integers of type ``kind`` that stand for ``value``: what a quantize that makes just them calls them."""
-        for user in self.consumers.get(value, ()):
-            if (
-                user.op == "quantize"
-                and user.outputs[0] not in self.written
-                and _quantised_as(user) == (kind.quant, kind.dtype)
-            ):
-                return user.outputs[0]
-        name = fresh_name(self.names, f"{value}_quantized")
-        self.names.add(name)
-        return name
-
-    def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
-        """Write ``node`` on integers, making integers of type ``kind``."""
-        output = self.name(node.outputs[0], kind)
-        self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
-        self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
-        return self.register(node.outputs[0], output, node.loc)
-
     def compute(self, node: Node, sources: Sequence[str]) -> bool:
-        """An operator that computes: it needs 8-bit operands and result of one dtype, functions of one number any of 8 bits."""
+        """An operator that computes: of operands that differ in dtype those with fewer bits are widened."""
         kind = self.target(node.outputs[0])
-        if kind is None or not all(map(self.is_bytes, sources)):
+        if kind is None or not all(map(self.is_activation, sources)):
             return False
-        found = {self.types[source].dtype for source in sources}
-        alike = len(found) == 1 and (found == {kind.dtype} or is_function(node))
-        return (alike or node.op == "matmul") and self.produce(node, sources, kind, **_EVEN)
+        mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op != "matmul"
+        operands = [self.widened(source, node.loc) for source in sources] if mixed else sources
+        return self.produce(node, operands, kind, **EVEN)
+
+    def ordered(self, node: Node, sources: Sequence[str]) -> bool:
+        """What depends on the order of numbers alone finds it in integers of one quantisation."""
+        kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
+        if len(sources) != len(node.inputs) or len(kinds) != 1 or not self.is_activation(sources[0]):
+            return False
+        attrs = {**node.attrs, **EVEN} if node.op in _COMPARISONS else node.attrs
+        self.append(replace(node, inputs=tuple(sources), attrs=attrs))
+        return True
 
     def move(self, node: Node, source: str) -> bool:
         """An operator that only chooses elements works on the integers as they are."""
-        kind, attrs = self.types[source], dict(_EVEN) if node.op in _CHOICES else {}
-        if not self.is_bytes(source) or node.attrs.get("activation", ""):
+        kind, attrs = self.types[source], dict(EVEN) if node.op in CHOICES else {}
+        if not self.is_activation(source) or node.attrs.get("activation", ""):
             return False
         if node.op == "pad":
             value = self.padding_value(node, kind)
@@ -231,44 +155,24 @@ class _Recogniser:
             attrs["value"] = value
         return self.produce(node, (source, *node.inputs[1:]), kind, **attrs)
 
-    def padding_value(self, node: Node, kind: TensorType) -> int | None:
-        """What pads the integers: exactly the float's value, or what it is quantised to where the result is."""
-        assert kind.quant is not None
-        scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
-        low, high = dtypes.int_range(kind.dtype)
-        value = np.float32(node.attr("value"))
-        level = int(np.clip(np.rint(value / scale) + zero, low, high))
-        target = self.target(node.outputs[0])
-        quantised = target is not None and (target.quant, target.dtype) == (kind.quant, kind.dtype)
-        return level if quantised or np.float32(level - zero) * scale == value else None
-
-    def concat(self, node: Node) -> bool:
-        """Operands of one quantisation are joined as they are; others are requantised to what the result becomes."""
-        sources = [self.source[name] for name in node.inputs if name in self.source]
-        if len(sources) != len(node.inputs) or not sources or not all(map(self.is_bytes, sources)):
+    def join(self, node: Node) -> bool:
+        """Operands of one quantisation are joined as they are; others, constants too, become what the result does."""
+        first = 1 if node.op == "where" else 0
+        sources = [self.source.get(name, name) for name in node.inputs[first:]]
+        integers = [source for source in sources if self.is_activation(source)]
+        if not integers or any(source not in self.consts for source in sources if source not in integers):
             return False
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
-        kind = self.types[sources[0]] if len(kinds) == 1 else self.target(node.outputs[0])
-        if kind is None:
+        kind = self.types[integers[0]] if len(kinds) == 1 else self.target(node.outputs[0])
+        if kind is None or node.attrs.get("activation", ""):
             return False
-        return self.produce(node, [self.requantised(source, kind, node.loc) for source in sources], kind)
-
-    def requantised(self, source: str, kind: TensorType, loc: Loc) -> str:
-        """``source`` with the dtype and quantisation of ``kind``."""
-        found, quant = self.types[source], kind.quant
-        if (found.quant, found.dtype) == (quant, kind.dtype) or quant is None:
-            return source
-        output = fresh_name(self.names, f"{source}_requantized")
-        self.names.add(output)
-        self.types[output] = replace(found, dtype=kind.dtype, quant=quant)
-        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
-        self.append(Node("quantize", (source,), (output,), {**attrs, "out_dtype": kind.dtype, **_EVEN}, loc))
-        return output
+        operands = [self.requantised(source, kind, node.loc) for source in sources]
+        return self.produce(node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {}))
 
     def product(self, node: Node) -> bool:
         """A convolution or dense layer with constant 8-bit weights; a constant added right behind joins its bias."""
         data, weight = self.source[node.inputs[0]], self.source.get(node.inputs[1], "")
-        if not self.is_bytes(data) or weight not in self.consts:
+        if not self.is_activation(data) or weight not in self.consts:
             return False
         kind = self.types[weight]
         if kind.dtype not in BYTES or kind.quant is None or kind.quant.axis not in (None, 0):
@@ -281,28 +185,24 @@ class _Recogniser:
             return False
         if sum_:
             self.biased[sum_.output] = sum_.operand
-        return self.produce(node, (data, weight, *bias), target, **_EVEN)
+        return self.produce(node, (data, weight, *bias), target, **EVEN)
 
     def bias(self, node: Node, terms: Sequence[str], quant: Quant) -> tuple[str, ...] | None:
-        """The int32 bias that is the sum of ``terms``, as the inputs to add (none without terms); None if there is none."""
+        """The bias that is the sum of ``terms``, as the inputs to add (none without terms); None if there is none."""
         if not terms:
             return ()
         sources = [self.source.get(name, name) for name in terms]
         if any(source not in self.consts for source in sources):
             return None
         known = [(self.consts[source], self.types[source].quant) for source in sources]
-        data = integer_bias(known, quant, self.types[node.inputs[1]].shape[0])
+        data = integer_bias(
+            known, quant, self.types[node.inputs[1]].shape[0], self.types[self.source[node.inputs[0]]].dtype
+        )
         if data is None:
             return None
         if data is self.consts[sources[0]]:
             return (sources[0],)
-        name = fresh_name(self.names, f"{node.outputs[0]}_bias")
-        self.names.add(name)
-        self.types[name] = TensorType(data.shape, "int32", quant)
+        name = self.new_name(f"{node.outputs[0]}_bias")
+        self.types[name] = TensorType(data.shape, data.dtype.name, quant)
         self.consts[name] = data
         return (name,)
-
-    def only_user(self, value: str) -> Node | None:
-        """The one node that reads ``value``, unless it is needed elsewhere."""
-        users = self.consumers.get(value, ())
-        return users[0] if len(users) == 1 and value not in self.kept else None

@@ -1,7 +1,8 @@
-"""Biases of quantised layers: int32 at the scale of the accumulator, data scale times weight scale.
+"""Biases of quantised layers: integers at the scale of the accumulator, data scale times weight scale.
 
 Quantisers write int32 biases of just that scale; they are taken as they are. Others (floats, or integers of another
-scale) are rounded to it, an error of half a unit of the accumulator.
+scale) are rounded to it, an error of half a unit of the accumulator: to int32, or beside data of 16 bits to int64 where they
+need it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ _TOLERANCE = 2.0**-20
 """Relative distance of a bias' scale from the accumulator's that float32 rounding explains."""
 
 
+_SHORT, _LONG = ("int32", dtypes.int_range("int32")), ("int64", (-(1 << 46), 1 << 46))
+_RANGES = {1: (_SHORT,), 2: (_SHORT, _LONG)}
+"""By bytes of the data: what a bias may be; sums of more than 48 bits are not scaled in fixed point."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
     """``output`` = ``operand`` + the constant ``term``."""
@@ -34,11 +40,13 @@ def accumulator_quant(data: Quant, weight: Quant) -> Quant:
     return Quant(scales, (0,) * len(scales), None if weight.axis is None else 0)
 
 
-def integer_bias(terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, units: int) -> Array | None:
+def integer_bias(
+    terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant, units: int, data_dtype: str
+) -> Array | None:
     """The sum of constant ``terms`` (data, quantisation or None for floats), int32 of ``units`` elements.
 
     A single term that is an int32 bias at the accumulator's scale is returned as it is, the same array. None where an
-    integer term has no scale or one per channel that do not fit, or where the sum leaves int32.
+    integer term has no scale or one per channel that do not fit, or where the sum leaves int32 (2**46, of int64 for 16-bit data).
     """
     if len(terms) == 1 and _fits(*terms[0], accumulator, units):
         return terms[0][0]
@@ -49,10 +57,10 @@ def integer_bias(terms: Sequence[tuple[Array, Quant | None]], accumulator: Quant
             return None
         total += real
     levels = np.rint(total / np.array(accumulator.scale))
-    low, high = dtypes.int_range("int32")
-    if not np.isfinite(levels).all() or levels.min() < low or levels.max() > high:
-        return None
-    return np.asarray(levels, np.int32)
+    for dtype, (low, high) in _RANGES[dtypes.nbytes(data_dtype)]:
+        if np.isfinite(levels).all() and low <= levels.min() and levels.max() <= high:
+            return np.asarray(levels, dtypes.to_numpy(dtype))
+    return None
 
 
 def sum_behind(

@@ -33,14 +33,20 @@ def rounding(graph: Graph, context: PassContext) -> Graph:
 def in_fixed_point(graph: Graph) -> Graph:
     """ONNX's requantisation by floats as one by fixed-point multipliers that round once: the same but for ties, one in millions.
 
-    Softmax of any scales is on integers already, which TFLite's is not.
+    Numbers of 16 bits may have no zero points but those of bytes. Softmax of bytes is on integers already, of any scales, which
+    TFLite's is not; bytes are requantised by a table.
     """
 
     def fixed(node: Node) -> Node:
-        if node.attrs.get("rounding") != "even" or node.op in ("quantize", "dequantize", "softmax"):
+        if node.attrs.get("rounding") != "even" or node.op == "dequantize":
             return node
-        quantised = all(graph.types[name].quant is not None for name in (*node.inputs[:1], *node.outputs))
-        return replace(node, attrs={**node.attrs, "rounding": "single"}) if quantised else node
+        kinds = [graph.types[name] for name in (*node.inputs[:2], *node.outputs) if name]
+        quantised = all(kind.quant is not None for kind in (kinds[0], kinds[-1]))
+        shifted = any(abs(zero) > 255 for kind in kinds if kind.quant is not None for zero in kind.quant.zero_point)
+        by_table = node.op in ("quantize", "softmax") and kinds[0].dtype != "int16"
+        if not quantised or shifted or by_table:
+            return node
+        return replace(node, attrs={**node.attrs, "rounding": "single"})
 
     return graph.with_nodes(fixed(node) for node in graph.nodes)
 

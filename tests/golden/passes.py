@@ -43,12 +43,12 @@ def dequantized(net: Network, x: str, scale: float = 0.5, zero_point: int = 3) -
     return net.op("dequantize", x, scale=(scale,), zero_point=(zero_point,), axis=None)
 
 
-def quantized(net: Network, x: str, scale: float = 0.25, zero_point: int = -1) -> str:
+def quantized(net: Network, x: str, scale: float = 0.25, zero_point: int = -1, dtype: str = "int8") -> str:
     attrs: dict[str, Any] = {
         "scale": (scale,),
         "zero_point": (zero_point,),
         "axis": None,
-        "out_dtype": "int8",
+        "out_dtype": dtype,
         "rounding": "even",
     }
     return net.op("quantize", x, **attrs)
@@ -60,6 +60,16 @@ def qdq_dense(clamped: bool) -> Graph:
     weight = dequantized(net, net.constant(np.arange(-4, 4, dtype=np.int8).reshape(2, 4)), 0.125, 0)
     made = net.op("dense", dequantized(net, "x"), weight, net.constant(np.zeros(2, np.float32)))
     quantized(net, net.op("relu", made) if clamped else made)
+    return net.graph()
+
+
+def qdq_wide() -> Graph:
+    """Activations of 16 bits, a result of 8, and a sum of both."""
+    net = Network(x=TensorType((2, 4), "int16"), y=TensorType((2, 2), "int8"))
+    weight = dequantized(net, net.constant(np.arange(-4, 4, dtype=np.int8).reshape(2, 4)), 0.125, 0)
+    made = net.op("dense", dequantized(net, "x", 0.001, 0), weight, net.constant(np.array([1.0, 1e6], np.float32)))
+    same = quantized(net, made, 0.002, 0, "int16")
+    quantized(net, net.op("add", dequantized(net, same, 0.002, 0), dequantized(net, "y")))
     return net.graph()
 
 
@@ -224,6 +234,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "qdq_dense": (qdq.PASS, partial(qdq_dense, False), {}),
     "qdq_clamp": (qdq.PASS, partial(qdq_dense, True), {}),
     "qdq_sum": (qdq.PASS, qdq_sum, {}),
+    "qdq_wide": (qdq.PASS, qdq_wide, {}),
     "fold_constants": (fold_constants.PASS, constants, {}),
     "canonicalise_batch_normalisation": (canonicalise.PASS, batch_normalised, {}),
     "canonicalise_padding": (canonicalise.PASS, padded, {}),

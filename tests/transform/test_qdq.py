@@ -124,8 +124,8 @@ class Net:
         array = RNG.integers(-4000, 4000, units).astype(np.int32)
         return self.dq(self.constant(array), scale, np.zeros(np.shape(scale)), "int32")
 
-    def model(self, *outputs: str) -> Any:
-        return proto(self.nodes, self.inputs, self.constants, outputs)
+    def model(self, *outputs: str, opset: int = 17) -> Any:
+        return proto(self.nodes, self.inputs, self.constants, outputs, opset=opset)
 
 
 def conv_net(*, bias: str = "exact", channelwise: bool = False, dtype: str = "int8") -> tuple[Net, str]:

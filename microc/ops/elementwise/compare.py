@@ -96,6 +96,8 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     kinds = [graph.types[name] for name in node.inputs]
     if any(kind.quant is None or not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 2 for kind in kinds):
         return None
+    if node.attr("rounding") == "even" and kinds[0].quant == kinds[1].quant:
+        return None
     rewrite = Rewrite(node, graph)
     through_floats = node.attr("rounding") == "even" or kinds[0].dtype == "int16"
     operands = [dequantized(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]

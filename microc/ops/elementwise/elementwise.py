@@ -211,8 +211,8 @@ _EXACT: Mapping[str, Callable[[Node, Graph], Legalized | None]] = {
 def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    quants = {graph.types[name].quant for name in (*node.inputs, *node.outputs)}
-    if node.op in ("maximum", "minimum") and len(quants) == 1:
+    kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
+    if node.op in ("maximum", "minimum") and len({(kind.quant, kind.dtype) for kind in kinds}) == 1:
         return None
     if node.attr("rounding") == "even":
         return through_float(node, graph)

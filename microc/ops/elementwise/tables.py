@@ -23,6 +23,7 @@ from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Quant
 from microc.ops.arith import Rewrite
 from microc.ops.elementwise.functions import UNARY_BY_NAME, apply
+from microc.ops.surface import dequantized, quantize_attrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,19 @@ def emit_lookup(
         raise InternalError(f"a table from {value!r} to {output!r}, which are not quantised")
     call = TableCall(op, attrs, source.quant, result.quant, source.dtype, result.dtype, rounding)
     return rewrite.emit("lookup", (value, rewrite.constant("table", lookup_table(call))), output, {})
+
+
+def emit_rescaled(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str) -> str:
+    """As :func:`emit_lookup`, of values of any bits: what is too wide for a table goes through floats where it rounds half to
+    even, else the operator is left on quantised values, to be legalized."""
+    if dtypes.nbytes(rewrite.type(value).dtype) == 1 and dtypes.nbytes(rewrite.type(output).dtype) <= 2:
+        return emit_lookup(rewrite, op, attrs, value, output, rounding)
+    if rounding != "even":
+        return rewrite.emit(op, (value,), output, {**attrs, "rounding": rounding})
+    result = rewrite.type(output)
+    real = rewrite.value("float", result.shape, "float32")
+    rewrite.emit(op, (dequantized(rewrite, value),), real, attrs)
+    return rewrite.emit("quantize", (real,), output, quantize_attrs(result, rounding))
 
 
 def _float_table(call: TableCall, even: bool = False) -> Array:

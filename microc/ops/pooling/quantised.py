@@ -7,12 +7,13 @@ from math import prod
 import numpy as np
 
 from microc import dtypes
+from microc.fixed import INT32_MAX
 from microc.graph.ir import Graph, Node
 from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_quant
-from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.quantised.requantization import Requantization, emit_requantize
 from microc.ops.registry import Legalized
-from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation, through_float
+from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation
 
 
 def legalize_max(node: Node, graph: Graph) -> Legalized | None:
@@ -29,7 +30,8 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
     if node.attr("rounding") != "even" and _alike(node, graph) and not node.attr("count_include_pad"):
         return _with_epilogue(node, graph)
-    return _averaged(node, graph) if partial else _summed(node, graph)
+    beyond = prod(node.attr("kernel")) << dtypes.info(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
+    return _averaged(node, graph) if beyond or partial else _summed(node, graph)
 
 
 def _alike(node: Node, graph: Graph) -> bool:
@@ -37,7 +39,7 @@ def _alike(node: Node, graph: Graph) -> bool:
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     close = scale_in == scale_out if node.attr("rounding") == "even" else abs(scale_in - scale_out) <= 1e-6
-    return close and zero_in == zero_out
+    return close and zero_in == zero_out and graph.types[node.inputs[0]].dtype == graph.types[node.outputs[0]].dtype
 
 
 def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
@@ -56,16 +58,14 @@ def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
 
 
 def _requantised_max(node: Node, graph: Graph) -> Legalized:
-    """The maximum of the stored integers, taken to the result's scale by a table (with the activation in it)."""
+    """The maximum of the stored integers, taken to the result's scale, with the activation."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     activation = str(node.attr("activation"))
-    if dtypes.nbytes(source.dtype) != 1:
-        return through_float(node, graph)
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("pooled", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
     op, attrs = ACTIVATIONS[activation] if activation else IDENTITY
-    emit_lookup(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_rescaled(rewrite, op, attrs, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 

@@ -154,7 +154,7 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
 def _emit_sum(rewrite: Rewrite, common: Mapping[str, Attr]) -> None:
     node = rewrite.node
     a, b, out = _scales(rewrite)
-    left = 15 if common["out_dtype"] == "int16" else 20
+    left = 15 if any(rewrite.type(name).dtype == "int16" for name in (*node.inputs, *node.outputs)) else 20
     twice = 2.0 * max(a, b)
     attrs: dict[str, Attr] = {**common, "left_shift": left, "negate_b": node.op == "sub"}
     for name, value in (("_a", a / twice), ("_b", b / twice), ("", twice / ((1 << left) * out))):

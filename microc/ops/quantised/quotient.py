@@ -39,7 +39,7 @@ def reciprocal_tables() -> tuple[Array, Array]:
 def legalize_div(node: Node, graph: Graph) -> Legalized:
     """div of int8: ``qdiv``; other dtypes through floats."""
     result = graph.types[node.outputs[0]]
-    if result.dtype != "int8":
+    if any(graph.types[name].dtype != "int8" for name in (*node.inputs, *node.outputs)):
         return through_float(node, graph)
     names = (*node.inputs, *node.outputs)
     (a, zero_a), (b, zero_b), (out, zero) = (scalar_quant(node, graph, name) for name in names)

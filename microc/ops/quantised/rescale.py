@@ -76,7 +76,7 @@ def squared_difference(node: Node, graph: Graph) -> Legalized:
     result = graph.types[node.outputs[0]]
     scales = [float(np.float32(scalar_quant(node, graph, name)[0])) for name in (*node.inputs, *node.outputs)]
     zero_out = scalar_quant(node, graph, node.outputs[0])[1]
-    left, twice = 7 if dtypes.nbytes(result.dtype) == 1 else 0, 2.0 * max(scales[:2])
+    left, twice = 7 if dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1 else 0, 2.0 * max(scales[:2])
     terms = [
         shifted_scaled(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
     ]

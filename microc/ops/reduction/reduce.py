@@ -17,13 +17,13 @@ import numpy as np
 
 from microc import dtypes, te
 from microc.dtypes import Array
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import ModelError
 from microc.fixed import quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.attributes import ROUNDING, element_type, flag, integer, some_axes
 from microc.ops.axes import along_axes
-from microc.ops.elementwise.tables import IDENTITY, emit_lookup
+from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.numbers import compute_dtype
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
 from microc.ops.quantised.requantization import within_float32
@@ -167,17 +167,15 @@ def _legalize_extremum(node: Node, graph: Graph) -> Legalized | None:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     if source.quant == result.quant and source.dtype == result.dtype:
         return None
-    if dtypes.nbytes(source.dtype) != 1:
-        return through_float(node, graph)
     rewrite = Rewrite(node, graph)
     plain = rewrite.value("extremum", result.shape, source.dtype, source.quant)
     rewrite.emit(node.op, node.inputs, plain, node.attrs)
-    emit_lookup(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
+    emit_rescaled(rewrite, *IDENTITY, plain, node.outputs[0], str(node.attr("rounding")))
     return rewrite.legalized()
 
 
 def _legalize_sum(node: Node, graph: Graph) -> Legalized:
-    """sum(x - zero point) scaled to the result; a mean's multiplier includes 1 / count."""
+    """sum(x - zero point) scaled to the result, a mean's multiplier includes 1 / count; in floats where it may leave 32 bits."""
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
@@ -185,9 +183,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     least, most = dtypes.int_range(source.dtype)
     bound = count * max(most - zero_in, zero_in - least)
     if bound >= 1 << 31:
-        raise UnsupportedError(
-            f"{node.op} of {count} values of {source.dtype}, whose sum may not fit 32 bits", where=str(node.loc)
-        )
+        return through_float(node, graph)
     rewrite = Rewrite(node, graph)
     total = rewrite.value("sum", result.shape, "int32")
     attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from microc.errors import ModelError, UnsupportedError
+from microc.errors import ModelError
 from microc.graph.ir import Quant, TensorType
 from microc.ops import registry
 from microc.ops.quantised.mean_scale import mean_multiplier
@@ -77,7 +77,9 @@ def test_refusals() -> None:
             definition.infer({**definition.defaults, "axes": axes}, [TensorType((2, 3), "float32")])
     with pytest.raises(ModelError):
         definition.infer({**definition.defaults, "axes": (0,)}, [TensorType((2, 3), "bool")])
-    quants = [Quant((0.1,), (0,))] * 2
-    node, graph = quantised_graph("mean", [(1 << 17,)], (), quants, "int16", axes=(0,))
-    with pytest.raises(UnsupportedError, match="may not fit"):
-        legalized(node, graph)
+
+
+@pytest.mark.parametrize(("count", "first"), [(1 << 15, "sum"), (1 << 17, "dequantize")])
+def test_sums_that_32_bits_may_not_hold_are_made_of_floats(count: int, first: str) -> None:
+    node, graph = quantised_graph("mean", [(count,)], (), [Quant((0.1,), (0,))] * 2, "int16", axes=(0,))
+    assert legalized(node, graph)[0][0].op == first

@@ -1,0 +1,167 @@
+"""What the qdq pass knows of values: which integers stand for a float value, and which it is going to become.
+
+:class:`Values` writes the new graph. Of a float value that is an integer value dequantised it knows the integers (``source``);
+they are dequantised in the new graph only where somebody reads the floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from microc import dtypes
+from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
+from microc.ops import registry
+from microc.transform.qdq_moves import moves
+
+BYTES = ("int8", "uint8")
+ACTIVATIONS = (*BYTES, "int16")
+EVEN: Mapping[str, Attr] = {"rounding": "even"}
+CHOICES = frozenset(("max_pool2d", "max", "min"))
+"""Operators that choose one of several elements."""
+
+JOINS = frozenset(("concat", "maximum", "minimum", "where"))
+"""Operators whose result holds elements of several operands."""
+
+_CLAMPS = frozenset(("relu", "clip"))
+
+
+def quantised_as(node: Node) -> tuple[Quant, Attr]:
+    """The quantisation and the dtype that a quantize or dequantize node names."""
+    return Quant(node.attr("scale"), node.attr("zero_point"), node.attr("axis")), node.attrs.get("out_dtype")
+
+
+class Values:
+    """``nodes``, ``types`` and ``consts`` are the new graph's."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.consumers = graph.consumers()
+        self.kept = {*graph.outputs, *graph.updates.values()}
+        self.nodes: list[Node] = []
+        self.types = dict(graph.types)
+        self.consts = dict(graph.consts)
+        self.names = set(graph.types)
+        self.source: dict[str, str] = {}
+        self.origin: dict[str, Loc] = {}
+        self.written: set[str] = set()
+
+    def append(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.written.update(node.outputs)
+
+    def register(self, value: str, source: str, loc: Loc) -> bool:
+        """Note that the float ``value`` is ``source`` dequantised."""
+        self.source[value] = source
+        self.origin[value] = loc
+        return True
+
+    def materialise(self, value: str) -> None:
+        """Write the dequantize node that makes a float value, unless it is there."""
+        if value not in self.source or value in self.written:
+            return
+        quant = self.quant(self.source[value])
+        attrs: Mapping[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis}
+        self.append(Node("dequantize", (self.source[value],), (value,), attrs, self.origin[value]))
+
+    def quant(self, value: str) -> Quant:
+        found = self.types[value].quant
+        assert found is not None
+        return found
+
+    def is_activation(self, value: str) -> bool:
+        """Whether an integer value has 8 or 16 bits and one scale."""
+        kind = self.types[value]
+        return kind.dtype in ACTIVATIONS and kind.quant is not None and kind.quant.axis is None
+
+    def only_user(self, value: str) -> Node | None:
+        """The one node that reads ``value``, unless it is needed elsewhere."""
+        users = self.consumers.get(value, ())
+        return users[0] if len(users) == 1 and value not in self.kept else None
+
+    def target(self, value: str) -> TensorType | None:
+        """The quantised type that ``value`` ends as, if that is all that becomes of it; the shape is ``value``'s."""
+        shape = self.types[value].shape
+        while value not in self.kept:
+            users = self.consumers.get(value, ())
+            if not users or any(dict(user.attrs) != dict(users[0].attrs) or user.op != users[0].op for user in users):
+                return None
+            user = users[0]
+            if user.op == "quantize":
+                one_scale = user.attr("axis") is None and user.attr("rounding") == "even"
+                if not one_scale or user.attr("out_dtype") not in ACTIVATIONS:
+                    return None
+                quant = Quant(user.attr("scale"), user.attr("zero_point"))
+                return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
+            if len(users) > 1 or not (moves(user) or user.op in CHOICES | _CLAMPS | JOINS):
+                return None
+            value = user.outputs[0]
+        return None
+
+    def new_name(self, stem: str) -> str:
+        name = fresh_name(self.names, stem)
+        self.names.add(name)
+        return name
+
+    def name(self, value: str, kind: TensorType) -> str:
+        """A name for the integers of type ``kind`` that stand for ``value``: what a quantize that makes just them calls them."""
+        for user in self.consumers.get(value, ()):
+            if (
+                user.op == "quantize"
+                and user.outputs[0] not in self.written
+                and quantised_as(user) == (kind.quant, kind.dtype)
+            ):
+                return user.outputs[0]
+        return self.new_name(f"{value}_quantized")
+
+    def produce(self, node: Node, inputs: Sequence[str], kind: TensorType, **attrs: Attr) -> bool:
+        """Write ``node`` on integers, making integers of type ``kind``."""
+        output = self.name(node.outputs[0], kind)
+        self.types[output] = replace(kind, shape=self.types[node.outputs[0]].shape)
+        self.append(replace(node, inputs=tuple(inputs), outputs=(output,), attrs={**node.attrs, **attrs}))
+        return self.register(node.outputs[0], output, node.loc)
+
+    def requantised(self, source: str, kind: TensorType, loc: Loc) -> str:
+        """``source`` with the dtype and quantisation of ``kind``."""
+        found, quant = self.types[source], kind.quant
+        if (found.quant, found.dtype) == (quant, kind.dtype) or quant is None:
+            return source
+        output = self.new_name(f"{source}_requantized")
+        self.types[output] = replace(found, dtype=kind.dtype, quant=quant)
+        attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
+        attrs |= {"out_dtype": kind.dtype, **EVEN}
+        if source in self.consts:
+            real = self.consts[source]
+            if found.quant is not None:
+                given: Mapping[str, Attr] = {"scale": found.quant.scale, "zero_point": found.quant.zero_point}
+                (real,) = registry.get("dequantize").reference({**given, "axis": None}, [real])
+            (self.consts[output],) = registry.get("quantize").reference(attrs, [real])
+        else:
+            self.append(Node("quantize", (source,), (output,), attrs, loc))
+        return output
+
+    def widened(self, source: str, loc: Loc) -> str:
+        """Bytes as int16, which stand for the same numbers."""
+        kind = self.types[source]
+        if kind.dtype == "int16":
+            return source
+        output = self.new_name(f"{source}_wide")
+        self.types[output] = replace(kind, dtype="int16")
+        if source in self.consts:
+            self.consts[output] = self.consts[source].astype(np.int16)
+        else:
+            self.append(Node("cast", (source,), (output,), {"dtype": "int16"}, loc))
+        return output
+
+    def padding_value(self, node: Node, kind: TensorType) -> int | None:
+        """What pads the integers: exactly the float's value, or what it is quantised to where the result is."""
+        assert kind.quant is not None
+        scale, zero = np.float32(kind.quant.scale[0]), kind.quant.zero_point[0]
+        low, high = dtypes.int_range(kind.dtype)
+        value = np.float32(node.attr("value"))
+        level = int(np.clip(np.rint(value / scale) + zero, low, high))
+        target = self.target(node.outputs[0])
+        quantised = target is not None and (target.quant, target.dtype) == (kind.quant, kind.dtype)
+        return level if quantised or np.float32(level - zero) * scale == value else None

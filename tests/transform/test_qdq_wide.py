@@ -1,0 +1,149 @@
+"""QDQ networks with activations of 16 bits, and of 8 and 16 bits side by side: recognised, right, and the same in C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc import dtypes
+from microc.driver.compile.pipeline import optimise
+from microc.driver.options import Options
+from microc.dtypes import Array
+from microc.graph.ir import Graph
+from microc.ops.meaning import evaluate
+from tests.frontend.onnx_model import expected, ops, read
+from tests.frontend.run import library
+from tests.transform.test_qdq import Net, node_of, recognised
+
+SCALES = {"int8": (0.05, 3), "uint8": (0.05, 130), "int16": (2e-4, 0)}
+RESULTS = {"int8": 0.07, "uint8": 0.07, "int16": 3e-4}
+RNG = np.random.default_rng(7)
+
+
+class Wide(Net):
+    """Values quantised as their dtype has it."""
+
+    def into(self, value: str, dtype: str) -> str:
+        scale, zero = SCALES[dtype]
+        return self.qdq(value, scale, zero, dtype)
+
+    def ends(self, value: str, dtype: str) -> Any:
+        return self.model(self.qdq(value, RESULTS[dtype], SCALES[dtype][1], dtype), opset=21)
+
+
+def _two(code: str, *shapes: tuple[int, ...], **attrs: Any) -> Callable[[str, str], tuple[Wide, str]]:
+    """An operator of two quantised values, of both dtypes where these differ."""
+
+    def made(first: str, second: str) -> tuple[Wide, str]:
+        net = Wide(x=shapes[0], y=shapes[-1])
+        return net, net.op(code, net.into("x", first), net.into("y", second), **attrs)
+
+    return made
+
+
+def _one(code: str, shape: tuple[int, ...], **attrs: Any) -> Callable[[str, str], tuple[Wide, str]]:
+    def made(first: str, _: str) -> tuple[Wide, str]:
+        net = Wide(x=shape)
+        return net, net.op(code, net.into("x", first), **attrs)
+
+    return made
+
+
+def _layer(
+    code: str, shape: tuple[int, ...], weights: tuple[int, ...], **attrs: Any
+) -> Callable[..., tuple[Wide, str]]:
+    def made(first: str, _: str) -> tuple[Wide, str]:
+        net = Wide(x=shape)
+        units = weights[1] if code == "ConvTranspose" else weights[0]
+        bias = net.bias(units, np.float32(SCALES[first][0]) * np.float32(0.01))
+        return net, net.op(code, net.into("x", first), net.weight(*weights), bias, **attrs)
+
+    return made
+
+
+OPERATORS: dict[str, Callable[[str, str], tuple[Wide, str]]] = {
+    "conv": _layer("Conv", (1, 3, 6, 5), (4, 3, 3, 3), pads=[1, 1, 1, 1]),
+    "depthwise": _layer("Conv", (1, 3, 6, 5), (3, 1, 3, 3), group=3, pads=[1, 1, 1, 1]),
+    "transposed": _layer("ConvTranspose", (1, 3, 4, 4), (3, 2, 2, 2), strides=[2, 2]),
+    "dense": _layer("Gemm", (3, 7), (5, 7), transB=1),
+    "matmul": _two("MatMul", (2, 3, 5), (2, 5, 4)),
+    "add": _two("Add", (2, 9), (1, 9)),
+    "sub": _two("Sub", (2, 9), (2, 9)),
+    "mul": _two("Mul", (2, 9), (2, 1)),
+    "div": _two("Div", (2, 9), (2, 9)),
+    "maximum": _two("Max", (2, 9), (1, 9)),
+    "minimum": _two("Min", (2, 9), (2, 9)),
+    "concat": _two("Concat", (2, 9), (2, 4), axis=1),
+    "average": _one("AveragePool", (1, 2, 6, 6), kernel_shape=[3, 3], strides=[1, 1]),
+    "largest": _one("MaxPool", (1, 2, 6, 6), kernel_shape=[2, 2], strides=[2, 2]),
+    "mean": _one("GlobalAveragePool", (1, 2, 5, 5)),
+    "relu": _one("Relu", (3, 7)),
+    "clip": lambda first, _: _clip(first),
+    "leaky": _one("LeakyRelu", (3, 7), alpha=0.1),
+    "sigmoid": _one("Sigmoid", (3, 7)),
+    "tanh": _one("Tanh", (3, 7)),
+    "softmax": _one("Softmax", (3, 7), axis=-1),
+    "transpose": _one("Transpose", (3, 7), perm=[1, 0]),
+}
+
+
+def _clip(first: str) -> tuple[Wide, str]:
+    net = Wide(x=(3, 7))
+    return net, net.op("Clip", net.into("x", first), *(net.constant(np.float32(end)) for end in (-1.0, 4.0)))
+
+
+def data(graph: Graph) -> list[dict[str, Array]]:
+    """Random numbers, and the ends of the ranges."""
+    sizes = [(0.3, 0.0), (3.0, 0.0), (40.0, 0.0), (0.0, 100.0), (0.0, -100.0)]
+    return [
+        {name: RNG.normal(mean, size, graph.types[name].shape).astype(np.float32) for name in graph.inputs}
+        for size, mean in sizes
+    ]
+
+
+@pytest.mark.parametrize("requantize", ["float", "fixed"])
+@pytest.mark.parametrize(("first", "second", "last"), [x for x in product(("int8", "int16"), repeat=3) if "int16" in x])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators(name: str, first: str, second: str, last: str, requantize: str) -> None:
+    """On integers throughout; C does what the graph says, which is within a quantum what ONNX Runtime computes."""
+    if first != second and len(OPERATORS[name](first, second)[0].inputs) == 1:
+        pytest.skip("it has one operand")
+    net, result = OPERATORS[name](first, second)
+    model = net.ends(result, last)
+    written = read(model)
+    found = recognised(written)
+    inner = [each for each in found.nodes if each.op not in ("quantize", "dequantize")]
+    assert all(dtypes.is_integer(found.types[each.outputs[0]].dtype) for each in inner), ops(found)
+    options = Options(requantize=requantize)
+    graph = optimise(replace(written, name="wide"), options)
+    made, quantum = library(written, options), RESULTS[last]
+    for inputs in data(written):
+        (wanted,) = expected(model, list(inputs.values()))
+        (meant,), _ = evaluate(graph, inputs)
+        given = made(*inputs.values())
+        np.testing.assert_array_equal(given, meant)
+        steps = np.rint((given - wanted) / quantum)
+        assert abs(steps).max() <= (1 if requantize == "float" else 2), (steps, wanted)
+
+
+def test_a_bias_of_more_than_32_bits_beside_16_bit_data() -> None:
+    net = Wide(x=(2, 3))
+    huge = net.constant(np.array([1e5, -3.0], np.float32))
+    model = net.ends(net.op("Gemm", net.into("x", "int16"), net.weight(2, 3), huge, transB=1), "int16")
+    graph = recognised(read(model))
+    bias = graph.consts[node_of(graph, "dense").inputs[2]]
+    assert bias.dtype == np.int64
+    np.testing.assert_allclose(bias * 2e-4 * 0.01, [1e5, -3.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("requantize", ["float", "fixed"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_zero_points_of_16_bits(name: str, requantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime's quantiser writes them unless it is told not to."""
+    monkeypatch.setitem(SCALES, "int16", (2e-4, -20000))
+    test_operators(name, "int16", "int16", "int16", requantize)
