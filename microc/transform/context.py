@@ -50,13 +50,15 @@ class Pass:
     """A named function Graph -> Graph that runs from ``opt_level`` on.
 
     ``before``: the pass of the compiler that one of the user's own stands before, the first of that name. Before ``legalize`` a
-    network has operators of the formats and canonical layout; behind it, before ``fuse`` say, exact integers.
+    network has operators of the formats and canonical layout; behind it, before ``fuse`` say, exact integers. ``around``: it
+    changes what nodes hand to the graphs inside of them, which therefore go through the passes behind it; such passes come first.
     """
 
     name: str
     function: Callable[[Graph, PassContext], Graph]
     opt_level: int = 1
     before: str = "legalize"
+    around: bool = False
 
 
 def with_own(passes: Sequence[Pass], own: Sequence[Pass]) -> tuple[Pass, ...]:
@@ -113,8 +115,14 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known
     mandatory = {p.name for p in known or passes if p.opt_level == 0} & context.disabled
     if mandatory:
         raise UsageError(f"pass {min(mandatory)!r} cannot be disabled", hint="nothing compiles without it")
-    graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
     verify(graph, registry.infer, "the frontend")
+    first = next((k for k, what in enumerate(passes) if not what.around), len(passes))
+    graph = _through(passes[:first], graph, context)
+    graph = graph.with_nodes(_with_regions(node, passes, context) for node in graph.nodes)
+    return _through(passes[first:], graph, context)
+
+
+def _through(passes: Sequence[Pass], graph: Graph, context: PassContext) -> Graph:
     for what in passes:
         if not context.runs(what):
             continue

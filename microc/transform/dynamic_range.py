@@ -117,4 +117,4 @@ def _product(rewrite: Rewrite, source: Node, output: str, op: str, attrs: Mappin
     return rewrite.emit("mul", (scaled, channel), output, _PLAIN)
 
 
-PASS = Pass("dynamic_range", dynamic_range, 0)
+PASS = Pass("dynamic_range", dynamic_range, 0, around=True)

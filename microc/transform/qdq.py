@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from microc import dtypes
-from microc.graph.ir import Graph, Node, Quant, TensorType
+from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias, sum_behind
 from microc.transform.qdq_clamp import fuse_clamps
+from microc.transform.qdq_loops import Given, on_integers
 from microc.transform.qdq_moves import is_function, moves, spread_quantisation
 from microc.transform.qdq_values import BYTES, CHOICES, EVEN, JOINS, Values, quantised_as
 
@@ -36,12 +37,16 @@ _SEARCHES = frozenset(("argmax", "argmin"))
 
 def recognise(graph: Graph, context: PassContext) -> Graph:
     """The graph with quantised operators where it says ``dequantize -> operator -> quantize``."""
-    if all(node.op != "dequantize" for node in graph.nodes):
+    if all(node.op not in ("dequantize", "loop") for node in graph.nodes):
         return graph
+    return _recognised(graph)
+
+
+PASS = Pass("qdq", recognise, 0, around=True)
+
+
+def _recognised(graph: Graph) -> Graph:
     return spread_quantisation(fuse_clamps(_Recogniser(graph).run()))
-
-
-PASS = Pass("qdq", recognise, 0)
 
 
 def has_integer_form(node: Node, graph: Graph) -> bool:
@@ -72,6 +77,7 @@ class _Recogniser(Values):
     def visit(self, node: Node) -> None:
         """Rewrite one node, or keep it with its inputs dequantised."""
         known = [self.source.get(name) for name in node.inputs]
+        first = known[0] if known else None
         if node.op == "dequantize":
             done = self.dequantize(node)
         elif node.op == "quantize":
@@ -80,18 +86,20 @@ class _Recogniser(Values):
             done = self.register(node.outputs[0], self.source[self.biased[node.outputs[0]]], node.loc)
         elif node.op in JOINS:
             done = self.join(node)
-        elif not node.inputs or known[0] is None:
+        elif node.op == "loop":
+            done = self.loop(node, known)
+        elif node.op in _BINARY:
+            done = self.compute(node, self.with_number(node, known))
+        elif first is None:
             done = False
         elif node.op in LAYERS:
             done = self.product(node)
-        elif node.op in _BINARY:
-            done = None not in known and self.compute(node, [name for name in known if name])
         elif node.op in _COMPARISONS | _SEARCHES:
             done = self.ordered(node, [name for name in known if name])
         elif moves(node) or node.op in CHOICES:
-            done = self.move(node, known[0]) or (node.op in CHOICES and self.compute(node, [known[0]]))
+            done = self.move(node, first) or (node.op in CHOICES and self.compute(node, [first]))
         else:
-            done = (is_function(node) or node.op in _UNARY) and self.compute(node, [known[0]])
+            done = (is_function(node) or node.op in _UNARY) and self.compute(node, [first])
         if not done:
             for name in node.inputs:
                 self.materialise(name)
@@ -125,10 +133,19 @@ class _Recogniser(Values):
         self.append(replace(node, inputs=(source,)))
         return True
 
+    def with_number(self, node: Node, known: Sequence[str | None]) -> list[str]:
+        """The operands' integers, those of a constant that is one number among them; none where an operand has none."""
+        given = [source for source in known if source]
+        if not given or len(given) == len(known):
+            return given
+        dtype = self.types[given[0]].dtype
+        found = [source or self.number(name, dtype) for name, source in zip(node.inputs, known, strict=True)]
+        return [source for source in found if source] if None not in found else []
+
     def compute(self, node: Node, sources: Sequence[str]) -> bool:
         """An operator that computes: of operands that differ in dtype those with fewer bits are widened."""
         kind = self.target(node.outputs[0])
-        if kind is None or not all(map(self.is_activation, sources)):
+        if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
         mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op != "matmul"
         operands = [self.widened(source, node.loc) for source in sources] if mixed else sources
@@ -168,6 +185,32 @@ class _Recogniser(Values):
             return False
         operands = [self.requantised(source, kind, node.loc) for source in sources]
         return self.produce(node, (*node.inputs[:first], *operands), kind, **(EVEN if "rounding" in node.attrs else {}))
+
+    def loop(self, node: Node, known: Sequence[str | None]) -> bool:
+        """A loop hands integers from turn to turn where its turns make integers; its body is recognised anew with them."""
+        kinds = [self.types[source] if source and self.is_activation(source) else None for source in known]
+        given = [Given(kind, self.consts.get(name)) for kind, name in zip(kinds, node.inputs, strict=True)]
+        found = on_integers(node.attr("body"), node.attr("carried"), given, _recognised)
+        if not any((*found.operands, *found.results)):
+            return False
+        operands = [self.handed(*each, node.loc) for each in zip(node.inputs, known, found.operands, strict=True)]
+        outputs = list(node.outputs)
+        for k, kind in enumerate(found.results):
+            if kind is not None and outputs[k]:
+                kind = replace(kind, shape=self.types[outputs[k]].shape)
+                outputs[k] = self.name(outputs[k], kind)
+                self.types[outputs[k]] = kind
+                self.register(node.outputs[k], outputs[k], node.loc)
+        attrs = {**node.attrs, "body": found.body}
+        self.append(replace(node, inputs=tuple(operands), outputs=tuple(outputs), attrs=attrs))
+        return True
+
+    def handed(self, name: str, source: str | None, kind: TensorType | None, loc: Loc) -> str:
+        """An operand as integers of ``kind``, or as it is."""
+        if kind is None:
+            self.materialise(name)
+            return name
+        return self.requantised(source or name, kind, loc)
 
     def product(self, node: Node) -> bool:
         """A convolution or dense layer with constant 8-bit weights; a constant added right behind joins its bias."""

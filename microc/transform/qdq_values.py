@@ -155,6 +155,21 @@ class Values:
             self.append(Node("cast", (source,), (output,), {"dtype": "int16"}, loc))
         return output
 
+    def number(self, value: str, dtype: str) -> str | None:
+        """A constant that holds one number only as integers, exactly: a power of two as large as ``dtype`` has it, in a scale
+        of its own."""
+        data = self.consts.get(value)
+        if data is None or data.dtype != np.float32 or not data.size or (data != data.flat[0]).any():
+            return None
+        real, level = float(data.flat[0]), (dtypes.int_range(dtype)[1] + 1) // 2
+        scale = abs(real) / level
+        if not np.isfinite(real) or not scale > np.finfo(np.float32).tiny or (real < 0 and dtype == "uint8"):
+            return None
+        output = self.new_name(f"{value}_quantized")
+        self.consts[output] = np.full(data.shape, -level if real < 0 else level, dtypes.to_numpy(dtype))
+        self.types[output] = TensorType(data.shape, dtype, Quant((scale,), (0,)))
+        return output
+
     def padding_value(self, node: Node, kind: TensorType) -> int | None:
         """What pads the integers: exactly the float's value, or what it is quantised to where the result is."""
         assert kind.quant is not None

@@ -2,9 +2,8 @@
 
 ``tflm``: the high half of a product, then a shift, each rounded, as TFLite Micro and CMSIS-NN do; what the readers say.
 ``litert``: dense layers round once, as LiteRT's own kernels do (but for negative ties, which these round down), and quotients are
-scaled by a float. ``single``: all
-operators that scale by fixed-point multipliers round once, as builds with TFLITE_SINGLE_ROUNDING do, and as XNNPACK's layers do
-whose weights have a scale for each channel.
+scaled by a float. ``single``: all operators that scale by fixed-point multipliers round once, as builds with
+TFLITE_SINGLE_ROUNDING do, and as XNNPACK's layers do whose weights have a scale for each channel.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from microc.graph.ir import Graph, Node
+from microc.ops import registry
 from microc.transform.context import Pass, PassContext
 
 _OF_LITERT = frozenset(("dense", "div"))
@@ -38,6 +38,8 @@ def in_fixed_point(graph: Graph) -> Graph:
     """
 
     def fixed(node: Node) -> Node:
+        if regions := registry.get(node.op).regions:
+            return replace(node, attrs={**node.attrs, **{name: in_fixed_point(node.attr(name)) for name in regions}})
         if node.attrs.get("rounding") != "even" or node.op == "dequantize":
             return node
         kinds = [graph.types[name] for name in (*node.inputs[:2], *node.outputs) if name]
@@ -51,4 +53,4 @@ def in_fixed_point(graph: Graph) -> Graph:
     return graph.with_nodes(fixed(node) for node in graph.nodes)
 
 
-PASS = Pass("rounding", rounding, 0)
+PASS = Pass("rounding", rounding, 0, around=True)
