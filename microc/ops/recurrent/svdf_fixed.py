@@ -17,9 +17,9 @@ import numpy as np
 from microc import dtypes, fixed, te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
-from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
+from microc.fixed import INT32_MAX, NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
-from microc.ops.arith import TIR, Rewrite, clamped, constant, scalar_quant
+from microc.ops.arith import Rewrite, clamped, constant, scalar_quant
 from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, integer
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
@@ -35,19 +35,15 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
     return check_shapes(attrs, (data, feature, time, bias, state))
 
 
-def _scaled_feature(x: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
-    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
-    return multiply(x, attrs["feature_multiplier"], attrs["feature_shift"], k)
-
-
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
-    new = np.clip(_scaled_feature(NUMPY.wrapped(data @ weights.T + feature_bias), attrs, NUMPY), low, high)
+    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
+    features = NUMPY.wrapped(data @ weights.T + feature_bias)
+    new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
     total, memory = stepped(old, new, time, bias, attrs["rank"])
-    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
     total = NUMPY.wrapped(total)
     scaled = multiply(total, attrs["multiplier"], attrs["shift"], NUMPY) + attrs["zero_point"]
     result = np.clip(scaled, attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
@@ -61,10 +57,10 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
 
     def newest(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
+        scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
         if attrs["rounding"] == "single":
-            scaled = _scaled_feature(value, attrs, TIR)
+            scaled = single_rounded(value, bound, scale)
         else:
-            scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
             scaled = double_rounded(value, -bound, bound, scale)
         clipped = clamped(scaled, *dtypes.int_range(state.dtype), "int32")
         return ir.cast(state.dtype, clipped + attrs["state_zero_point"] if attrs["state_zero_point"] else clipped)
