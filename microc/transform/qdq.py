@@ -177,7 +177,12 @@ class _Recogniser(Values):
         first = 1 if node.op == "where" else 0
         sources = [self.source.get(name, name) for name in node.inputs[first:]]
         integers = [source for source in sources if self.is_activation(source)]
-        if not integers or any(source not in self.consts for source in sources if source not in integers):
+        on_integers_already = self.types[node.outputs[0]].quant is not None
+        if (
+            on_integers_already
+            or not integers
+            or any(source not in self.consts for source in sources if source not in integers)
+        ):
             return False
         kinds = {(self.types[source].quant, self.types[source].dtype) for source in sources}
         kind = self.types[integers[0]] if len(kinds) == 1 else self.target(node.outputs[0])
