@@ -9,6 +9,7 @@ import numpy as np
 
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
+from microc.frontend.onnx.alike import FUNCTIONS, PAIRS
 from microc.frontend.onnx.application import FLOAT, MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx.tensor import dtype
 from microc.graph.ir import Attr
@@ -196,25 +197,13 @@ def cast(application: Application) -> None:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "Abs": unary("abs", NUMBERS),
-    "Add": variadic("add"),
+    **{row.code: unary(row.op, row.dtypes, **row.reals) for row in FUNCTIONS},
+    **{row.code: variadic(row.op, row.dtypes) for row in PAIRS},
     "Cast": Spelling(cast, MOVABLE),
-    "Ceil": unary("ceil"),
     "Clip": Spelling(clip, NUMBERS),
-    "Elu": unary("elu", alpha=1.0),
-    "Erf": unary("erf"),
-    "Exp": unary("exp"),
-    "Floor": unary("floor"),
     "Gelu": Spelling(gelu),
     "HardSigmoid": composed(formulas.hard_sigmoid, alpha=0.2, beta=0.5),
-    "HardSwish": unary("hard_swish"),
-    "LeakyRelu": unary("leaky_relu", alpha=0.01),
-    "Log": unary("log"),
-    "Max": variadic("maximum"),
-    "Min": variadic("minimum"),
     "Mish": composed(formulas.mish),
-    "Mul": variadic("mul"),
-    "Neg": unary("neg", NUMBERS),
     "PRelu": Spelling(prelu, FLOAT),
     "Pow": Spelling(power, NUMBERS),
     "Reciprocal": composed(formulas.reciprocal),
@@ -228,15 +217,8 @@ SPELLINGS: Mapping[str, Spelling] = {
     "ReduceProd": reduction("prod"),
     "ReduceSum": reduction("sum", since=13),
     "ReduceSumSquare": reduction("sum", before="mul"),
-    "Relu": unary("relu", NUMBERS),
-    "Round": unary("round"),
     "Selu": composed(formulas.selu, alpha=1.6732631921768188, gamma=1.0507010221481323),
-    "Sigmoid": unary("sigmoid"),
-    "Softplus": unary("softplus"),
     "Softsign": composed(formulas.softsign),
-    "Sqrt": unary("sqrt"),
-    "Sub": variadic("sub"),
     "Mean": Spelling(mean),
     "Sum": variadic("add"),
-    "Tanh": unary("tanh"),
 }

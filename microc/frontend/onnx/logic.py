@@ -1,4 +1,4 @@
-"""Spellings of ONNX's comparisons, logic, choice, bits and trigonometry."""
+"""Spellings of ONNX's comparisons, logic, choice and bits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 from microc import dtypes
 from microc.frontend import formulas
 from microc.frontend.formulas import composer
+from microc.frontend.onnx.alike import COMPARISONS
 from microc.frontend.onnx.application import FLOAT, INTEGERS, MOVABLE, NUMBERS, Application, Spelling
-from microc.frontend.onnx.elementwise import composed, unary, variadic
-
-_ANY = (*NUMBERS, "bool")
+from microc.frontend.onnx.elementwise import composed
 
 
 def comparison(op: str, *kinds: str) -> Spelling:
@@ -85,40 +84,18 @@ def eye_like(application: Application) -> None:
 
 
 SPELLINGS: Mapping[str, Spelling] = {
-    "Acos": unary("acos"),
-    "Acosh": unary("acosh"),
-    "And": comparison("logical_and", "bool"),
-    "Asin": unary("asin"),
-    "Asinh": unary("asinh"),
-    "Atan": unary("atan"),
-    "Atanh": unary("atanh"),
+    **{row.code: comparison(row.op, *row.dtypes) for row in COMPARISONS},
     "BitShift": Spelling(shift, INTEGERS),
-    "BitwiseAnd": variadic("bit_and", INTEGERS),
-    "BitwiseNot": unary("bit_not", INTEGERS),
-    "BitwiseOr": variadic("bit_or", INTEGERS),
-    "BitwiseXor": variadic("bit_xor", INTEGERS),
     "CastLike": Spelling(cast_like, MOVABLE),
     "Celu": composed(formulas.celu, alpha=1.0),
-    "Cos": unary("cos"),
-    "Cosh": unary("cosh"),
     "Div": Spelling(quotient, NUMBERS),
-    "Equal": comparison("equal", *_ANY),
     "EyeLike": Spelling(eye_like, MOVABLE),
-    "Greater": comparison("greater", *NUMBERS),
-    "GreaterOrEqual": comparison("greater_equal", *NUMBERS),
     "IsInf": Spelling(is_inf, FLOAT),
     "IsNaN": Spelling(is_nan, FLOAT),
-    "Less": comparison("less", *NUMBERS),
-    "LessOrEqual": comparison("less_equal", *NUMBERS),
     "Mod": Spelling(quotient, NUMBERS),
     "Not": Spelling(logical_not, ("bool",)),
-    "Or": comparison("logical_or", "bool"),
     "Shrink": composed(formulas.shrink, NUMBERS, bias=0.0, lambd=0.5),
-    "Sign": unary("sign", NUMBERS),
-    "Sin": unary("sin"),
-    "Sinh": unary("sinh"),
     "Swish": composed(formulas.swish, alpha=1.0),
-    "Tan": unary("tan"),
     "ThresholdedRelu": composed(formulas.thresholded_relu, alpha=1.0),
     "Where": Spelling(where, ("bool",)),
     "Xor": comparison("not_equal", "bool"),
