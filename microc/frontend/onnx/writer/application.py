@@ -1,0 +1,208 @@
+"""One operator of ours as the row that writes it sees it: what it reads, in the form that suits, and ways to write ONNX's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from microc import dtypes
+from microc.dtypes import Array
+from microc.errors import UnsupportedError
+from microc.frontend.onnx.alike import COMPARISONS
+from microc.frontend.onnx.writer.build import CODES, Builder
+from microc.graph.ir import Node, Quant, TensorType
+from microc.ops import registry
+from microc.ops.arith import activation_range
+
+Step = tuple[str, Sequence[str], Mapping[str, Any]]
+"""An operator of ONNX: its code, its inputs behind the first, its attributes."""
+
+ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "relu": ("Relu", ()),
+    "relu6": ("Clip", (0.0, 6.0)),
+    "relu_n1_to_1": ("Clip", (-1.0, 1.0)),
+    "tanh": ("Tanh", ()),
+    "sigmoid": ("Sigmoid", ()),
+}
+
+QUANTISED = ("int8", "uint8", "int16", "uint16")
+"""What QuantizeLinear makes."""
+COMPARED = frozenset((*(row.op for row in COMPARISONS), "not_equal"))
+"""Comparisons: of quantised numbers, they compare reals."""
+SPELLED = {"float32": "float", "float64": "double"}
+"""What ONNX calls dtypes otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """``quantised``: operands are read as reals, the result is quantised. ``first``: all have their channels first."""
+
+    node: Node
+    builder: Builder
+    quantised: bool = False
+    first: bool = False
+
+    # ------------------------------------------------------------ what it reads
+
+    def attr(self, name: str) -> Any:
+        return self.node.attrs.get(name, registry.get(self.node.op).defaults.get(name))
+
+    def has(self, position: int) -> bool:
+        return position < len(self.node.inputs) and self.node.inputs[position] != ""
+
+    def type(self, position: int = 0) -> TensorType:
+        """The type of an operand in the graph."""
+        return self.builder.graph.types[self.node.inputs[position]]
+
+    @property
+    def result_type(self) -> TensorType:
+        return self.builder.graph.types[self.node.outputs[0]]
+
+    def dtype(self, position: int = 0) -> str:
+        """What an operand is computed in."""
+        return "float32" if self._is_real(position) else self.type(position).dtype
+
+    def _is_real(self, position: int) -> bool:
+        return self.quantised and quantised_type(self.type(position))
+
+    def operand(self, position: int = 0) -> str:
+        """The ONNX name of an operand, in the form that the application has."""
+        return self.builder.name(self.node.inputs[position], self._is_real(position), self.first)
+
+    def data(self, position: int) -> Array | None:
+        """The data of a constant operand, as stored."""
+        return self.builder.graph.consts.get(self.node.inputs[position])
+
+    def refuse(self, what: str, hint: str) -> NoReturn:
+        raise UnsupportedError(what, where=f"{self.node.loc} ({self.node.op})", hint=hint)
+
+    def check_quantised(self) -> None:
+        """Refuse what ONNX neither dequantises nor quantises."""
+        if not self.quantised:
+            return
+        read = {self.type(k).dtype for k in range(len(self.node.inputs)) if self.has(k) and self._is_real(k)}
+        made = {
+            self.builder.graph.types[name].dtype for name in self.node.outputs if name and self.node.op not in COMPARED
+        }
+        wide = [*read - {*QUANTISED, "int32", "int64"}, *made - {*QUANTISED}]
+        if wide:
+            self.refuse(f"{self.node.op} of quantised {' and '.join(wide)}", "ONNX quantises to 8 and 16 bits")
+
+    def check_dtype(self, code: str) -> None:
+        """Refuse a dtype of the first operand that ONNX does not have the operator for."""
+        from onnx import defs
+
+        known = defs.get_schema(code).inputs[0].types
+        if f"tensor({SPELLED.get(self.dtype(), self.dtype())})" not in known:
+            self.refuse(f"{self.node.op} of {self.dtype()}", f"ONNX has {code} of {', '.join(sorted(known))}")
+
+    def only_floats(self) -> None:
+        """Refuse integers that stand for themselves."""
+        if not dtypes.is_float(self.dtype()):
+            self.refuse(f"{self.node.op} of {self.dtype()}", "ONNX has the operator for floats only")
+
+    # ------------------------------------------------------------ layouts
+
+    def with_channels_first(self) -> Application:
+        return replace(self, first=True)
+
+    def where_it_lies(self) -> Application:
+        """An elementwise application with its channels first if what it reads is there like that only."""
+        names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
+        shapes = {self.builder.graph.types[name].shape for name in names}
+        lies = shapes == {self.result_type.shape} and all(map(self.builder.is_first, names))
+        return self.with_channels_first() if lies else self
+
+    # ------------------------------------------------------------ what it writes
+
+    def constant(self, data: Array, stem: str = "constant") -> str:
+        return self.builder.constant(f"{self.node.outputs[0]}_{stem}", data)
+
+    def number(self, value: float) -> str:
+        """A scalar of the dtype that is computed in."""
+        return self.constant(np.array(value, dtypes.to_numpy(self.dtype())))
+
+    def integers(self, *numbers: int) -> str:
+        return self.builder.integers(*numbers)
+
+    def fresh(self, code: str) -> str:
+        return self.builder.names.fresh(f"{self.node.outputs[0]}_{code.lower()}")
+
+    def emit(self, code: str, *inputs: str, **attributes: Any) -> str:
+        """An operator of ONNX whose result is used here."""
+        return self.builder.emit(code, inputs, [self.fresh(code)], **attributes)
+
+    def cast(self, value: str, dtype: str) -> str:
+        return self.emit("Cast", value, to=CODES[dtype])
+
+    def result(self, code: str, *inputs: str, then: Sequence[Step] = (), **attributes: Any) -> None:
+        """The result as an operator of ONNX, the activation, the quantisation, and ``then`` what moves the elements."""
+        if self.node.inputs[0] and inputs[0] == self.operand():
+            self.check_dtype(code)
+        steps: list[Step] = [(code, inputs[1:], attributes), *self._activation(), *then]
+        value, name = self.node.outputs[0], inputs[0]
+        for step, (each, others, attrs) in enumerate(steps):
+            made = self.fresh(each) if step + 1 < len(steps) else self.builder.own_name(value, self.first)
+            name = self.builder.emit(each, (name, *others), [made], **attrs)
+        self.builder.bind(value, name, first=self.first)
+
+    def results(self, code: str, *inputs: str, made: Sequence[str | None] = (), **attributes: Any) -> None:
+        """All results as those of one operator of ONNX, which makes them of the dtypes ``made`` where these are not ours."""
+        builder, values = self.builder, self.node.outputs
+        dtypes_made = [*made, *[None] * (len(values) - len(made))]
+        casts = [
+            bool(value) and dtype not in (None, builder.graph.types[value].dtype)
+            for value, dtype in zip(values, dtypes_made, strict=True)
+        ]
+        names = [
+            "" if not value else self.fresh(code) if cast else builder.own_name(value)
+            for value, cast in zip(values, casts, strict=True)
+        ]
+        builder.emit(code, inputs, names, **attributes)
+        for value, name, cast in zip(values, names, casts, strict=True):
+            if cast:
+                name = builder.emit(
+                    "Cast", [name], [builder.own_name(value)], to=CODES[builder.graph.types[value].dtype]
+                )
+            builder.bind(value, name)
+
+    def _activation(self) -> list[Step]:
+        """What is behind the operator: the activation and, where numbers are quantised, QuantizeLinear.
+
+        Integers are clamped as such, which is the same (rounding is monotone), so that runtimes find the operator between
+        dequantised operands and a quantised result; often their range is that of the activation anyway.
+        """
+        activation = str(self.attr("activation") or "")
+        clamp: list[Step] = []
+        if activation:
+            code, bounds = ACTIVATIONS[activation]
+            dtype = dtypes.to_numpy("float32" if self.quantised else self.result_type.dtype)
+            limits = [self.constant(np.array(bound, dtype), "bound") for bound in bounds]
+            clamp.append((code, limits, {}))
+        kind = self.result_type
+        if not self.quantised or not quantised_type(kind):
+            return clamp
+        assert kind.quant is not None
+        quantize: Step = ("QuantizeLinear", self._quantization(kind.quant), {})
+        if not clamp:
+            return [quantize]
+        if activation not in ("tanh", "sigmoid"):
+            rounding = str(self.attr("rounding"))
+            if activation_range(activation, kind.quant, kind.dtype, rounding) == dtypes.int_range(kind.dtype):
+                return [quantize]
+        return [quantize, ("DequantizeLinear", self._quantization(kind.quant), {}), *clamp, quantize]
+
+    def _quantization(self, quant: Quant) -> tuple[str, ...]:
+        return self.builder.quantization(quant, self.result_type.dtype, self.node.outputs[0])
+
+
+Row = Callable[[Application], None]
+"""What writes an operator of ours."""
+
+
+def quantised_type(kind: TensorType) -> bool:
+    """Whether integers of this type stand for reals."""
+    return kind.quant is not None and dtypes.is_integer(kind.dtype)
