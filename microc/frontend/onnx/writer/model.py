@@ -14,16 +14,27 @@ from typing import Any
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
-from microc.frontend.onnx.writer import quantised
+from microc.frontend.onnx.writer import (
+    control,
+    convolution,
+    elementwise,
+    matrix,
+    normalisation,
+    quantised,
+)
 from microc.frontend.onnx.writer.application import COMPARED, Application, Row, quantised_type
 from microc.frontend.onnx.writer.build import Builder, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 
 ROWS: Mapping[str, Row] = {
+    **convolution.ROWS,
+    **elementwise.ROWS,
+    **matrix.ROWS,
+    **normalisation.ROWS,
     **quantised.ROWS,
 }
-"""What writes an operator, by our name of it."""
+"""What writes an operator, by our name of it. Those of control flow write graphs themselves: ``control.ROWS``."""
 
 PRODUCER = "microc"
 STATE = "microc.state"
@@ -65,11 +76,23 @@ def write_nodes(builder: Builder) -> None:
 
 
 def _write(builder: Builder, node: Node) -> None:
+    if node.op in control.ROWS:
+        control.ROWS[node.op](Application(node, builder), write_body)
+        return
     application = Application(node, builder, _is_quantised(builder.graph, node))
     if node.op not in ROWS:
         application.refuse(f"{node.op} is no operator that microc writes as ONNX", _HINT)
     application.check_quantised()
     ROWS[node.op](application)
+
+
+def write_body(graph: Graph, outer: Builder, bound: Mapping[str, str]) -> tuple[Builder, tuple[str, ...]]:
+    """A graph inside an operator, whose inputs go by the names ``bound``; what was written, and the names of its outputs."""
+    builder = Builder(graph, outer)
+    for value, name in bound.items():
+        builder.bind(value, name)
+    write_nodes(builder)
+    return builder, finish(builder, graph.outputs)
 
 
 def _is_quantised(graph: Graph, node: Node) -> bool:

@@ -1,0 +1,1 @@
+"""Tests of ONNX models that are written."""
