@@ -18,9 +18,13 @@ from microc.frontend.onnx.writer import (
     control,
     convolution,
     elementwise,
+    images,
     matrix,
+    moving,
     normalisation,
+    pooling,
     quantised,
+    reduction,
 )
 from microc.frontend.onnx.writer.application import COMPARED, Application, Row, quantised_type
 from microc.frontend.onnx.writer.build import Builder, value_info
@@ -30,9 +34,13 @@ from microc.ops import registry
 ROWS: Mapping[str, Row] = {
     **convolution.ROWS,
     **elementwise.ROWS,
+    **images.ROWS,
     **matrix.ROWS,
+    **moving.ROWS,
     **normalisation.ROWS,
+    **pooling.ROWS,
     **quantised.ROWS,
+    **reduction.ROWS,
 }
 """What writes an operator, by our name of it. Those of control flow write graphs themselves: ``control.ROWS``."""
 
