@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from microc import __version__
 from microc.codegen.files import replacing
 from microc.codegen.names import network_name
 from microc.driver import accepted
@@ -19,6 +20,7 @@ from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
 
+ONNX = ".onnx"
 SMALLEST, LARGEST = 1e-37, 1e37
 """Scales of integers, as float32 has them."""
 
@@ -102,12 +104,20 @@ def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = Non
 
 
 def save(graph: Graph, path: str | Path) -> Path:
-    """Write a graph and its parameters to one file (``.mcg``), which :func:`load` and ``microc compile`` read; its path.
+    """Write a graph and its parameters to one file, which :func:`load` and ``microc compile`` read; its path.
 
-    Equal graphs give equal files. Raises OutputError where the file cannot be written.
+    A path that ends in ``.onnx`` makes an ONNX model, in QDQ form where the graph is quantised;
+    any other a graph file (``.mcg``), which holds all there is. Equal graphs give equal files. Raises OutputError where the file
+    cannot be written, UnsupportedError, which lists all operators that ONNX models of ours cannot have.
     """
     accepted.instance("a graph", graph, Graph, "what microc.load gives")
     target = accepted.path("a graph file", path)
+    if target.suffix == ONNX:
+        from microc.frontend.onnx.writer.model import to_onnx
+
+        content = to_onnx(graph, __version__)
+    else:
+        content = to_bytes(graph)
     with replacing(target) as temporary:
-        temporary.write_bytes(to_bytes(graph))
+        temporary.write_bytes(content)
     return target

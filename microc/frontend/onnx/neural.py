@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from microc.dtypes import Array
-from microc.frontend.onnx.application import Application, Spelling
+from microc.dtypes import Array, is_float
+from microc.frontend.onnx.application import FLOAT, Application, Spelling
 from microc.frontend.onnx.build import Stored
 from microc.graph.ir import Attr
 
@@ -86,7 +86,7 @@ def matmul(application: Application) -> None:
     if not left or not right or left[-1] != right[max(len(right) - 2, 0)]:
         application.broken(f"matrices of shapes {left} and {right}")
     weight = application.builder.stored(b)
-    if weight is not None and len(right) == 2:
+    if weight is not None and len(right) == 2 and is_float(application.type(a).dtype):
         application.result_alias(write_dense(application, a, weight.transposed((1, 0)), None))
         return
     shape = (*application.broadcast(left[:-2], right[:-2]), *left[-2:-1], *right[-1:][: len(right) - 1])
@@ -232,6 +232,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "InstanceNormalization": Spelling(instance_normalization),
     "LayerNormalization": Spelling(layer_normalization),
     "LogSoftmax": softmax(_log_softmax),
-    "MatMul": Spelling(matmul),
+    "MatMul": Spelling(matmul, (*FLOAT, "int32", "int64")),
     "Softmax": softmax(_softmax),
 }
