@@ -14,7 +14,7 @@
     print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # why a layer costs what it costs
     print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
     graph = microc.load("model.onnx")                              # the network as a graph of operators
-    microc.save(graph, "model.mcg")                                # with its parameters, in one file
+    microc.save(graph, "model.mcg")                                # with its parameters, in one file; or as "model.onnx"
     found = microc.quantize("model.onnx", data)                    # an integer network of a float one: found.graph
 
 The compiler is a library, too (docs/compiler.md)::

@@ -154,6 +154,8 @@ def test_import(microc: Command, tmp_path: Path) -> None:
     assert microc("check", path).code == 0
     report = microc("compile", path, "-o", tmp_path / "out", "--json").data["report"]
     assert (report["macs"], report["source"], report["model"]) == (30528, "net.mcg", "net")
+    assert microc("import", MODEL, "-o", tmp_path / "net.onnx").code == 0
+    assert microc("check", tmp_path / "net.onnx", "--json").data["inputs"][0]["dtype"] == "int8"
 
 
 def test_cut(microc: Command, tmp_path: Path) -> None:

@@ -190,13 +190,14 @@ def _model_commands(add: Adder) -> None:
     compile_options(command)
     command = add(
         "import",
-        "save a model's graph and parameters in one file, which every command reads as a model",
+        "save a model's graph and parameters in one file, which every command reads as a model; or as an ONNX model",
         "model.onnx -o model.mcg",
+        "model.tflite -o model.onnx",
         "model.onnx --outputs /features/Flatten_output_0 -o features.mcg",
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="the file: model.mcg say, or model.onnx"
     )
     reading_options(command)
 
