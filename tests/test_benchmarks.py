@@ -31,6 +31,7 @@ class Smoke:
 SMOKES = {
     "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
+    "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
     "mlperf_tiny": Smoke(("--cores", "m4", "--models", "ad"), "ad         cortex-m4   yes"),
@@ -39,6 +40,7 @@ SMOKES = {
 MARKS = {
     "compile_time": (),
     "cost_model": (*EMULATED, needs_corpus),
+    "few_bits": (*EMULATED, needs_corpus),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
     "mlperf_tiny": (*EMULATED, needs_corpus),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -93,7 +92,7 @@ def cases() -> Iterable[Case]:
         yield _case((2, 6, 9, 1), 5, (3, 3), kinds, padding=same, pad_value=pad, algorithm="single")
         yield _case((1, 1, 21, 1), 4, (1, 5), kinds, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single")
     yield _case((1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single")
-    for k, (size, algorithm) in enumerate(product((5, 4), PACKED)):
+    for k, (size, algorithm) in enumerate(zip((5, 4, 5), PACKED, strict=True)):
         for case in (
             _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm=algorithm),
             _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm=algorithm),

@@ -1,0 +1,168 @@
+"""Weights of few bits: every order holds every number, all cores compute what the reference says, and flash shrinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.codegen.files import write_tree
+from microc.codegen.memory import Memory
+from microc.codegen.project import project_files
+from microc.device.boards import load_board
+from microc.device.client import Client
+from microc.device.emulator import Emulator
+from microc.device.toolchain import run_make
+from microc.device.transport import open_transport
+from microc.driver.compile.pipeline import compile_graph
+from microc.driver.options import make_options
+from microc.graph.interp import run as run_graph
+from microc.graph.ir import Graph, TensorType
+from microc.ops import registry
+from microc.ops.matrix.packed import PACKED
+from microc.schedule.bit_columns import shared
+from microc.schedule.rules.algorithms import suits_core
+from microc.target import target_for
+from microc.tir.bit_fields import FEW, HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of
+from tests.device.smoke import needs
+from tests.native import UNDEFINED, build
+from tests.ops.compiled import c_name, compiled_case
+from tests.ops.harness import assert_same
+from tests.transform.network import Network
+
+DICE = np.random.default_rng(5)
+RULES = {
+    "cortex-m0": {"matrix bits"},
+    "avr": {"matrix bits"},
+    "cortex-m4": {"matrix bit pairs", "matrix bits"},
+    "cortex-m55": {"matrix mve", "matrix bit pairs", "matrix bits"},
+}
+BOARDS = {"mps2-an386": "arm", "mps3-an547": "arm", "mps2-an385": "arm", "qemu-riscv32": "riscv"}
+
+
+@pytest.mark.parametrize("order", [NEIGHBOURS, HALVES, VECTOR])
+@pytest.mark.parametrize("bits", FEW)
+@pytest.mark.parametrize("depth", [1, 7, 64, 129])
+def test_every_number_is_where_its_place_says(order: str, bits: int, depth: int) -> None:
+    form = BitFields(bits, order)
+    low, high = -(1 << bits - 1), 1 << bits - 1
+    rows = DICE.integers(low, high, (3, depth)).astype(np.int8)
+    packed = form.packed(rows)
+    assert packed.dtype.name == form.dtype and packed.nbytes * 8 < bits * (rows.size + 3 * form.group)
+    for k in range(depth):
+        element, bit = form.place(k)
+        field = (packed[:, element].astype(np.int64) >> bit) & ((1 << bits) - 1)
+        assert np.array_equal(np.where(field < high, field, field - 2 * high), rows[:, k])
+
+
+def test_four_columns_in_a_number() -> None:
+    rows = DICE.integers(-7, 8, (8, 6)).astype(np.int8)
+    halves = shared(rows).view(np.int16).reshape(2, 6).astype(int)
+    wanted = rows.reshape(2, 4, 6).astype(int)
+    np.testing.assert_array_equal(halves, sum(wanted[:, n] << 4 * n for n in range(4)))
+
+
+def test_bits_of_numbers() -> None:
+    assert [bits_of(np.array(ends, np.int8)) for ends in ([-2, 1], [-1, 2], [-8, 7], [0, 8], [])] == [2, 4, 4, 8, 2]
+
+
+@pytest.mark.parametrize("cpu", RULES)
+@pytest.mark.parametrize("operator", ["dense", "conv2d"])
+def test_operators_equal_the_reference(
+    operator: str, cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All cases that pack, each by the rules of a core."""
+    definition = registry.get(operator)
+    cases = {
+        case.name: compiled_case(definition, case, cpu, f"case_{c_name(case.name)}_{number}")
+        for number, case in enumerate(definition.cases())
+        if (algorithm := str(case.attrs.get("algorithm"))) in PACKED and suits_core(algorithm, target_for(cpu))
+    }
+    assert {case.schedule.rule for case in cases.values() if case.schedule.packs_bits} <= RULES[cpu]
+    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
+    for name, case in cases.items():
+        for got, want in zip(case.run(library), case.wanted(), strict=True):
+            assert_same(got, want, case.case.tolerance)
+        assert case.schedule.packs_bits, name
+    assert "runtime error" not in capfd.readouterr().err
+
+
+def layers(bits: int) -> Graph:
+    """Products with odd extents, remainders of tiles, and ends of ranges."""
+    net = Network(
+        image=TensorType((1, 5, 7, 3), "int8"), row=TensorType((1, 129), "int8"), rows=TensorType((5, 64), "int8")
+    )
+
+    def weights(*shape: int) -> str:
+        return net.constant(net.rng.integers(-(1 << bits - 1), 1 << bits - 1, shape).astype(np.int8))
+
+    def bias(count: int) -> str:
+        return net.constant(net.rng.integers(-3000, 3000, count).astype(np.int32))
+
+    wide = net.op(
+        "conv2d", "image", weights(32, 3, 3, 3), bias(32), padding=(1, 1, 1, 1), pad_value=-7, out_dtype="int32"
+    )
+    scaled: dict[str, Any] = {
+        "multiplier": 1518500250,
+        "shift": -6,
+        "shift_range": (-6, -6),
+        "zero_point": 3,
+        "input_zero_point": 0,
+    }
+    ends: dict[str, Any] = {
+        "bound": 1 << 20,
+        "minimum": -128,
+        "maximum": 127,
+        "out_dtype": "int8",
+        "rounding": "double",
+    }
+    thin = net.op("requantize", wide, **scaled, **ends)
+    outputs = [
+        net.op("conv2d", thin, weights(5, 1, 1, 32), bias(5), out_dtype="int32"),
+        net.op("dense", "row", weights(9, 129), bias(9), out_dtype="int32"),
+        net.op("dense", "row", net.constant(np.maximum(net.consts[weights(12, 129)], -7)), bias(12), out_dtype="int32"),
+        net.op("dense", "rows", weights(7, 64), out_dtype="int32"),
+    ]
+    return net.graph(*outputs)
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@pytest.mark.parametrize("bits", FEW)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=needs(f"qemu-system-{'arm' if f == 'arm' else 'riscv32'}", "make"))
+        for n, f in BOARDS.items()
+    ],
+)
+def test_boards_compute_what_operators_mean(name: str, bits: int, tmp_path: Path) -> None:
+    board, graph = load_board(name), layers(bits)
+    module = compile_graph(graph, "layers", board.target, make_options(optimize="size"))
+    whole = sum(a.size for a in graph.consts.values() if a.dtype == np.int8)
+    stored = sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.label.endswith("_weight"))
+    assert stored <= (bits / 8 + 0.18) * whole  # zeros behind 27 and 129 terms
+    write_tree(tmp_path, project_files((module,), board, microc.__version__))
+    run_make(tmp_path)
+    data = {n: DICE.integers(-128, 128, graph.types[n].shape).astype(np.int8) for n in graph.inputs}
+    values = run_graph(graph, data, lambda node, arrays: registry.get(node.op).reference(node.attrs, arrays))
+    with Emulator(board, tmp_path / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
+        client.hello()
+        names = Memory(module).names
+        for given, array in zip(module.inputs, data.values(), strict=True):
+            client.write_tensor(names.index(given), array.tobytes())
+        client.profile()
+        for made, wanted in zip(module.outputs, graph.outputs, strict=True):
+            assert client.read_tensor(names.index(made)) == values[wanted].tobytes(), wanted
+
+
+@pytest.mark.parametrize("optimize", ["balanced", "size"])
+def test_weights_that_fit_are_packed(optimize: str) -> None:
+    """Without being asked for, at half the flash."""
+    net = Network(x=TensorType((1, 128), "int8"))
+    net.op("dense", "x", net.constant(net.rng.integers(-7, 8, (64, 128)).astype(np.int8)), out_dtype="int32")
+    module = compile_graph(net.graph(), "net", target_for("cortex-m4"), make_options(optimize=optimize))
+    assert module.const_bytes == 64 * 128 // 2
