@@ -14,7 +14,7 @@ from tests.corpus import CORPUS, needs_corpus
 from tests.device.smoke import needs
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-PARTS = frozenset({"architectures", "bars", "operator_cases", "rescaled", "samples", "training"})
+PARTS = frozenset({"architectures", "bars", "operator_cases", "quantisers", "rescaled", "samples", "training"})
 """Modules that the benchmarks share."""
 EMULATED = (pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm", "make"))
 
@@ -35,6 +35,11 @@ SMOKES = {
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
     "mlperf_tiny": Smoke(("--cores", "m4", "--models", "ad"), "ad         cortex-m4   yes"),
+    "quantisation": Smoke(
+        (str(FOLDER.parent / "tests/data/quantize"), "--networks", "lstm", "--schemes", "int8"),
+        "lstm               float",
+        "sklearn",
+    ),
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
@@ -44,6 +49,7 @@ MARKS = {
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
     "mlperf_tiny": (*EMULATED, needs_corpus),
+    "quantisation": (),
     "operators": EMULATED,
 }
 
