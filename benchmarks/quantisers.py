@@ -122,32 +122,47 @@ def onnxruntime_static(path: Path, samples: Samples, scheme: Scheme, folder: Pat
 
 
 def ai_edge(path: Path, samples: Samples, scheme: Scheme, folder: Path) -> Answer:
-    """Google's ai-edge-quantizer, its static recipes; floats at both ends."""
+    """Google's ai-edge-quantizer, its static recipes."""
     need("ai_edge_quantizer", "ai_edge_litert")
-    if path.suffix != ".tflite":
-        raise Absent("reads TFLite only")
     from ai_edge_quantizer import quantizer, recipe
 
     recipes = {("int8", 8): recipe.static_wi8_ai8, ("int16", 8): recipe.static_wi8_ai16}
     if (scheme.activations, scheme.weights) not in recipes:
         raise Absent("has no static recipe of 4-bit weights")
-    signed = folder / f"signed_{path.name}"
-    key, name, shape = signature(path, signed)
+    signed = folder / f"signed_{path.stem}.tflite"
+    key, name, shape = signature(as_tflite(path, samples), signed)
     found = quantizer.Quantizer(str(signed))
     found.load_quantization_recipe(recipes[scheme.activations, scheme.weights]())
     ranges = found.calibrate({key: [{name: row.reshape(shape)} for row in samples.x_cal]}, num_threads=1)
-    made = folder / f"ai_edge_{path.name}"
+    made = folder / f"ai_edge_{path.stem}.tflite"
     made.write_bytes(found.quantize(ranges, enable_progress_report=False).quantized_model)
     return Answer(made, by_litert(made.read_bytes(), samples.x_test))
 
 
-def signature(path: Path, signed: Path) -> tuple[str, str, Any]:
+def as_tflite(path: Path, samples: Samples) -> bytes:
+    """A network as a TFLite file: itself, or its twin, which must give the same numbers."""
+    if path.suffix == ".tflite":
+        return path.read_bytes()
+    from tflite_twin import tflite_twin
+
+    try:
+        twin = tflite_twin(path)
+    except ValueError as uncovered:
+        raise Absent(str(uncovered)) from None
+    few = samples.x_cal[:8]
+    want = by_microc(path, few)
+    got = by_litert(twin, few).reshape(len(few), -1)
+    assert np.allclose(got, want.reshape(len(few), -1), rtol=0, atol=1e-4 * float(np.abs(want).max()))
+    return twin
+
+
+def signature(content: bytes, signed: Path) -> tuple[str, str, Any]:
     """Write a TFLite file with a signature, which the quantiser asks for, and operators where it looks for them, which older
     files have elsewhere: the signature's key, the name and the shape of its input."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    model = schema.ModelT.InitFromPackedBuf(content, 0)
     graph = model.subgraphs[0]
     for code in model.operatorCodes:
         code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)

