@@ -17,11 +17,14 @@ _LOADS = {
 _VECTORS = {"vector": 2.0, "vector_load": 2.0, "vector_store": 2.0, "load": 1.2, "store": 1.0, "taken": 1.0}
 _M7_CYCLES = {"paired": 0.5, "taken": 0.5, "divide": 6.0, "float_divide": 14.0}
 
-_M0 = Costs(9, 0, 31, False, 2.5, SHORT_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
-_M3 = Costs(14, 0, 4095, True, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0})
-_M4 = Costs(14, 30, 4095, True, 3.4, LIBRARY, _LOADS)
-_M7 = Costs(14, 30, 4095, True, 3.4, LIBRARY, _M7_CYCLES, 0.65)
-_M55 = Costs(14, 30, 4095, True, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85)
+_WIDE = frozenset({"shifted", "accumulated", "predicated"})
+"""Forms of 32-bit instructions."""
+_REACH = {"pair": 1020, "advance": 255}
+_M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, SHORT_LIBRARY, {"load": 2.0, "store": 2.0, "taken": 2.0})
+_M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0}, **_REACH)
+_M4 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _LOADS, **_REACH)
+_M7 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _M7_CYCLES, 0.65, **_REACH)
+_M55 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85, **_REACH)
 
 _V7M = (ARM_WORDS, ARM_SATURATION)
 _V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)

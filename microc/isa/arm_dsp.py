@@ -9,13 +9,16 @@ def _widen(signed: bool, less: bool = False) -> Body:
     letter = "s" if signed else "u"
     subtract = '__asm__("ssub16 %0, %1, %2" : "=r"({0}) : "r"({0}), "r"(z));\n'
     less_zero = subtract.format("even") + subtract.format("odd") if less else ""
-    return Body(f"""{ALIGNED_WORD}int32_t even, odd, low, high;
+    return Body(
+        f"""{ALIGNED_WORD}int32_t even, odd, low, high;
 __asm__("{letter}xtb16 %0, %1" : "=r"(even) : "r"(a));
 __asm__("{letter}xtb16 %0, %1, ror #8" : "=r"(odd) : "r"(a));
 {less_zero}__asm__("pkhbt %0, %1, %2, lsl #16" : "=r"(low) : "r"(even), "r"(odd));
 __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(high) : "r"(odd), "r"(even));
 ((word *)(void *)p)[0] = low;
-((word *)(void *)p)[1] = high;""")
+((word *)(void *)p)[1] = high;""",
+        (("alu", 6 if less else 4), ("store", 1), ("paired", 1)),
+    )
 
 
 def _larger(lane: str, *, smallest: bool) -> Body:

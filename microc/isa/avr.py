@@ -29,7 +29,7 @@ _MULTIPLIER = InstructionSet(
 
 AVR = Family(
     "avr",
-    (Core("avr", "avr", Costs(5, 0, 63, False, 2.0, _LENGTHS, _CYCLES), (_MULTIPLIER,)),),
+    (Core("avr", "avr", Costs(5, 0, 63, frozenset(), 2.0, _LENGTHS, _CYCLES), (_MULTIPLIER,)),),
     {"speed": f"-O2 {_SPARING}", "balanced": f"-Os {_SPARING}", "size": f"-Os {_SPARING}"},
     flash_space=True,
 )

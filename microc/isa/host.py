@@ -6,7 +6,9 @@ from microc.isa.library import LIBRARY
 from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
 from microc.isa.words import UNALIGNED
 
-_COSTS = Costs(14, 16, 1 << 31, True, 4.5, {**LIBRARY, "call_math": 40.0}, {"divide": 20.0, "float_divide": 10.0}, 0.35)
+_FORMS = frozenset({"indexed", "predicated"})
+_CYCLES = {"divide": 20.0, "float_divide": 10.0}
+_COSTS = Costs(14, 16, 1 << 31, _FORMS, 4.5, {**LIBRARY, "call_math": 40.0}, _CYCLES, 0.35)
 _LITTLE_ENDIAN = "defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__"
 HOST_WORDS = InstructionSet("host words", _LITTLE_ENDIAN, UNALIGNED, frozenset({"unaligned"}))
 

@@ -9,8 +9,9 @@ from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
 from microc.isa.words import WORD_MOVES
 
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
-_INTEGER = Costs(26, 0, 2047, False, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
-_FLOAT = Costs(26, 30, 2047, False, 3.2, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_FORMS = frozenset({"compared"})
+_INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 _FASTEST = "-O3 -fno-schedule-insns"
 """Half a percent to 3 % of the cycles less than -O2, for 15 to 25 % of code."""

@@ -74,7 +74,7 @@ XCV = InstructionSet(
 )
 
 _CYCLES = {"taken": 2.0, "divide": 20.0, "multiply_long": 6.0}
-_COSTS = Costs(26, 0, 2047, False, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_COSTS = Costs(26, 0, 2047, frozenset({"compared"}), 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 CV32E40P = Core(
     "cv32e40p",

@@ -50,6 +50,19 @@ class InstructionSet:
     unit: VectorUnit | None = None
 
 
+FORMS: Mapping[str, str] = MappingProxyType(
+    {
+        "shifted": "sums and logic take an operand that is shifted by a constant on the way",
+        "accumulated": "sums take a product",
+        "indexed": "loads and stores add an index to their pointer",
+        "compared": "branches compare two registers",
+        "predicated": "one of two values is chosen without a branch",
+        "elements": "offsets count elements, and loads of signed numbers below 32 bits have none",
+    }
+)
+"""What one instruction of a core does where another core takes two, or does otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Costs of a core, in instructions and cycles.
@@ -61,8 +74,10 @@ class Costs:
     of two words that one instruction loads, and ``constant_byte``, a byte that is loaded from flash.
 
     - ``registers``, ``float_registers``: what a compiler can hold values in (high registers of Armv6-M are good for sums alone).
-    - ``offset``: largest offset of a load in bytes, in elements where not ``wide``.
-    - ``wide``: 32-bit instructions: operands are shifted on the way, loads advance their pointer.
+    - ``offset``: largest offset of a load in bytes, or in elements.
+    - ``forms``: of :data:`FORMS`.
+    - ``pair``: largest offset in bytes that two neighbouring words are loaded at together; ``advance``: most bytes that a load or
+      store advances its pointer by. 0 where there is no such instruction.
     - ``instruction_bytes``: mean size of an instruction.
     - ``lengths``: instructions of an operation where it is not one.
     - ``cycles``: cycles of an operation where they are not its instructions.
@@ -72,11 +87,17 @@ class Costs:
     registers: int
     float_registers: int
     offset: int
-    wide: bool
+    forms: frozenset[str]
     instruction_bytes: float
     lengths: Mapping[str, float]
     cycles: Mapping[str, float]
     issue: float = 1.0
+    pair: int = 0
+    advance: int = 0
+
+    def has(self, form: str) -> bool:
+        """Whether one instruction does what :data:`FORMS` says."""
+        return form in self.forms
 
     def length(self, operation: str) -> float:
         """Instructions of an operation; none for what only takes time."""

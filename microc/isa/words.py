@@ -16,8 +16,8 @@ _LOAD = Body("int32_t r;\n(void)memcpy(&r, p, sizeof r);\nreturn r;")
 _STORE = Body("(void)memcpy(p, &a, sizeof a);")
 ALIGNED: Mapping[str, Body] = MappingProxyType(
     {
-        "load_i16x2_aligned": Body(f"{ALIGNED_WORD}return *(const word *)(const void *)p;"),
-        "store_i16x2_aligned": Body(f"{ALIGNED_WORD}*(word *)(void *)p = a;"),
+        "load_i16x2_aligned": Body(f"{ALIGNED_WORD}return *(const word *)(const void *)p;", (("load", 1),)),
+        "store_i16x2_aligned": Body(f"{ALIGNED_WORD}*(word *)(void *)p = a;", (("store", 1),)),
     }
 )
 UNALIGNED: Mapping[str, Body] = MappingProxyType(

@@ -6,6 +6,8 @@ from microc.isa.library import LIBRARY
 from microc.isa.sets import PLAIN, Core, Costs, Family
 from microc.isa.words import WORD_MOVES
 
-_LX7 = Costs(13, 14, 255, False, 2.8, {**LIBRARY, "multiply_long": 2.0}, {"load": 2.0, "taken": 2.0, "divide": 12.0})
+_FORMS = frozenset({"compared"})
+_CYCLES = {"load": 2.0, "taken": 2.0, "divide": 12.0}
+_LX7 = Costs(13, 14, 255, _FORMS, 2.8, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 XTENSA = Family("xtensa", (Core("xtensa-lx7", "xtensa", _LX7, (WORD_MOVES,), frozenset({"fpu", "mul64"})),), PLAIN)

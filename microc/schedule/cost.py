@@ -20,10 +20,11 @@ from microc.isa.sets import SILENT
 from microc.schedule.addresses import Place, place_of
 from microc.schedule.cost_expr import Operations, Selector
 from microc.schedule.guards import share
+from microc.schedule.invariants import Invariants
 from microc.schedule.region import Region
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import children, free_vars, substitute
+from microc.tir.rewrite import buffers_written, children, free_vars, substitute, walk_stmt
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
@@ -31,8 +32,6 @@ PROLOGUE = 8
 """Instructions among them that belong to the function."""
 BYTE = 255
 """Largest literal of a short instruction."""
-PAIRED = 0.5
-"""The share of neighbouring words that a compiler loads by one instruction."""
 PEELED, SMALL = 2, 24
 """A loop of so few iterations, of so few instructions, is written out by the compiler."""
 SPILL = 1.5
@@ -82,13 +81,16 @@ class _Walker:
         self.extents: dict[ir.Var, int] = {}
         self.named: dict[ir.Var, ir.Expr] = {}
         self.previous: Place | None = None
+        self.carried: set[ir.Buffer] = set()
         self.single = False
+        self.invariants = Invariants(selector, self.ahead)
 
     def enter(self, func: ir.PrimFunc) -> None:
         self.regions.append(Region(None, 1.0, 1.0))
+        self.invariants.enter(None, func.body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
         self.printed += PROLOGUE
-        self.walk(func.body, 1.0)
+        self.walk(func.body)
         self.leave()
 
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:
@@ -99,52 +101,66 @@ class _Walker:
 
     # ------------------------------------------------------------ statements
 
-    def walk(self, stmt: ir.Stmt, weight: float) -> None:
-        """``weight``: how often the statement runs."""
+    def walk(self, stmt: ir.Stmt) -> None:
         match stmt:
             case ir.Seq(body):
                 for child in body:
-                    self.walk(child, weight)
+                    self.walk(child)
             case ir.Store(buffer, indices, value):
-                self.value(value, weight, self.selector.store(buffer, value))
-                self.access(buffer, indices, weight, writes=True)
+                value = self.invariants.settle(value, self.invariants.here)
+                self.value(value, self.selector.store(buffer, value))
+                if buffer in self.carried and isinstance(value, (ir.Const, ir.Var)):
+                    self.add({"alu": 1}, self.regions[-1].weight)
+                self.access(buffer, indices, writes=True)
             case ir.Let(var, value, body):
-                self.value(value, weight, self.selector.count(value))
-                self.regions[-1].define(var)
                 self.named[var] = substitute(value, self.named)
-                self.walk(body, weight)
+                if (settled := self.invariants.define(var, value)) is not None:
+                    self.compute(var, settled)
+                self.walk(body)
             case ir.Evaluate(value):
-                self.value(value, weight, self.selector.count(value))
+                value = self.invariants.settle(value, self.invariants.here)
+                self.value(value, self.selector.count(value))
             case ir.Alloc(buffer, body):
                 self.regions[-1].own(buffer)
-                self.walk(body, weight)
+                if any(buffer in buffers_written(loop) for loop in walk_stmt(body) if isinstance(loop, ir.For)):
+                    self.carried.add(buffer)
+                self.walk(body)
             case ir.If():
-                self.branch(stmt, weight)
+                self.branch(stmt)
             case ir.For():
-                self.loop(stmt, weight)
+                self.loop(stmt)
             case _:
                 raise InternalError(f"the cost of {type(stmt).__name__} is unknown: lower the function first")
 
-    def branch(self, branch: ir.If, weight: float) -> None:
+    def branch(self, branch: ir.If) -> None:
         """Both sides, weighted by how often they run; the first jumps over the second."""
+        region = self.regions[-1]
         condition = substitute(branch.condition, self.named)
         met = share(condition, self.guards, self.extents)
-        self.value(branch.condition, weight, self.selector.branch(branch.condition))
-        self.add({"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}, weight, printed=False)
+        test = self.invariants.settle(branch.condition, self.invariants.here)
+        self.value(test, self.selector.branch(test))
+        jumps = {"taken": 1 - met, "branch": met if branch.otherwise is not None else 0}
+        self.add(jumps, region.weight, printed=False)
+        weight, guarded = region.weight, self.invariants.guarded
+        self.invariants.guarded = self.invariants.here
         sides = ((condition, branch.then, met), (ir.Un("not", condition), branch.otherwise, 1 - met))
         for guard, side, part in sides:
             if side is not None:
                 self.guards.append(guard)
-                self.walk(side, weight * part)
+                region.weight = weight * part
+                self.walk(side)
                 self.guards.pop()
+        region.weight, self.invariants.guarded = weight, guarded
 
-    def loop(self, loop: ir.For, weight: float) -> None:
+    def loop(self, loop: ir.For) -> None:
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
         self.extents[loop.var] = extent
+        weight = self.regions[-1].weight
         self.regions.append(Region(loop.var, weight, weight * extent))
+        self.invariants.enter(loop.var, loop.body)
         before = self.printed
-        self.walk(loop.body, weight * extent)
+        self.walk(loop.body)
         size = self.printed - before
         peeled = extent <= PEELED and size <= SMALL
         if peeled:
@@ -154,6 +170,7 @@ class _Walker:
     def leave(self, *, peeled: bool = False) -> None:
         """What a loop costs beside its body: its counter, its pointers, the values that do not fit the registers."""
         region = self.regions.pop()
+        self.invariants.leave()
         if not peeled:
             self.add(region.entry(), region.entries)
             self.add(region.turn(self.core), region.runs)
@@ -165,31 +182,41 @@ class _Walker:
 
     # ------------------------------------------------------------ expressions
 
-    def value(self, value: ir.Expr, weight: float, counts: Operations) -> None:
-        """An expression where it stands: its operations, then the memory and the names that it uses."""
-        self.add(counts, weight)
-        self.single = _is_word(value)
-        self.uses(value, weight)
+    def compute(self, name: ir.Var, value: ir.Expr) -> None:
+        """A value that gets a name."""
+        self.value(value, self.selector.count(value))
+        self.regions[-1].define(name)
 
-    def uses(self, value: ir.Expr, weight: float) -> None:
+    def ahead(self, name: ir.Var, value: ir.Expr, level: int) -> None:
+        """A value of an inner loop that is computed once an iteration of an outer one."""
+        inner, self.regions = self.regions, self.regions[: level + 1]
+        self.compute(name, self.invariants.settle(value, level))
+        self.regions = inner
+
+    def value(self, value: ir.Expr, counts: Operations) -> None:
+        """An expression where it stands: its operations, then the memory and the names that it uses."""
+        self.add(counts, self.regions[-1].weight)
+        self.single = _is_word(value)
+        self.uses(value)
+
+    def uses(self, value: ir.Expr) -> None:
         match value:
             case ir.Load(buffer, indices):
-                self.access(buffer, indices, weight)
+                self.access(buffer, indices)
             case ir.Call(name, (ir.AddressOf(buffer, indices, extent), *rest)):
-                self.access(buffer, indices, weight, extent=extent, word=name.endswith("_aligned"))
+                self.access(buffer, indices, extent=extent, word=name.endswith("_aligned"))
                 for argument in rest:
-                    self.uses(argument, weight)
+                    self.uses(argument)
             case ir.Var():
                 self.regions[-1].use(value)
             case _:
                 for child in children(value):
-                    self.uses(child, weight)
+                    self.uses(child)
 
     def access(
         self,
         buffer: ir.Buffer,
         indices: tuple[ir.Expr, ...],
-        weight: float,
         *,
         writes: bool = False,
         extent: int = 1,
@@ -204,27 +231,33 @@ class _Walker:
         for term, _ in place.terms:
             if not isinstance(term, ir.Var):
                 self.index(term)
-        self.add({"alu": self.reach(buffer, region.access(place))}, weight)
-        self.pair(place if (word or buffer.dtype in ("int32", "uint32")) and not writes else None, weight)
+        distance = self.reach(place)
+        near = distance <= self.core.pair
+        self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
         if buffer.scope == "const":
-            self.operations["constant_byte"] += weight * dtypes.nbytes(buffer.dtype) * extent
+            self.operations["constant_byte"] += region.weight * dtypes.nbytes(buffer.dtype) * extent
 
-    def pair(self, word: Place | None, weight: float) -> None:
+    def pair(self, word: Place | None) -> None:
         """Two words side by side may be loaded together where each is a value by itself, one right after the other. Words in one
         expression are not: each is loaded where it is used, behind what the other one went into."""
         word = word if self.single else None
         before, self.previous = self.previous, word
-        if word is not None and before is not None and self.core.wide and word.follows(before):
+        if self.core.pair and word is not None and before is not None and word.follows(before):
             self.previous = None
-            self.add({"load": -PAIRED, "paired": PAIRED}, weight)
+            self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
-    def reach(self, buffer: ir.Buffer, distance: int) -> int:
-        """Additions that an access takes whose offset does not fit the instruction. A short load of a signed number has none."""
-        if self.core.wide:
-            return int(distance > self.core.offset)
-        width = dtypes.nbytes(buffer.dtype)
-        signed = width < 4 and buffer.dtype.startswith("int")
-        return int(distance > (0 if signed else self.core.offset * width)) + int(distance > BYTE)
+    def reach(self, place: Place) -> int:
+        """The pointer of an access, and how far the access is from it, in bytes. Where offsets count elements they are short, and
+        what is far takes additions instead of a pointer."""
+        region = self.regions[-1]
+        if not self.core.has("elements"):
+            return region.access(place, self.core.offset)
+        distance = region.access(place, 1 << 31)
+        width = dtypes.nbytes(place.buffer.dtype)
+        signed = width < 4 and place.buffer.dtype.startswith("int")
+        far = int(distance > (0 if signed else self.core.offset * width)) + int(distance > BYTE)
+        self.add({"alu": far}, region.weight)
+        return distance
 
     def index(self, term: ir.Expr) -> None:
         """Arithmetic of loop variables: computed once an iteration of the innermost loop that it depends on."""

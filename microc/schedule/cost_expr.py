@@ -62,8 +62,13 @@ class Selector:
             case ir.Un("not", a):
                 return self.branch(a)
             case ir.Bin(op, a, b) if op in _COMPARE:
-                test = self.count(a) + self.count(b) + self._kind(a.dtype, "compare")
-                return test + Counter({"branch": 1})
+                test = self.count(a) + self.count(b)
+                fused = (
+                    self.target.core.costs.has("compared")
+                    and dtypes.is_integer(a.dtype)
+                    and dtypes.nbytes(a.dtype) <= 4
+                )
+                return test + Counter({"branch": 1}) + (Counter() if fused else self._kind(a.dtype, "compare"))
             case _:
                 return self.count(condition) + Counter({"alu": 1, "branch": 1})
 
@@ -73,7 +78,7 @@ class Selector:
             value = value.a
         counts = self.count(value)
         if buffer.scope == "register":
-            return counts + (Counter({"alu": 1}) if isinstance(value, (ir.Const, ir.Var)) else Counter())
+            return counts
         wide = Counter({"store": 2 if dtypes.nbytes(buffer.dtype) > 4 else 1})
         return counts + (Counter({"float_store": 1}) if self._fpu(buffer.dtype) else wide)
 
@@ -119,7 +124,25 @@ class Selector:
     def _fpu(self, dtype: str) -> bool:
         return dtype == "float32" and self.target.has("fpu")
 
+    def _low(self, expr: ir.Expr) -> Operations:
+        """The low word of 64 bits."""
+        match expr:
+            case ir.Bin("shr", a, ir.Const(int() as by)) if by >= 32:
+                return self.count(a) + Counter({"alu": int(by > 32)})
+            case ir.Bin("shr", a, ir.Const(int())):
+                return self.count(a) + Counter({"alu": 2 if self.target.core.costs.has("shifted") else 3})
+            case ir.Bin("bitand", ir.Bin("shr", a, ir.Const(int() as by)), ir.Const(int() as mask)) if (
+                0 < mask < 1 << (32 - by)
+            ):
+                return self.count(a) + Counter({"alu": 1 if mask + 1 == 1 << (32 - by) else 2})
+            case ir.Bin("add" | "sub" | "bitand" | "bitor" | "bitxor", a, b):
+                return self._low(a) + self._low(b) + Counter({"alu": 1})
+            case _:
+                return self.count(expr)
+
     def _cast(self, dtype: str, a: ir.Expr) -> Operations:
+        if dtypes.is_integer(dtype) and a.dtype in ("int64", "uint64") and dtypes.nbytes(dtype) <= 4:
+            return self._low(a) + Counter({"alu": int(dtypes.nbytes(dtype) < 4)})
         counts = self.count(a)
         if dtypes.is_float(dtype) != dtypes.is_float(a.dtype):
             return counts + Counter(
@@ -135,11 +158,12 @@ class Selector:
         return counts + Counter({"alu": 1})
 
     def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
-        """Two cheap values are selected by predication; a load in one of them takes a branch, half of the time."""
+        """Two cheap values are selected by predication, where the core has it; a load in one of them takes a branch, half of the
+        time."""
         left, right = self.count(a), self.count(b)
         if self._fpu(a.dtype):
             return self.count_condition(condition) + left + right + Counter({"alu": 1, "float": 1})
-        if left["load"] or right["load"]:
+        if left["load"] or right["load"] or not self.target.core.costs.has("predicated"):
             sides = {k: _HALF * v for k, v in (left + right).items()}
             return self.branch(condition) + Counter(sides) + Counter({"taken": _HALF, "alu": _HALF})
         return self.count_condition(condition) + left + right + Counter({"alu": 2})
@@ -159,8 +183,7 @@ class Selector:
         if dtypes.nbytes(a.dtype) == 8:
             return self._long(op, a, b)
         if op in ("min", "max"):
-            relu = op == "max" and ir.int_value(b) == 0
-            return self.count(a) + self.count(b) + Counter({"alu": 1 if relu or self.target.has("minmax") else 3})
+            return self.count(a) + self.count(b) + self._extreme(expr)
         if op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return self.count(a) + self.count(b) + self._division(op, b)
         if op == "mul":
@@ -171,18 +194,29 @@ class Selector:
             return self._with_operand(op, a, b)
         return self.count(a) + self.count(b) + Counter({"alu": 1})
 
+    def _extreme(self, expr: ir.Bin) -> Operations:
+        """A minimum or maximum of two integers; ``max(x, 0)`` clears what the sign says."""
+        relu = expr.op == "max" and ir.int_value(expr.b) == 0
+        if self.target.has("minmax") or (relu and self.target.core.costs.has("shifted")):
+            return Counter({"alu": 1})
+        if self.target.core.costs.has("predicated"):
+            return Counter({"alu": 3})
+        test = self.branch(ir.Bin("lt", expr.a, expr.b)) - self.count(expr.a) - self.count(expr.b)
+        return test + Counter({"alu": _HALF, "taken": _HALF})
+
     def _with_operand(self, op: str, a: ir.Expr, b: ir.Expr) -> Operations:
-        """A sum takes a shifted operand for nothing, and accumulates a product, on cores with 32-bit instructions."""
+        """A sum takes a shifted operand or a product for nothing where the core has such sums."""
         counts = self.count(a) + self.count(b) + Counter({"alu": 1})
-        if not (self.target.has("mul64") and self.target.core.costs.wide):
-            return counts
+        core = self.target.core.costs
         for side in (b, a):
-            if isinstance(side, ir.Bin) and side.op == "mul" and op in ("add", "sub") and not _power_of_two(side.b):
-                return counts - Counter({"alu": 1})
-            if isinstance(side, ir.Bin) and (
-                (side.op == "mul" and _power_of_two(side.b))
-                or (side.op in ("shl", "shr") and isinstance(side.b, ir.Const))
-            ):
+            match side:
+                case ir.Bin("mul", _, factor) if not _power_of_two(factor):
+                    joined = core.has("accumulated") and op in ("add", "sub")
+                case ir.Bin("mul") | ir.Bin("shl" | "shr", _, ir.Const()):
+                    joined = core.has("shifted")
+                case _:
+                    joined = False
+            if joined:
                 return counts - Counter({"alu": 1})
         return counts
 

@@ -16,26 +16,30 @@ POINTER = "&"
 """First part of the names of values that no source names: pointers and counters."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Use:
-    """A pointer's first access in a body: its name, its offset in bytes, and whether floats are accessed."""
+    """A pointer's first access in a body: its name, its offset in bytes, and whether floats are accessed; how many there are."""
 
     name: Name
     offset: int
     floats: bool
+    size: int
+    count: int = 0
 
 
 class Region:
-    """``var`` is None for the body of the function. ``entries``: how often the loop starts; ``runs``: its iterations."""
+    """``var`` is None for the body of the function. ``entries``: how often the loop starts; ``runs``: its iterations;
+    ``weight``: how many reach the place where the walk stands."""
 
     def __init__(self, var: ir.Var | None, entries: float, runs: float) -> None:
         self.var = var
         self.entries = entries
         self.runs = runs
+        self.weight = runs
         self.events: list[Event] = []
         self.own_names: set[Name] = set()
         self.own_buffers: set[str] = set()
-        self.pointers: dict[Pointer, Use] = {}
+        self.pointers: dict[Pointer, list[Use]] = {}
         self.inner: dict[Pointer, None] = {}
         self.terms: set[ir.Expr] = set()
         self.counted = False
@@ -68,12 +72,16 @@ class Region:
         names = (name, (*name, "high")) if dtypes.nbytes(dtype) > 4 else (name,)
         self.events.append(Event(names, defines, floats=dtype == "float32"))
 
-    def access(self, place: Place) -> int:
-        """An access to memory; the distance in bytes from the pointer's first one."""
-        use = self.pointers.get(place.pointer)
+    def access(self, place: Place, reach: int) -> int:
+        """An access to memory; the distance in bytes from a pointer. What lies further than ``reach`` has its own pointer."""
+        uses = self.pointers.setdefault(place.pointer, [])
+        use = next((use for use in uses if abs(place.offset - use.offset) <= reach), None)
         if use is None:
-            use = Use((POINTER, len(self.pointers)), place.offset, place.buffer.dtype == "float32")
-            self.pointers[place.pointer] = use
+            dtype = place.buffer.dtype
+            name = (POINTER, len(self.pointers), len(uses))
+            use = Use(name, place.offset, dtype == "float32", dtypes.nbytes(dtype))
+            uses.append(use)
+        use.count += 1
         self.events.append(Event((use.name,)))
         return abs(place.offset - use.offset)
 
@@ -100,37 +108,48 @@ class Region:
     # ------------------------------------------------------------ what follows
 
     def moving(self) -> list[Pointer]:
-        """Pointers that this loop advances."""
+        """Pointers that this loop advances; one stands once for each of its places that are far from each other."""
         var = self.var
-        return [p for p in {**self.pointers, **self.inner} if moves_with(p, var)] if var is not None else []
+        if var is None:
+            return []
+        return [p for p in {**self.pointers, **self.inner} if moves_with(p, var) for _ in self.pointers.get(p, (None,))]
 
     def entry(self) -> Operations:
         """Once before the loop: every pointer is set up, and the counter."""
         return Counter({"alu": len(self.moving()) + 1}) if self.var is not None else Counter()
 
     def turn(self, core: Costs) -> Operations:
-        """Once an iteration: pointers advance, the end is tested.
+        """Once an iteration: pointers advance, the end is tested, which is where a pointer arrives unless the counter is needed.
 
-        Short instructions add an index to their pointer, which pointers of equal steps share; others advance it themselves.
+        Pointers of equal steps share an index where loads add it.
         """
         if self.var is None:
             return Counter()
         var, moving = self.var, self.moving()
-        steps = sum(not self._absorbed(p) for p in moving) if core.wide else len({step_of(p, var) for p in moving})
-        return Counter({"alu": steps + 1 + int(self.counted and len(moving) > 0), "branch": 1, "taken": 1})
+        if core.has("indexed"):
+            steps = len({step_of(p, var) for p in moving})
+        else:
+            steps = sum(not self._absorbed(p, core.advance) for p in moving)
+        counter = int(self.counted or not moving)
+        test = int(not core.has("compared") and bool(moving))  # a counter's own sum is compared with zero
+        return Counter({"alu": steps + counter + test, "branch": 1, "taken": 1})
 
-    def _absorbed(self, pointer: Pointer) -> bool:
-        """Whether an access of the body advances the pointer by itself: loads of floats do so by their own size alone."""
-        use = self.pointers.get(pointer)
-        return use is not None and (not use.floats or (self.var, 1) in pointer[1])
+    def _absorbed(self, pointer: Pointer, most: int) -> bool:
+        """Whether the only access of the body advances the pointer by itself, by at most so many bytes: loads of floats do so by
+        their own size alone."""
+        uses = self.pointers.get(pointer, [])
+        if len(uses) != 1 or uses[0].count > 1 or self.var is None:
+            return False
+        step = abs(step_of(pointer, self.var))
+        return step == 1 and most > 0 if uses[0].floats else step * uses[0].size <= most
 
     def spills(self, core: Costs) -> tuple[int, int]:
         """Loads and stores of the stack in one iteration. Remembers how many registers the body fills."""
         moving = set(self.moving())
         kept: list[Name] = [(POINTER, "outer", k) for k, p in enumerate(self.inner) if p in moving]
-        if self.var is not None and (self.counted or kept or not self.pointers):
-            kept.append((POINTER, "counter"))
         whole = [*self.events, *(Event((name,), True) for name in kept)]
+        if self.var is not None:  # a counter, or what a pointer is compared with at the end
+            whole.append(Event(((POINTER, "end"),), defines=self.counted or not moving))
         if not core.float_registers:
             return self._played(whole, core.registers, remember=True)
         loads, stores = self._played([e for e in whole if not e.floats], core.registers, remember=True)
