@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from microc.schedule.placement import loop_extent
-from microc.schedule.schedule import Schedule, Step
+from microc.schedule.schedule import Schedule
+from microc.schedule.step import Step
 from microc.tir import ir
 
 

@@ -31,6 +31,7 @@ from microc.schedule import (
     storage,
     tensorize,
 )
+from microc.schedule.step import Step, frozen_argument
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
 from microc.tir.symbolic import require_fixed
@@ -77,25 +78,6 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One primitive and its arguments (strings, ints, None and tuples of them)."""
-
-    primitive: str
-    args: tuple[Any, ...]
-
-    def __str__(self) -> str:
-        return f"{self.primitive}({', '.join(map(_spell, self.args))})"
-
-
-def _spell(value: object) -> str:
-    return f"({', '.join(map(_spell, value))})" if isinstance(value, tuple) else str(value)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     """Loops and blocks are addressed by name. New loops are named after the old ones: splitting ``k`` gives ``k_0``, ``k_1``.
 
@@ -125,7 +107,7 @@ class Schedule:
         """Any primitive by name."""
         if primitive not in PRIMITIVES:
             raise ScheduleError(f"there is no primitive {primitive!r}", hint="known: " + ", ".join(PRIMITIVES))
-        frozen = tuple(_frozen(a) for a in args)
+        frozen = tuple(frozen_argument(a) for a in args)
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)
         if any(s.primitive == "set_kind" and s.args[1:] == ("parallel",) for s in trace):
@@ -293,7 +275,7 @@ def trace_from_json(text: str) -> tuple[Step, ...]:
     """The inverse of :func:`trace_to_json`."""
     try:
         rows = json.loads(text)
-        return tuple(Step(row[0], tuple(_frozen(a) for a in row[1:])) for row in rows)
+        return tuple(Step(row[0], tuple(frozen_argument(a) for a in row[1:])) for row in rows)
     except (ValueError, TypeError, IndexError, KeyError) as error:
         raise ScheduleError("the trace is not a JSON list of steps", hint='[["split", "k", [null, 4]], ...]') from error
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from microc.schedule.schedule import PRIMITIVES, Schedule, Step
+from microc.schedule.schedule import PRIMITIVES, Schedule
+from microc.schedule.step import Step
 from microc.tir import ir
 from microc.tir.text import to_text
 from tests.golden.kernels import derived

@@ -8,7 +8,8 @@ from microc import te
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
-from microc.schedule.schedule import Schedule, Step
+from microc.schedule.schedule import Schedule
+from microc.schedule.step import Step
 from microc.tir.ir import Var
 
 _TITLES = {"padded": "pad", "patch": "im2col", "acc": "accumulate"}

@@ -24,7 +24,8 @@ from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
 from microc.schedule.cost import Cost, estimate
-from microc.schedule.schedule import Schedule, Step, steps
+from microc.schedule.schedule import Schedule, steps
+from microc.schedule.step import Step
 from microc.target import Goal
 from microc.tir import ir
 from microc.tir.generalise import instantiate

@@ -21,7 +21,8 @@ from microc.schedule.rules.product import product_of
 from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.rule import Matches, Rule, fixed, matching
 from microc.schedule.rules.winograd import schedule_winograd, suits_winograd
-from microc.schedule.schedule import Schedule, Step
+from microc.schedule.schedule import Schedule
+from microc.schedule.step import Step
 from microc.sealed import Registry
 from microc.target import Goal, Target
 from microc.tir import ir
