@@ -16,6 +16,7 @@ from microc.errors import InternalError, UnsupportedError
 from microc.fixed import FAR_APART, INT32_MAX, round_half_away, round_half_even
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops.registry import Legalized
+from microc.ops.rounding import Rounding
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -62,7 +63,7 @@ def fitted(dtype: str, x: Any) -> Array:
 
 
 def activation_range(
-    activation: str, quant: Quant, dtype: str, rounding: str = "double", where: str = ""
+    activation: str, quant: Quant, dtype: str, rounding: str = Rounding.DOUBLE, where: str = ""
 ) -> tuple[int, int]:
     """The quantised values that ``activation`` lets through: ``(minimum, maximum)`` within ``dtype``.
 
@@ -81,7 +82,7 @@ def activation_range(
         raise UnsupportedError(
             "an activation quantised per channel", where=where, hint="quantise activations per tensor"
         )
-    rounded = round_half_even if rounding == "even" else round_half_away
+    rounded = round_half_even if rounding == Rounding.EVEN else round_half_away
 
     def quantised(real: float) -> int:
         with np.errstate(over="ignore"):

@@ -15,6 +15,7 @@ from typing import Any
 
 from microc import dtypes
 from microc.graph.ir import Attr, Graph
+from microc.ops.rounding import Answer, Multiplier, Rounding
 
 
 class Absent(Enum):
@@ -156,6 +157,12 @@ def choice(doc: str, *choices: str, default: str | Absent = REQUIRED) -> Attribu
     return Attribute("str", doc, default, choices)
 
 
+def answer(doc: str, *among: Answer, default: Answer) -> Attribute:
+    """One of an enumeration's values, each with its meaning."""
+    meanings = "; ".join(f"{f'`{each}`' if each else 'empty'}: {each.meaning}" for each in among)
+    return choice(f"{doc}. {meanings}", *among, default=default)
+
+
 def ways(*names: str) -> Attribute:
     """The attribute ``algorithm`` of an operator that is computed in several ways (``OpDef.algorithms``)."""
     return choice("how it is computed; empty: open", "", "direct", *names, default="")
@@ -219,21 +226,10 @@ def pairs_by_axis(doc: str) -> Attribute:
 # ---------------------------------------------------------------- that operators share
 
 ACTIVATION = choice("what is applied to the result", "", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", default="")
-ROUNDING = choice(
-    "of quantised results: `double` and `single`, how often a fixed-point multiplier rounds (TFLite); `even`: a float scale, "
-    "half to even (ONNX); empty: numbers that are no quantised ones",
-    "double",
-    "single",
-    "even",
-    "",
-    default="double",
-)
-ROUNDING_LITERT = choice(
-    ROUNDING.doc + "; `litert`: as its own kernels", "double", "single", "even", "litert", "", default="double"
-)
-MULTIPLIER_ROUNDING = choice(
-    "how often a fixed-point multiplier rounds: `double` or `single`", "double", "single", default="double"
-)
+_OF_FORMATS = (Rounding.DOUBLE, Rounding.SINGLE, Rounding.EVEN, Rounding.NONE)
+ROUNDING = answer("of quantised results", *_OF_FORMATS, default=Rounding.DOUBLE)
+ROUNDING_LITERT = answer("of quantised results", *_OF_FORMATS, Rounding.LITERT, default=Rounding.DOUBLE)
+MULTIPLIER_ROUNDING = answer("of what is scaled", Multiplier.DOUBLE, Multiplier.SINGLE, default=Multiplier.DOUBLE)
 DYNAMIC = choice(
     "of bytes as weights: the data are quantised by row when the network runs",
     "asymmetric",

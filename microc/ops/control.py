@@ -25,6 +25,7 @@ from microc.ops import registry
 from microc.ops.attributes import flag, integer, subgraph
 from microc.ops.meaning import evaluate
 from microc.ops.registry import Case, OpDef
+from microc.ops.rounding import Rounding
 from microc.tir import ir
 
 UNBOUNDED = ir.ENDLESS
@@ -99,7 +100,7 @@ def _macs_loop(attrs: Mapping[str, Any], types: Sequence[TensorType], out_types:
 def running_sum(shape: tuple[int, ...], guarded: bool) -> Graph:
     """A loop's body for the tests: carries the sum of a fixed value, stacks it, and stops when it has been told to."""
     flag, turn, value = TensorType((), "bool"), TensorType((), "int32"), TensorType(shape, "float32")
-    add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": "double"})
+    add = Node("add", ("sum", "x"), ("next",), {"activation": "", "rounding": Rounding.DOUBLE})
     copies = [Node("reshape", ("next",), ("row",), {"shape": shape})]
     types = {"turn": turn, "sum": value, "x": value, "next": value, "row": value}
     inputs: tuple[str, ...] = ("turn", "sum", "x")
@@ -145,7 +146,7 @@ def _macs_branch(attrs: Mapping[str, Any], types: Sequence[TensorType], out_type
 
 def one_node(op: str, kind: TensorType) -> Graph:
     """A branch for the tests: one operator on one value."""
-    return Graph(op, ("x",), ("y",), (Node(op, ("x",), ("y",), {"rounding": "double"}),), {"x": kind, "y": kind})
+    return Graph(op, ("x",), ("y",), (Node(op, ("x",), ("y",), {"rounding": Rounding.DOUBLE}),), {"x": kind, "y": kind})
 
 
 def _cases_branch() -> Iterable[Case]:

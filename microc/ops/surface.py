@@ -11,6 +11,7 @@ from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite
 from microc.ops.registry import Legalized
+from microc.ops.rounding import Rounding, Ties
 
 ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Attr]]] = MappingProxyType(
     {
@@ -87,5 +88,5 @@ def quantize_attrs(kind: TensorType, rounding: Any) -> dict[str, Attr]:
         "zero_point": kind.quant.zero_point,
         "axis": kind.quant.axis,
         "out_dtype": kind.dtype,
-        "rounding": "even" if rounding == "even" else "away",
+        "rounding": Ties.EVEN if rounding == Rounding.EVEN else Ties.AWAY,
     }

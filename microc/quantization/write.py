@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.graph.rewriting import without_dead_nodes
+from microc.ops.rounding import Ties
 from microc.quantization.scheme import Activation, Weight
 from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
@@ -87,7 +88,7 @@ class _Writer:
         if how is None:
             return
         stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
-        attrs = {**_attributes(how.quant), "out_dtype": how.dtype, "rounding": "even"}
+        attrs = {**_attributes(how.quant), "out_dtype": how.dtype, "rounding": Ties.EVEN}
         self.types[stored] = TensorType(kind.shape, how.dtype, layout=kind.layout)
         self.stored[name] = stored
         self.nodes.append(Node("quantize", (source,), (stored,), attrs, self.place(name)))

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.errors import UsageError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
+from microc.ops.rounding import Multiplier, Rounding, Ties
 from microc.transform.axes import permuted_type
 from microc.transform.layout import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -118,11 +119,13 @@ class _End:
             outer = TensorType(kind.shape, wanted, layout=kind.layout)
             if self.what == "output":
                 return self.behind("dequantize", _parameters(quant), outer)
-            return self.behind("quantize", self.quantize(kind, "away"), outer)
+            return self.behind("quantize", self.quantize(kind, Ties.AWAY), outer)
         if quant is not None and quant.axis is None and _is_twin(wanted, kind.dtype):
             moved = quant.zero_point[0] + dtypes.int_range(wanted)[0] - dtypes.int_range(kind.dtype)[0]
             outer = replace(kind, dtype=wanted, quant=Quant(quant.scale, (moved,)))
-            return self.behind("quantize", self.quantize(kind if self.what == "input" else outer, "double"), outer)
+            return self.behind(
+                "quantize", self.quantize(kind if self.what == "input" else outer, Multiplier.DOUBLE), outer
+            )
         alike = dtypes.is_float(wanted) == dtypes.is_float(kind.dtype)
         if quant is not None or not alike:
             other = "quantised " if quant is not None else ""
@@ -136,8 +139,8 @@ class _End:
     def quantize(self, target: TensorType, rounding: str) -> dict[str, Attr]:
         """Attributes of the ``quantize`` that makes ``target``; networks that round to even do so here too."""
         assert target.quant is not None
-        even = any(node.attrs.get("rounding") == "even" for node in self.graph.nodes)
-        return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": "even" if even else rounding}
+        even = any(node.attrs.get("rounding") == Rounding.EVEN for node in self.graph.nodes)
+        return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": Ties.EVEN if even else rounding}
 
     def stored(self) -> Graph:
         """The graph with the integers at this end that the float is quantised to at once, or dequantised from."""

@@ -8,6 +8,7 @@ from microc import dtypes
 from microc.graph.ir import Attr, Graph
 from microc.graph.match import Match, P, Replacement, Rule
 from microc.graph.rewriting import rewrite
+from microc.ops.rounding import Rounding
 from microc.transform.context import Pass, PassContext
 from microc.transform.operand_axes import operand_rules
 from microc.transform.padding import padding_rules
@@ -91,12 +92,12 @@ def _neutral(match: Match, number: int) -> Replacement | None:
 def _merge_clamps(match: Match) -> Replacement | None:
     """Clamping twice is clamping once. Bounds are real numbers, so quantised operands stay, unless bounds are stored."""
     first, second = match.nodes["first"], match.root
-    stored = first.attrs.get("rounding") == "" == second.attrs.get("rounding")
+    stored = first.attrs.get("rounding") == Rounding.NONE == second.attrs.get("rounding")
     if not dtypes.is_float(match.type(match["x"]).dtype) and not stored:
         return None
     (a, b), (low, high) = _bounds(match, "first"), _bounds(match, "")
     least, most = min(max(a, low), high), max(min(b, high), low)
-    rounding: Attr = second.attrs.get("rounding", "double")
+    rounding: Attr = second.attrs.get("rounding", Rounding.DOUBLE)
     if (least, most) == (0.0, inf):
         match.emit("relu", (match["x"],), {"rounding": rounding})
     else:

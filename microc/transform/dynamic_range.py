@@ -18,10 +18,11 @@ from microc.graph.ir import Attr, Graph, Node
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops import registry
 from microc.ops.arith import Rewrite
+from microc.ops.rounding import Rounding
 from microc.ops.surface import emit_activation
 from microc.transform.context import Pass, PassContext
 
-_PLAIN: Mapping[str, Attr] = {"activation": "", "rounding": ""}
+_PLAIN: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
 
 
 def dynamic_range(graph: Graph, context: PassContext) -> Graph:
@@ -82,12 +83,12 @@ def _rewrite_svdf(rewrite: Rewrite, source: Node) -> None:
     fresh = step("reshape", (found,), (batch, filters, 1), {"shape": (batch, filters, 1)})
     cut: Mapping[str, Attr] = {"begin": (0, 0, 1), "end": memory, "strides": (1, 1, 1)}
     parts = [step("slice", (past,), (batch, filters, taps - 1), cut), fresh] if taps > 1 else [fresh]
-    now = step("concat", parts, memory, {"axis": 2, "rounding": "double"})
+    now = step("concat", parts, memory, {"axis": 2, "rounding": Rounding.DOUBLE})
     rewrite.emit("reshape", (now,), node.outputs[1], {"shape": state.shape})
     weighted = step("mul", (now, node.inputs[2]), memory, _PLAIN)
     grouped = (batch, filters // rank, rank * taps)
     shaped = step("reshape", (weighted,), grouped, {"shape": grouped})
-    axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": ""}
+    axes: Mapping[str, Attr] = {"axes": (2,), "keepdims": False, "rounding": Rounding.NONE}
     summed = step("sum", (shaped,), grouped[:2], axes)
     activation = str(node.attr("activation"))
     if activation:

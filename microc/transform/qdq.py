@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from microc import dtypes
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
+from microc.ops.rounding import Rounding
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias, sum_behind
 from microc.transform.qdq_clamp import fuse_clamps
@@ -128,7 +129,7 @@ class _Recogniser(Values):
             elif source != output:
                 self.alias[output] = source
             return True
-        if node.attr("rounding") != "even" or not (self.is_activation(source) and self.is_activation(output)):
+        if node.attr("rounding") != Rounding.EVEN or not (self.is_activation(source) and self.is_activation(output)):
             return False
         self.append(replace(node, inputs=(source,)))
         return True

@@ -11,6 +11,7 @@ from microc import dtypes
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.arith import activation_range
+from microc.ops.rounding import Rounding
 
 _ACTIVATIONS = ("", "relu", "relu6", "relu_n1_to_1")
 
@@ -56,7 +57,7 @@ def _activation(graph: Graph, node: Node) -> str | None:
         return None
     limits = _limits(node, kind)
     for name in _ACTIVATIONS:
-        if activation_range(name, kind.quant, kind.dtype, "even") == limits:
+        if activation_range(name, kind.quant, kind.dtype, Rounding.EVEN) == limits:
             return name
     return None
 

@@ -15,6 +15,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
 from microc.ops import registry
+from microc.ops.rounding import Ties
 from microc.transform.qdq_values import ACTIVATIONS, quantised_as
 
 
@@ -67,7 +68,7 @@ def _begins_as(given: Given, kind: TensorType) -> bool:
     if given.data is None:
         return False
     scaled = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
-    into = {**scaled, "out_dtype": kind.dtype, "rounding": "even"}
+    into = {**scaled, "out_dtype": kind.dtype, "rounding": Ties.EVEN}
     levels = registry.get("quantize").reference(into, [given.data])
     return np.array_equal(registry.get("dequantize").reference(scaled, levels)[0], given.data)
 

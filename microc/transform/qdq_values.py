@@ -14,11 +14,12 @@ import numpy as np
 from microc import dtypes
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
+from microc.ops.rounding import Rounding
 from microc.transform.qdq_moves import moves
 
 BYTES = ("int8", "uint8")
 ACTIVATIONS = (*BYTES, "int16")
-EVEN: Mapping[str, Attr] = {"rounding": "even"}
+EVEN: Mapping[str, Attr] = {"rounding": Rounding.EVEN}
 CHOICES = frozenset(("max_pool2d", "max", "min"))
 """Operators that choose one of several elements."""
 
@@ -90,7 +91,7 @@ class Values:
                 return None
             user = users[0]
             if user.op == "quantize":
-                one_scale = user.attr("axis") is None and user.attr("rounding") == "even"
+                one_scale = user.attr("axis") is None and user.attr("rounding") == Rounding.EVEN
                 if not one_scale or user.attr("out_dtype") not in ACTIVATIONS:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))

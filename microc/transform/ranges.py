@@ -24,6 +24,7 @@ from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.convolution.geometry import Geometry, geometry
+from microc.ops.rounding import Multiplier
 from microc.transform.channels import too_many
 
 
@@ -165,7 +166,7 @@ def _elementwise(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
 def _drops_bits(node: Node) -> bool:
     """Whether results may lose upper bits and start anew from the other end: ``wide`` rounding by a multiplier above one."""
     attrs: Mapping[str, Any] = node.attrs
-    if attrs.get("rounding") != "wide":
+    if attrs.get("rounding") != Multiplier.WIDE:
         return False
     return bool((max(attrs["shift_range"]) if attrs["shift"] is None else attrs["shift"]) > 0)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from microc.ops.rounding import Rounding
 from microc.transform.context import Pass, PassContext
 
 _OF_LITERT = frozenset(("dense", "div"))
@@ -24,7 +25,7 @@ def rounding(graph: Graph, context: PassContext) -> Graph:
         return graph
 
     def rounded(node: Node) -> Node:
-        once = node.attrs.get("rounding") == "double" and (wanted == "single" or node.op in _OF_LITERT)
+        once = node.attrs.get("rounding") == Rounding.DOUBLE and (wanted == Rounding.SINGLE or node.op in _OF_LITERT)
         return replace(node, attrs={**node.attrs, "rounding": wanted}) if once else node
 
     return graph.with_nodes([rounded(node) for node in graph.nodes])
@@ -40,7 +41,7 @@ def in_fixed_point(graph: Graph) -> Graph:
     def fixed(node: Node) -> Node:
         if regions := registry.get(node.op).regions:
             return replace(node, attrs={**node.attrs, **{name: in_fixed_point(node.attr(name)) for name in regions}})
-        if node.attrs.get("rounding") != "even" or node.op == "dequantize":
+        if node.attrs.get("rounding") != Rounding.EVEN or node.op == "dequantize":
             return node
         kinds = [graph.types[name] for name in (*node.inputs[:2], *node.outputs) if name]
         quantised = all(kind.quant is not None for kind in (kinds[0], kinds[-1]))
@@ -48,7 +49,7 @@ def in_fixed_point(graph: Graph) -> Graph:
         by_table = node.op in ("quantize", "softmax") and kinds[0].dtype != "int16"
         if not quantised or shifted or by_table:
             return node
-        return replace(node, attrs={**node.attrs, "rounding": "single"})
+        return replace(node, attrs={**node.attrs, "rounding": Rounding.SINGLE})
 
     return graph.with_nodes(fixed(node) for node in graph.nodes)
 

@@ -15,6 +15,7 @@ import numpy as np
 from microc.graph.ir import Attr, Node, TensorType
 from microc.graph.match import Match, P, Replacement, Rule
 from microc.ops import registry
+from microc.ops.rounding import Rounding
 from microc.transform.axes import (
     AXIS_KINDS,
     Axes,
@@ -200,7 +201,11 @@ def _result_order(match: Match, moved: Node, axes: Axes) -> Axes | None:
 def _rounds_by_axis(match: Match, axes: Axes) -> bool:
     """Whether the order of axes has a say in how results are rounded: a quantised softmax of TFLite means fixed point along the
     last axis, and floats along others."""
-    if match.root.op != "softmax" or match.type(match.output).quant is None or match.root.attr("rounding") == "even":
+    if (
+        match.root.op != "softmax"
+        or match.type(match.output).quant is None
+        or match.root.attr("rounding") == Rounding.EVEN
+    ):
         return False
     axis, last = match.root.attr("axis") % len(axes), len(axes) - 1
     return bool((axes[axis] == last) != (axis == last))

@@ -27,6 +27,7 @@ from microc.graph.ir import Graph, Node, TensorType, fresh_name
 from microc.graph.match import Match, P, Replacement, Rule
 from microc.graph.rewriting import rewrite, without_dead_nodes
 from microc.ops import registry
+from microc.ops.rounding import Rounding
 from microc.transform.context import Pass, PassContext
 from microc.transform.ranges import Range, value_ranges
 
@@ -127,7 +128,9 @@ class _Functions:
             return node
         low, high = int(after[0]), int(after[-1])
         if source.dtype == kind.dtype and low <= high and np.array_equal(np.clip(before, low, high), after):
-            return replace(node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": ""})
+            return replace(
+                node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": Rounding.NONE}
+            )
         saves = found.depth > 1 or node.op in ("qadd", "qmul")
         if not saves or not (found.tabulated or found.real or kind.size >= ENTRIES):
             return node
@@ -154,7 +157,7 @@ def _domain(known: Range, dtype: str) -> slice:
 
 def _clamp_rules() -> tuple[Rule, ...]:
     """A clamp of stored integers joins the rescaling before it."""
-    return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": ""}), _clamped_at_once),)
+    return ((P.op("clip", P.op(_RESCALERS, name="first"), attrs={"rounding": Rounding.NONE}), _clamped_at_once),)
 
 
 def _clamped_at_once(match: Match) -> Replacement:

@@ -12,6 +12,7 @@ from microc.frontend.budget import inferred
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.attributes import OPTIONAL, Absent, choice, element_type, fault, integer, integers, real, rows
+from microc.ops.rounding import Answer, Rounding
 from microc.transform.context import Pass, PassContext, run_passes
 
 KIND = TensorType((1, 4, 4, 2), "float32")
@@ -92,3 +93,14 @@ def test_a_reader_refuses_with_the_place() -> None:
     with pytest.raises(ModelError) as caught:
         inferred("max_pool2d", {"kernel": (2, 2), "strides": (0, 1)}, [KIND], "net.mcg #3")
     assert "strides=(0, 1) is less than 1" in caught.value.what and caught.value.where == "net.mcg #3"
+
+
+def test_every_rounding_is_an_answer() -> None:
+    """What may be written is a value of an enumeration; graphs compare and print it as the plain string."""
+    for name, operator in registry.registry().items():
+        declared = operator.attrs.get("rounding")
+        for value in declared.choices if declared else ():
+            assert isinstance(value, Answer) and value.meaning, name
+            assert f"{value!r}" == repr(str(value))
+    graph = _graph("relu", {"rounding": Rounding.SINGLE})
+    assert graph == _graph("relu", {"rounding": "single"}) and str(graph) == str(_graph("relu", {"rounding": "single"}))

@@ -13,6 +13,7 @@ from microc.frontend.onnx.alike import FUNCTIONS, PAIRS
 from microc.frontend.onnx.application import FLOAT, MOVABLE, NUMBERS, Application, Spelling
 from microc.frontend.onnx.tensor import dtype
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
@@ -128,7 +129,7 @@ def prelu(application: Application) -> None:
     shape = application.type(data).shape
     if application.broadcast(shape, application.type(slope).shape) != shape:
         application.broken(f"slope of shape {application.type(slope).shape} for data of shape {shape}")
-    application.result("prelu", (data, slope), {"rounding": "even"})
+    application.result("prelu", (data, slope), {"rounding": Rounding.EVEN})
 
 
 def reduction(op: str, before: str = "", after: str = "", since: int = 18) -> Spelling:

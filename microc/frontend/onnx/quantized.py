@@ -23,6 +23,7 @@ from microc.frontend.onnx.neural import write_dense
 from microc.frontend.onnx.tensor import dtype
 from microc.frontend.onnx.window import convolve
 from microc.graph.ir import Attr, Quant
+from microc.ops.rounding import Ties
 
 BYTES = ("int8", "uint8")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
@@ -71,7 +72,7 @@ def _quantize_attrs(application: Application, quant: Quant, out_dtype: str) -> M
     low, high = dtypes.int_range(out_dtype)
     if any(not low <= zero <= high for zero in quant.zero_point):
         application.broken(f"a zero point does not fit {out_dtype}")
-    return {**_attrs(quant), "out_dtype": out_dtype, "rounding": "even"}
+    return {**_attrs(quant), "out_dtype": out_dtype, "rounding": Ties.EVEN}
 
 
 def quantize_linear(application: Application) -> None:

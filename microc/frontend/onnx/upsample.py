@@ -12,6 +12,7 @@ from microc.frontend.onnx.build import Stored
 from microc.frontend.onnx.resize import resample, resized_axes
 from microc.frontend.onnx.window import as_image, spatial, weights
 from microc.graph.ir import Quant
+from microc.ops.rounding import Rounding
 
 _LIMIT = 1 << 12
 
@@ -34,7 +35,7 @@ def conv_transpose(application: Application) -> None:
     if len(shape) == 3:
         (stride,), (spread,), (before, after) = attrs["strides"], attrs["dilation"], attrs["padding"]
         attrs = {**attrs, "strides": (1, stride), "dilation": (1, spread), "padding": (0, before, 0, after)}
-    made = application.emit("conv2d_transpose", operands, {**attrs, "rounding": "even"})
+    made = application.emit("conv2d_transpose", operands, {**attrs, "rounding": Rounding.EVEN})
     made = application.emit("transpose", (made,), {"axes": (0, 3, 1, 2)})
     batch, channels, _, width = application.type(made).shape
     application.result_alias(made if len(shape) == 4 else application.reshaped(made, (batch, channels, width)))

@@ -11,6 +11,7 @@ from microc.dtypes import Array
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, REAL, Spelling
 from microc.graph.ir import Attr
+from microc.ops.rounding import Multiplier, Rounding, Ties
 
 
 def quantize(application: Application) -> None:
@@ -22,7 +23,7 @@ def quantize(application: Application) -> None:
     if quant is None or (source != "float32" and application.source(0).type.quant is None):
         application.refuse("integers without quantisation", "give both tensors a scale and a zero point")
     attrs: dict[str, Attr] = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
-    attrs |= {"out_dtype": target.type.dtype, "rounding": "away" if source == "float32" else "double"}
+    attrs |= {"out_dtype": target.type.dtype, "rounding": Ties.AWAY if source == "float32" else Multiplier.DOUBLE}
     application.result("quantize", (data,), attrs)
 
 
@@ -105,8 +106,8 @@ def bucketize(application: Application) -> None:
     real = data if kind.dtype == "float32" else application.emit("cast", (data,), {"dtype": "float32"})
     apart = application.reshaped(real, (*kind.shape, 1))
     ends = application.new_constant("boundaries", np.array(boundaries, np.float32))
-    above = application.emit("greater_equal", (apart, ends), {"rounding": ""})
-    attrs: Mapping[str, Attr] = {"axes": (len(kind.shape),), "keepdims": False, "rounding": ""}
+    above = application.emit("greater_equal", (apart, ends), {"rounding": Rounding.NONE})
+    attrs: Mapping[str, Attr] = {"axes": (len(kind.shape),), "keepdims": False, "rounding": Rounding.NONE}
     application.result("sum", (application.emit("cast", (above,), {"dtype": "int32"}),), attrs)
 
 

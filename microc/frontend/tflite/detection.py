@@ -15,6 +15,7 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, Spelling
 from microc.graph.ir import Attr, Graph
+from microc.ops.rounding import Rounding
 
 _MOST = 1 << 16
 _PER_CLASS = 100
@@ -43,7 +44,7 @@ def _ordered(application: Application, boxes: str) -> str:
     """Boxes given by any two corners that face each other, as (top, left, bottom, right)."""
     count = application.type(boxes).shape[0]
     corners = [_columns(application, boxes, first, first + 2) for first in (0, 2)]
-    ends = [application.emit(op, corners, {"rounding": ""}) for op in ("minimum", "maximum")]
+    ends = [application.emit(op, corners, {"rounding": Rounding.NONE}) for op in ("minimum", "maximum")]
     return application.reshaped(application.emit("concat", ends, {"axis": 1}), (count, 4))
 
 
@@ -183,8 +184,8 @@ def _regular(application: Application, boxes: str, scores: str, options: _Option
     attrs: Mapping[str, Attr] = {"body": body, "count": options.classes, "carried": 3, "guarded": False}
     application.append("loop", (*start, boxes, scores), attrs, names, [application.type(name) for name in start])
     kept, places, classes = names
-    filled = application.emit("greater", (kept, application.scalar(-np.inf)), {"rounding": ""})
-    sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": ""}
+    filled = application.emit("greater", (kept, application.scalar(-np.inf)), {"rounding": Rounding.NONE})
+    sum_attrs: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE}
     count = application.emit("sum", (application.emit("cast", (filled,), {"dtype": "int32"}),), sum_attrs)
     chosen = application.emit("gather", (boxes, places), {"axis": 0})
     _results(application, [chosen, classes, kept], count, options.most)
@@ -203,7 +204,7 @@ def _one_class(application: Application, rows: int, options: _Options) -> Graph:
     most = min(options.per_class, rows)
     found, values, count = body.emit_all("suppress", (boxes, own), _suppression(options, most))
     numbers = body.new_constant("numbers", np.arange(most, dtype=np.int32))
-    real = body.emit("less", (numbers, count), {"rounding": ""})
+    real = body.emit("less", (numbers, count), {"rounding": Rounding.NONE})
     values = body.emit("where", (real, values, body.scalar(-np.inf)))
     number = body.emit("broadcast_to", (turn,), {"shape": (most,)})
     joined = [body.emit("concat", pair, {"axis": 0}) for pair in ((kept, values), (places, found), (classes, number))]
@@ -216,7 +217,7 @@ def _one_class(application: Application, rows: int, options: _Options) -> Graph:
 def _results(application: Application, values: Sequence[str], count: str, most: int) -> None:
     """Boxes, classes, scores and their number as floats; zero behind the last."""
     places = application.new_constant("places", np.arange(most, dtype=np.int32))
-    real = application.emit("less", (places, count), {"rounding": ""})
+    real = application.emit("less", (places, count), {"rounding": Rounding.NONE})
     shapes = ((1, most, 4), (1, most), (1, most))
     for position, (value, shape) in enumerate(zip(values, shapes, strict=True)):
         flat = application.reshaped(value, (most, *shape[2:]))

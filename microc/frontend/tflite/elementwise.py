@@ -25,6 +25,7 @@ from microc.frontend.tflite.spelling import (
     rounding,
 )
 from microc.graph.ir import Attr
+from microc.ops.rounding import Multiplier, Rounding
 
 _INT8 = (*FLOAT, "int8")
 _BYTES = (*FLOAT, "int8", "uint8")
@@ -61,7 +62,9 @@ def stored(op: str, dtypes: tuple[str, ...]) -> Spelling:
     """An operator on two numbers as they are stored, whatever scale the file gives integers."""
 
     def spell(application: Application) -> None:
-        found = application.emit(op, [bare(application, application.moved(k)) for k in (0, 1)], {"rounding": ""})
+        found = application.emit(
+            op, [bare(application, application.moved(k)) for k in (0, 1)], {"rounding": Rounding.NONE}
+        )
         application.result_reshape(found, application.type(found).shape)
 
     return Spelling(spell, dtypes)
@@ -119,7 +122,7 @@ def _add_bytes(application: Application, values: list[str]) -> None:
     if bound >= 1 << 31:
         application.refuse(f"the sum of {len(values)} operands, which may not fit 32 bits", "add them in groups")
     stacked = application.emit("concat", [application.reshaped(v, (1, *kind.shape)) for v in values], {"axis": 0})
-    start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": "", "out_dtype": "int32"}
+    start: Mapping[str, Attr] = {"axes": (0,), "keepdims": False, "rounding": Rounding.NONE, "out_dtype": "int32"}
     total = application.emit("sum", (stacked,), {**start, "offset": -(len(values) + 1) * zero})
     shifted = application.emit("mul", (total, application.new_constant("shift", np.array(half, np.int32))), {})
     twice = 2.0 * float(np.float32(kind.quant.scale[0]))
@@ -127,7 +130,7 @@ def _add_bytes(application: Application, values: list[str]) -> None:
     low, high = dtypes.int_range(target.dtype)
     attrs: dict[str, Attr] = {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
     attrs |= {"zero_point": target.quant.zero_point[0], "minimum": low, "maximum": high, "out_dtype": target.dtype}
-    application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": "double"})
+    application.result("requantize", (shifted,), {**attrs, "input_zero_point": 0, "rounding": Multiplier.DOUBLE})
 
 
 def leaky_relu(application: Application) -> None:
@@ -154,7 +157,7 @@ def right_shift(application: Application) -> None:
     """RIGHT_SHIFT: by at least no place, and at most by all bits but one."""
     data, places = (bare(application, application.moved(position)) for position in (0, 1))
     bits = 8 * dtypes.nbytes(application.target().type.dtype)
-    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": ""}
+    bounds: Mapping[str, Attr] = {"minimum": 0.0, "maximum": bits - 1.0, "rounding": Rounding.NONE}
     moved = application.emit("shift_right", (data, application.emit("clip", (places,), bounds)), {})
     application.result_reshape(moved, application.type(moved).shape)
 

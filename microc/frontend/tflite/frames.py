@@ -12,6 +12,7 @@ from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.signal import number
 from microc.frontend.tflite.spelling import Spelling
 from microc.graph.ir import Attr, Graph, TensorType
+from microc.ops.rounding import Rounding
 
 _MOST = 1 << 20
 
@@ -79,7 +80,7 @@ def framer(application: Application) -> None:
         return
     steps = _state(application, "steps", TensorType((), "int32"))
     number_of, more = (application.new_constant("steps", np.array(n, np.int32)) for n in (late, count))
-    application.result("greater_equal", (steps, number_of), {"rounding": ""}, 1)
+    application.result("greater_equal", (steps, number_of), {"rounding": Rounding.NONE}, 1)
     following = application.emit("add", (steps, more), {})
     application.builder.updates[steps] = application.emit("minimum", (following, number_of), {})
 
@@ -107,9 +108,9 @@ def stacker(application: Application) -> None:
     application.result_reshape(joined, ((left + right + 1) * channels,))
     turn = _state(application, "turn", TensorType((), "int32"))
     whole, one, last = (application.new_constant("turn", np.array(n, np.int32)) for n in (right, 1, right + step))
-    application.result("equal", (turn, whole), {"rounding": ""}, 1)
+    application.result("equal", (turn, whole), {"rounding": Rounding.NONE}, 1)
     following = application.emit("add", (turn, one), {})
-    wraps = application.emit("equal", (following, last), {"rounding": ""})
+    wraps = application.emit("equal", (following, last), {"rounding": Rounding.NONE})
     application.builder.updates[turn] = application.emit("where", (wraps, whole, following), {})
 
 
@@ -145,11 +146,11 @@ def _added_frame(application: Application, shape: Sequence[int], dtype: str, ste
     terms = [buffer, body.emit("gather", (data, turn), {"axis": 1})]
     if dtype == "int16":
         wide = [body.emit("cast", (term,), {"dtype": "int32"}) for term in terms]
-        bounds: Mapping[str, Attr] = {"minimum": -32768.0, "maximum": 32767.0, "rounding": ""}
-        total = body.emit("clip", (body.emit("add", wide, {"rounding": ""}),), bounds)
+        bounds: Mapping[str, Attr] = {"minimum": -32768.0, "maximum": 32767.0, "rounding": Rounding.NONE}
+        total = body.emit("clip", (body.emit("add", wide, {"rounding": Rounding.NONE}),), bounds)
         total = body.emit("cast", (total,), {"dtype": "int16"})
     else:
-        total = body.emit("add", terms, {"rounding": ""})
+        total = body.emit("add", terms, {"rounding": Rounding.NONE})
     done = body.emit("slice", (total,), {"begin": (0, 0), "end": (rows, step), "strides": (1, 1)})
     padded = body.emit("pad", (total,), {"padding": ((0, 0), (0, step)), "value": 0})
     rest = body.emit("slice", (padded,), {"begin": (0, step), "end": (rows, size + step), "strides": (1, 1)})

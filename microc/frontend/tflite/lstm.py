@@ -21,6 +21,7 @@ from microc.frontend.tflite.options import Fields
 from microc.frontend.tflite.sequence import Sequence, both, sequence
 from microc.frontend.tflite.spelling import FLOAT, Spelling, activation
 from microc.graph.ir import Attr, Graph, TensorType
+from microc.ops.rounding import Rounding
 from microc.ops.surface import ACTIVATIONS
 
 _INPUT, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _PROJECTION_BIAS = 0, 4, 8, 11, 15, 16
@@ -98,7 +99,7 @@ class _Cell:
         now = body.emit("gather", (whole, turn), {"axis": self.data.axis})
         sums = [self.dense(body, now, _INPUT, self.data.depth, self.vector(body, _BIASES))]
         sums.append(self.dense(body, hidden, _RECURRENT, self.outputs, ()))
-        total = body.emit("add", sums, {"rounding": ""})
+        total = body.emit("add", sums, {"rounding": Rounding.NONE})
         parts = {}
         for k, gate in enumerate(self.gates):
             begin, end = k * self.units, (k + 1) * self.units
@@ -108,11 +109,15 @@ class _Cell:
         if 0 in parts:
             keep = self.opened(body, parts[0], 0, cell)
         else:
-            keep = body.emit("sub", (body.new_constant("one", np.ones(1, np.float32)), forget), {"rounding": ""})
-        kept = body.emit("mul", (forget, cell), {"rounding": ""})
-        new = body.emit("mul", (keep, self.bent(body, parts[2])), {"rounding": ""})
-        cell = self.clipped(body, body.emit("add", (kept, new), {"rounding": ""}), "CellClip")
-        out = body.emit("mul", (self.opened(body, parts[3], 2, cell), self.bent(body, cell)), {"rounding": ""})
+            keep = body.emit(
+                "sub", (body.new_constant("one", np.ones(1, np.float32)), forget), {"rounding": Rounding.NONE}
+            )
+        kept = body.emit("mul", (forget, cell), {"rounding": Rounding.NONE})
+        new = body.emit("mul", (keep, self.bent(body, parts[2])), {"rounding": Rounding.NONE})
+        cell = self.clipped(body, body.emit("add", (kept, new), {"rounding": Rounding.NONE}), "CellClip")
+        out = body.emit(
+            "mul", (self.opened(body, parts[3], 2, cell), self.bent(body, cell)), {"rounding": Rounding.NONE}
+        )
         if self.has(_PROJECTION):
             bias = (self.constant(body, _PROJECTION_BIAS, (self.outputs,)),) if self.has(_PROJECTION_BIAS) else ()
             out = self.clipped(body, self.dense(body, out, _PROJECTION, self.units, bias), "ProjClip")
@@ -123,9 +128,11 @@ class _Cell:
     def opened(self, body: GraphBuilder, total: str, peephole: int, cell: str) -> str:
         """A gate, which may look at the cell."""
         if self.has(_PEEPHOLES + peephole):
-            seen = body.emit("mul", (self.constant(body, _PEEPHOLES + peephole, (self.units,)), cell), {"rounding": ""})
-            total = body.emit("add", (total, seen), {"rounding": ""})
-        return body.emit("sigmoid", (total,), {"rounding": ""})
+            seen = body.emit(
+                "mul", (self.constant(body, _PEEPHOLES + peephole, (self.units,)), cell), {"rounding": Rounding.NONE}
+            )
+            total = body.emit("add", (total, seen), {"rounding": Rounding.NONE})
+        return body.emit("sigmoid", (total,), {"rounding": Rounding.NONE})
 
     def bent(self, body: GraphBuilder, value: str) -> str:
         name = activation(self.application, self.fields.integer("FusedActivationFunction"))
@@ -154,7 +161,7 @@ class _Cell:
             whole: Mapping[str, Attr] = {"scale": scales, "zero_point": (0,) * len(scales), "axis": 0}
             weights = body.emit("dequantize", (weights,), whole)
             attrs["dynamic"] = "asymmetric" if self.fields.integer("AsymmetricQuantizeInputs") else "symmetric"
-        return body.emit("dense", (value, weights, *bias), {"rounding": "", **attrs})
+        return body.emit("dense", (value, weights, *bias), {"rounding": Rounding.NONE, **attrs})
 
     def vector(self, body: GraphBuilder, offset: int) -> tuple[str, ...]:
         """The biases of all gates."""

@@ -16,6 +16,7 @@ from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.signal import number
 from microc.frontend.tflite.spelling import Spelling, check_alike
 from microc.graph.ir import Attr, Graph, Node, TensorType, fresh_name
+from microc.ops.rounding import Rounding
 
 _MOST = 1 << 20
 
@@ -48,7 +49,7 @@ def _period(application: Application, period: int) -> None:
     builder.define_state(count, TensorType((), "int32"), np.array(0, np.int32), application.where)
     one, last, none = (application.new_constant("calls", np.array(n, np.int32)) for n in (1, period, 0))
     following = application.emit("add", (count, one), {})
-    over = application.emit("equal", (following, last), {"rounding": ""})
+    over = application.emit("equal", (following, last), {"rounding": Rounding.NONE})
     builder.updates[count] = application.emit("where", (over, none, following), {})
     builder.gates.append((len(builder.nodes), over))
 

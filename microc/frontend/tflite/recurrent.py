@@ -19,6 +19,7 @@ from microc.frontend.tflite.lstm import float_lstm
 from microc.frontend.tflite.sequence import sequence
 from microc.frontend.tflite.spelling import Spelling
 from microc.graph.ir import Attr, Graph, Quant, TensorType
+from microc.ops.rounding import Rounding
 
 _SUMS, _BENT = Quant((2.0**-12,), (0,)), Quant((2.0**-15,), (0,))
 _INPUT_WEIGHTS, _RECURRENT_WEIGHTS, _BIASES = (1, 2, 3, 4), (5, 6, 7, 8), (12, 13, 14, 15)
@@ -146,8 +147,8 @@ class _Step:
     def apply(self, op: str, inputs: Sequence[str], quant: Quant, dtype: str = "int16") -> str:
         """A surface operator whose integer result has a scale."""
         if self.real:
-            return self.body.emit(op, inputs, {"rounding": ""})
-        return self.body.set_quant(self.body.emit(op, inputs, {"rounding": "double"}), quant, dtype)
+            return self.body.emit(op, inputs, {"rounding": Rounding.NONE})
+        return self.body.set_quant(self.body.emit(op, inputs, {"rounding": Rounding.DOUBLE}), quant, dtype)
 
     def weights(self, matrix: Array, quant: Quant | None) -> str:
         """Constant weights; of floats by integers, what these stand for."""
@@ -160,19 +161,19 @@ class _Step:
     def layer(self, inputs: Sequence[str], dynamic: str) -> str:
         """The sums of all gates."""
         if self.real and dynamic:
-            return self.body.emit("dense", inputs, {"rounding": "", "dynamic": dynamic})
+            return self.body.emit("dense", inputs, {"rounding": Rounding.NONE, "dynamic": dynamic})
         return self.apply("dense", inputs, _SUMS)
 
     def add(self, a: str, b: str, quant: Quant, limit: float | None = None) -> str:
         """The sum within +- ``limit``; of integers the stored ones, saturated."""
         body = self.body
         if self.real:
-            total = body.emit("add", (a, b), {"rounding": ""})
+            total = body.emit("add", (a, b), {"rounding": Rounding.NONE})
             return total if limit is None else body.emit("clip", (total,), {"minimum": -limit, "maximum": limit})
         wide = [body.emit("cast", (name,), {"dtype": "int32"}) for name in (a, b)]
-        total = body.emit("add", wide, {"rounding": ""})
+        total = body.emit("add", wide, {"rounding": Rounding.NONE})
         low, high = (-32768.0, 32767.0) if limit is None else (-limit, limit)
-        clipped = body.emit("clip", (total,), {"minimum": low, "maximum": high, "rounding": ""})
+        clipped = body.emit("clip", (total,), {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
         return body.set_quant(body.emit("cast", (clipped,), {"dtype": "int16"}), quant)
 
 

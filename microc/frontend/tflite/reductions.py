@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, PLAIN, REAL, Spelling, check_alike, rounding
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 _BOOL = ("bool",)
 
@@ -26,7 +27,7 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
         attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims, **rounding(application)}
         if kind.dtype == "bool":
             bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
-            found = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": ""})
+            found = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
             application.result("cast", (found,), {"dtype": "bool"})
         else:
             application.result(op, (data,), attrs)
@@ -39,7 +40,10 @@ def cumsum(application: Application) -> None:
     fields = application.operator.options.fields("CumsumOptions")
     data = application.operand(0)
     (axis,) = application.integers(1)[:1] or (0,)
-    attrs: dict[str, Attr] = {"axis": application.axis(axis, len(application.type(data).shape)), "rounding": "double"}
+    attrs: dict[str, Attr] = {
+        "axis": application.axis(axis, len(application.type(data).shape)),
+        "rounding": Rounding.DOUBLE,
+    }
     for name in ("exclusive", "reverse"):
         attrs[name] = bool(fields.integer(name.capitalize()))
     application.result("cumsum", (data,), attrs)

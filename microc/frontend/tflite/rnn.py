@@ -17,6 +17,7 @@ from microc.frontend.tflite.options import Fields
 from microc.frontend.tflite.sequence import Sequence, both, sequence
 from microc.frontend.tflite.spelling import FLOAT, Spelling, activation
 from microc.graph.ir import Attr, Graph, TensorType
+from microc.ops.rounding import Rounding
 from microc.ops.surface import ACTIVATIONS
 
 
@@ -80,9 +81,13 @@ def _step(application: Application, fields: Fields, data: Sequence, units: int, 
             application, body, position, (units, depth), bool(fields.integer("AsymmetricQuantizeInputs"))
         )
         sums.append(
-            body.emit("dense", (operand, weight, *((bias,) if position == first else ())), {"rounding": "", **attrs})
+            body.emit(
+                "dense",
+                (operand, weight, *((bias,) if position == first else ())),
+                {"rounding": Rounding.NONE, **attrs},
+            )
         )
-    total = body.emit("add", sums, {"rounding": ""})
+    total = body.emit("add", sums, {"rounding": Rounding.NONE})
     name = activation(application, fields.integer("FusedActivationFunction"))
     if name:
         op, attrs = ACTIVATIONS[name]

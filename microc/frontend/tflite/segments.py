@@ -10,6 +10,7 @@ from microc import dtypes
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, MOVABLE, Spelling, check_alike
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 _REDUCTIONS = ("add", "mul", "max", "min")
 
@@ -58,7 +59,9 @@ def _segments(application: Application, reduction: str, count: int) -> None:
     flat = application.reshaped(numbers, (int(np.prod(places)), 1))
     kind = application.type(numbers).dtype
     none, last = (application.new_constant("segment", np.array(n, kind)) for n in (0, count))
-    at = application.emit("where", (application.emit("less", (flat, none), {"rounding": ""}), last, flat), {})
+    at = application.emit(
+        "where", (application.emit("less", (flat, none), {"rounding": Rounding.NONE}), last, flat), {}
+    )
     rows = application.reshaped(data, (int(np.prod(places)), *rest))
     found = application.emit("scatter_nd", (start, at, rows), {"reduction": reduction})
     attrs: Mapping[str, Attr] = {
@@ -115,7 +118,7 @@ def matrix_set_diag(application: Application) -> None:
         wide = application.emit("pad", (wide,), {"padding": padding, "value": zero})
     row, column = (np.arange(extent, dtype=np.int32) for extent in (rows, columns))
     places = [application.new_constant("places", place) for place in (row[:, None], column)]
-    here = application.emit("equal", places, {"rounding": ""})
+    here = application.emit("equal", places, {"rounding": Rounding.NONE})
     application.result("where", (here, wide, data), {})
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.options import Fields
+from microc.ops.rounding import Rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def sequence(application: Application, fields: Fields) -> Sequence:
 def both(application: Application, fields: Fields, rows: tuple[str, str]) -> None:
     """The results of both directions: one behind the other along the last axis, or two outputs."""
     if fields.integer("MergeOutputs"):
-        application.result("concat", rows, {"axis": 2, "rounding": ""})
+        application.result("concat", rows, {"axis": 2, "rounding": Rounding.NONE})
         return
     for position, name in enumerate(rows):
         application.result_reshape(name, application.type(name).shape, position)

@@ -9,6 +9,7 @@ from math import prod
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import MOVABLE, Spelling, activation, check_alike
 from microc.graph.ir import Attr
+from microc.ops.rounding import Ties
 
 _ONE_ELEMENT = "microc knows slices of computed size only where together they replace one element of a list"
 
@@ -98,7 +99,7 @@ def _rescaled(application: Application, value: str) -> str:
         "zero_point": quant.zero_point,
         "axis": None,
         "out_dtype": "uint8",
-        "rounding": "away",
+        "rounding": Ties.AWAY,
     }
     return application.emit("quantize", (real,), attrs, like=replace(application.type(value), quant=quant))
 

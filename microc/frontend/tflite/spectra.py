@@ -12,6 +12,7 @@ import numpy as np
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, Spelling
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 _MOST_ROWS = 1 << 10
 """The longest transform over rows, which is a product by a matrix."""
@@ -87,7 +88,11 @@ def magnitude(application: Application) -> None:
     """COMPLEX_ABS: the root of the sum of both squares."""
     value = _parts(application)
     squares = application.emit("mul", (value, value), {})
-    axes: Mapping[str, Attr] = {"axes": (len(application.type(value).shape) - 1,), "keepdims": False, "rounding": ""}
+    axes: Mapping[str, Attr] = {
+        "axes": (len(application.type(value).shape) - 1,),
+        "keepdims": False,
+        "rounding": Rounding.NONE,
+    }
     application.result("sqrt", (application.emit("sum", (squares,), axes),), {})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.build import DTYPES
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding, Ties
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
@@ -43,7 +44,7 @@ def activation(application: Application, code: int) -> str:
 
 def rounding(application: Application) -> dict[str, str]:
     """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
-    return {"rounding": "double"} if application.target().type.dtype in QUANTISED else {}
+    return {"rounding": Rounding.DOUBLE} if application.target().type.dtype in QUANTISED else {}
 
 
 def real_operand(application: Application, position: int) -> str:
@@ -66,7 +67,7 @@ def real_result(
         return
     scale: Mapping[str, Attr] = {"scale": kind.quant.scale, "zero_point": kind.quant.zero_point, "axis": None}
     real = application.emit(op, inputs, attrs)
-    application.result("quantize", (real,), {**scale, "out_dtype": kind.dtype, "rounding": "away"})
+    application.result("quantize", (real,), {**scale, "out_dtype": kind.dtype, "rounding": Ties.AWAY})
 
 
 _BOUNDS = {"": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}

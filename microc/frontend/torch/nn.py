@@ -11,6 +11,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.frontend.torch.application import Application, Spelling, numbers
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 
 def convolution(a: Application) -> str:
@@ -37,7 +38,7 @@ def convolution(a: Application) -> str:
         attrs: Mapping[str, Attr] = {
             "strides": strides, "dilation": dilation, "padding": padding, "groups": groups
         }  # fmt: skip
-        image: Mapping[str, Attr] = {"layout": "NCHW", "rounding": "even"}
+        image: Mapping[str, Attr] = {"layout": "NCHW", "rounding": Rounding.EVEN}
         made = a.emit("convolution", operands, attrs) if rank > 2 else a.emit("conv2d", operands, {**attrs, **image})
     return a.reshaped(made, a.result_shape())
 
@@ -93,7 +94,9 @@ def linear(a: Application) -> str:
 def dense(a: Application, data: str, weight: str, bias: Any) -> str:
     shape = a.shape(data)
     rows = a.reshaped(data, (math.prod(shape[:-1]), shape[-1]))
-    made = a.emit("dense", (rows, weight) if bias is None else (rows, weight, a.value(bias)), {"rounding": "even"})
+    made = a.emit(
+        "dense", (rows, weight) if bias is None else (rows, weight, a.value(bias)), {"rounding": Rounding.EVEN}
+    )
     return a.reshaped(made, a.result_shape())
 
 
@@ -112,7 +115,7 @@ def product(a: Application, x: str, y: Any) -> str:
     """A product of matrices; known right sides make a dense layer."""
     if isinstance(y, a.torch.Tensor) and y.dim() == 2 and len(a.shape(x)) == 2:
         held = a.write.new_constant("weight", np.ascontiguousarray(a.array(y).T))
-        return a.emit("dense", (x, held), {"rounding": "even"})
+        return a.emit("dense", (x, held), {"rounding": Rounding.EVEN})
     return a.emit("matmul", (x, a.value(y)))
 
 
@@ -199,7 +202,7 @@ def quantize(a: Application) -> str:
         "zero_point": zero,
         "axis": axis,
         "out_dtype": dtype,
-        "rounding": "even",
+        "rounding": Rounding.EVEN,
     }
     info = np.iinfo(dtype)
     if (low, high) != (info.min, info.max):

@@ -10,6 +10,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.frontend.torch.application import Application, Spelling, numbers
 from microc.graph.ir import Attr
+from microc.ops.rounding import Rounding
 
 
 def pool(op: str) -> Spelling:
@@ -64,7 +65,7 @@ class _View:
             "strides": (*high, *self.strides),
             "padding": (*none, *self.before, *none, *self.after),
             "layout": "NCHW",
-            "rounding": "even",
+            "rounding": Rounding.EVEN,
         }
         if op == "avg_pool2d":
             attrs["count_include_pad"] = include

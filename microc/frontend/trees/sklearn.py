@@ -21,6 +21,7 @@ from microc.frontend.trees import lightgbm
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
 from microc.graph.ir import Graph, Quant
+from microc.ops.rounding import Rounding
 from microc.ops.trees.arrays import Tree
 
 INPUT_DTYPES = ("float32", "int8", "uint8", "int16", "uint16", "int32")
@@ -165,7 +166,7 @@ def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
     """The class with the largest score; integers of one score are compared with zero."""
     if write.shape(scores)[1] == 1:
         rows = write.reshape(scores, write.shape(scores)[:1])
-        label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": ""})
+        label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
     else:
         label = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
     if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):

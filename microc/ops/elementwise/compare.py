@@ -20,6 +20,7 @@ from microc.ops.attributes import SURFACE
 from microc.ops.numbers import NUMBERS, compute_dtype
 from microc.ops.quantised.rescale import shifted_scaled
 from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import dequantized
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -73,7 +74,7 @@ def _comparison(name: str, sign: str, array: Compare) -> OpDef:
 
 
 def _comparison_cases(sign: str) -> Iterable[Case]:
-    attrs: dict[str, Attr] = {"rounding": "double"}
+    attrs: dict[str, Attr] = {"rounding": Rounding.DOUBLE}
     a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
     b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
     yield Case(attrs, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
@@ -96,10 +97,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     kinds = [graph.types[name] for name in node.inputs]
     if any(kind.quant is None or not dtypes.is_integer(kind.dtype) or dtypes.nbytes(kind.dtype) > 2 for kind in kinds):
         return None
-    if node.attr("rounding") == "even" and kinds[0].quant == kinds[1].quant:
+    if node.attr("rounding") == Rounding.EVEN and kinds[0].quant == kinds[1].quant:
         return None
     rewrite = Rewrite(node, graph)
-    through_floats = node.attr("rounding") == "even" or kinds[0].dtype == "int16"
+    through_floats = node.attr("rounding") == Rounding.EVEN or kinds[0].dtype == "int16"
     operands = [dequantized(rewrite, name) if through_floats else _scaled(rewrite, name) for name in node.inputs]
     rewrite.emit(node.op, operands, node.outputs, node.attrs)
     return rewrite.legalized()

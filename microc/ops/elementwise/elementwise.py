@@ -27,6 +27,7 @@ from microc.ops.quantised.quotient import legalize_div
 from microc.ops.quantised.rescale import int16_abs, int16_rescaled, squared_difference
 from microc.ops.quantised.sigmoid16 import QSIGMOID16, legalize_sigmoid16
 from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import split_activation, through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -82,7 +83,7 @@ def _unary_cases(function: Unary) -> Iterable[Case]:
 
 
 def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
-    if not is_quantised(node, graph) or node.attr("rounding") == "":
+    if not is_quantised(node, graph) or node.attr("rounding") == Rounding.NONE:
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
@@ -94,14 +95,13 @@ def _legalize_unary(node: Node, graph: Graph) -> Legalized | None:
         rewrite = Rewrite(node, graph)
         emit_lookup(rewrite, node.op, node.attrs, node.inputs[0], node.outputs[0], str(node.attr("rounding")))
         return rewrite.legalized()
-    if node.attr("rounding") != "even" and node.op in ("relu", "clip", "leaky_relu"):
-        return int16_rescaled(node, graph)
-    if node.attr("rounding") != "even" and node.op == "abs":
-        return int16_abs(node, graph)
-    if node.attr("rounding") != "even" and node.op in ("sigmoid", "tanh") and source.dtype == result.dtype == "int16":
-        return legalize_sigmoid16(node, graph) or through_float(node, graph)
-    if node.attr("rounding") != "even" and node.op == "rsqrt" and source.dtype == result.dtype == "int16":
-        return legalize_rsqrt16(node, graph) or through_float(node, graph)
+    if node.attr("rounding") == Rounding.EVEN:
+        return through_float(node, graph)
+    if node.op in ("relu", "clip", "leaky_relu", "abs"):
+        return (int16_abs if node.op == "abs" else int16_rescaled)(node, graph)
+    if node.op in ("sigmoid", "tanh", "rsqrt") and source.dtype == result.dtype == "int16":
+        special = legalize_rsqrt16 if node.op == "rsqrt" else legalize_sigmoid16
+        return special(node, graph) or through_float(node, graph)
     return through_float(node, graph)
 
 
@@ -110,7 +110,7 @@ def _clip_stored(node: Node, graph: Graph, quant: Quant) -> Legalized:
     dtype = graph.types[node.outputs[0]].dtype
     low, high = stored_bounds(node.op, node.attrs, quant, dtype, str(node.attr("rounding")))
     rewrite = Rewrite(node, graph)
-    rewrite.emit("clip", node.inputs, node.outputs, {"minimum": low, "maximum": high, "rounding": ""})
+    rewrite.emit("clip", node.inputs, node.outputs, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     return rewrite.legalized()
 
 
@@ -169,7 +169,7 @@ _SHAPES = (
 
 
 def _binary_cases(function: Binary) -> Iterable[Case]:
-    attrs = {"activation": "", "rounding": "double"}
+    attrs = {"activation": "", "rounding": Rounding.DOUBLE}
     for shapes in _SHAPES if "float32" in function.dtypes else ():
         a, b = (np.linspace(0.5, 3.0, int(np.prod(s))).reshape(s).astype(np.float32) for s in shapes)
         types = tuple(TensorType(s, "float32") for s in shapes)
@@ -214,7 +214,7 @@ def _legalize_binary(node: Node, graph: Graph) -> Legalized | None:
     kinds = [graph.types[name] for name in (*node.inputs, *node.outputs)]
     if node.op in ("maximum", "minimum") and len({(kind.quant, kind.dtype) for kind in kinds}) == 1:
         return None
-    if node.attr("rounding") == "even":
+    if node.attr("rounding") == Rounding.EVEN:
         return through_float(node, graph)
     if node.op in _EXACT:
         return _EXACT[node.op](node, graph)

@@ -19,6 +19,7 @@ from microc.ops.arith import Rewrite, is_quantised, scalar_quant
 from microc.ops.attributes import SCALED, SURFACE, element_type, integer
 from microc.ops.quantised.scaling import Output, Scale, double_rounded
 from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -48,7 +49,7 @@ def _scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
 def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
-    if node.attr("rounding") == "even":
+    if node.attr("rounding") == Rounding.EVEN:
         return through_float(node, graph)
     names = (*node.inputs, *node.outputs)
     (x, zero_x), (slope, zero_slope), (out, zero_out) = (scalar_quant(node, graph, name) for name in names)
@@ -65,11 +66,11 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 def _cases() -> Iterable[Case]:
     for shape, slopes in (((2, 3, 4), (4,)), ((1, 2, 2, 3), (1, 2, 2, 3)), ((5,), (1,)), ((2, 3), (2, 1))):
         yield Case(
-            {"rounding": "double"}, (TensorType(shape, "float32"), TensorType(slopes, "float32")), tolerance=1e-6
+            {"rounding": Rounding.DOUBLE}, (TensorType(shape, "float32"), TensorType(slopes, "float32")), tolerance=1e-6
         )
     x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, -1.0], np.float32)
     types = (TensorType(x.shape, "float32"), TensorType((1,), "float32"))
-    yield Case({"rounding": "double"}, types, arrays=(x, np.array([-0.5], np.float32)), name="special")
+    yield Case({"rounding": Rounding.DOUBLE}, types, arrays=(x, np.array([-0.5], np.float32)), name="special")
 
 
 # ---------------------------------------------------------------- integers

@@ -23,6 +23,7 @@ from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Quant
 from microc.ops.arith import Rewrite
 from microc.ops.elementwise.functions import UNARY_BY_NAME, apply
+from microc.ops.rounding import Rounding
 from microc.ops.surface import dequantized, quantize_attrs
 
 
@@ -63,7 +64,9 @@ class TableCall:
 
     def multiplied(self, x: Array, real: float) -> Array:
         """x times a positive real, rounded as the call asks."""
-        multiply = fixed.multiply_single_rounding if self.rounding == "single" else fixed.multiply_double_rounding
+        multiply = (
+            fixed.multiply_single_rounding if self.rounding == Rounding.SINGLE else fixed.multiply_double_rounding
+        )
         mantissa, shift = quantize_multiplier(real)
         return np.asarray(multiply(NUMPY.wide(x), mantissa, shift, NUMPY))
 
@@ -79,7 +82,7 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
     """What ``relu`` or ``clip`` lets through, as integers of the quantised result: bounds rounded in float32 as TFLite does,
     half to even where ``rounding`` is ``even``."""
     low, high = dtypes.int_range(dtype)
-    rounded = fixed.round_half_even if rounding == "even" else fixed.round_half_away
+    rounded = fixed.round_half_even if rounding == Rounding.EVEN else fixed.round_half_away
     bounds = (0.0, math.inf) if op == "relu" else (attrs["minimum"], attrs["maximum"])
     with np.errstate(invalid="ignore"):
         steps = [float(rounded(np.asarray(np.float32(real) / np.float32(quant.scale[0])))) for real in bounds]
@@ -93,13 +96,13 @@ def stored_bounds(op: str, attrs: Mapping[str, Any], quant: Quant, dtype: str, r
 
 def lookup_table(call: TableCall) -> Array:
     """The 256 results, from the lowest input to the highest."""
-    if call.rounding == "even":
+    if call.rounding == Rounding.EVEN:
         return _float_table(call, even=True)
     return _KERNELS.get(call.op, _float_table)(call)
 
 
 def emit_lookup(
-    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = "even"
+    rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: str, output: str, rounding: str = Rounding.EVEN
 ) -> str:
     """Append the ``lookup`` that applies ``op`` to a quantised 8-bit value; both sides carry their quantisation."""
     source, result = rewrite.type(value), rewrite.type(output)
@@ -114,7 +117,7 @@ def emit_rescaled(rewrite: Rewrite, op: str, attrs: Mapping[str, Any], value: st
     even, else the operator is left on quantised values, to be legalized."""
     if dtypes.nbytes(rewrite.type(value).dtype) == 1 and dtypes.nbytes(rewrite.type(output).dtype) <= 2:
         return emit_lookup(rewrite, op, attrs, value, output, rounding)
-    if rounding != "even":
+    if rounding != Rounding.EVEN:
         return rewrite.emit(op, (value,), output, {**attrs, "rounding": rounding})
     result = rewrite.type(output)
     real = rewrite.value("float", result.shape, "float32")

@@ -25,6 +25,7 @@ from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
 from microc.ops.quantised.requantization import Requantization, emit_requantize, product_multipliers
 from microc.ops.registry import Legalized
+from microc.ops.rounding import Multiplier, Rounding
 
 _SURFACE = frozenset({"activation", "rounding"})
 _UNKNOWN = 1 << 62
@@ -65,9 +66,9 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     weight = graph.types[node.inputs[1]].quant
     data_zero, out_zero = (scalar_quant(node, graph, name)[1] for name in (node.inputs[0], node.outputs[0]))
     assert weight is not None and output.quant is not None
-    rounding = str(node.attrs.get("rounding", "double"))
-    exact_scales = rounding == "litert"
-    rounding = "single" if exact_scales else rounding
+    rounding = str(node.attrs.get("rounding", Rounding.DOUBLE))
+    exact_scales = rounding == Rounding.LITERT
+    rounding = Rounding.SINGLE if exact_scales else rounding
     weights = constant(graph, node.inputs[1])
     if product.centres:
         largest = _centred_bound(rewrite, product.depth)
@@ -77,7 +78,7 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     else:
         terms = _constant(rewrite, weights, data_zero)
     fits = terms.largest <= INT32_MAX
-    wide = rounding != "even" and _is_wide(node, graph) and not (exact_scales and fits)
+    wide = rounding != Rounding.EVEN and _is_wide(node, graph) and not (exact_scales and fits)
     if wide and _WIDEST <= terms.largest != _UNKNOWN:
         raise UnsupportedError(
             f"{node.op} with sums of {terms.largest.bit_length()} bits",
@@ -102,7 +103,7 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
     multipliers = product_multipliers(data, weight, output.quant, rounding, product.single and not exact_scales)
     result = Requantization(multipliers, out_zero, low, high, output.dtype, product.trailing)
     bound = terms.bound if terms.bound <= INT32_MAX or wide else -1
-    emit_requantize(rewrite, acc, node.outputs[0], result, "wide" if wide else rounding, bound)
+    emit_requantize(rewrite, acc, node.outputs[0], result, Multiplier.WIDE if wide else rounding, bound)
     return rewrite.legalized()
 
 
@@ -205,7 +206,12 @@ def _centred(rewrite: Rewrite, name: str) -> str:
     low, high = _centred_range(rewrite, name)
     if dtypes.nbytes(kind.dtype) != 1:
         raise UnsupportedError(f"{kind.dtype} operand with a zero point", where=str(rewrite.node.loc))
-    attrs: Mapping[str, Attr] = {"multiplier": 1 << 30, "shift": 1, "shift_range": (1, 1), "rounding": "double"}
+    attrs: Mapping[str, Attr] = {
+        "multiplier": 1 << 30,
+        "shift": 1,
+        "shift_range": (1, 1),
+        "rounding": Multiplier.DOUBLE,
+    }
     result: Mapping[str, Attr] = {"zero_point": 0, "minimum": low, "maximum": high, "out_dtype": "int16"}
     extra: Mapping[str, Attr] = {"input_zero_point": zero, "bound": max(-low, high)}
     output = rewrite.value("centred", kind.shape, "int16")

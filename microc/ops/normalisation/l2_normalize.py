@@ -27,6 +27,7 @@ from microc.ops.arith import TIR, Rewrite, bit_length, is_quantised, scalar_quan
 from microc.ops.attributes import SURFACE, integer
 from microc.ops.axes import along_axis
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -69,7 +70,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     exact = source.dtype == result.dtype == "int8" and result.quant == Quant((1 / 128,), (0,))
-    if node.attr("rounding") == "even" or not exact:
+    if node.attr("rounding") == Rounding.EVEN or not exact:
         return through_float(node, graph)
     if source.shape[-1] > _MOST_DEPTH:
         raise UnsupportedError(
@@ -85,9 +86,9 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 def _cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (3, 1)):
-        yield Case({"rounding": "double"}, (TensorType(shape, "float32"),), tolerance=1e-6)
+        yield Case({"rounding": Rounding.DOUBLE}, (TensorType(shape, "float32"),), tolerance=1e-6)
     x = np.zeros((2, 3), np.float32)
-    yield Case({"rounding": "double"}, (TensorType((2, 3), "float32"),), arrays=(x,), name="zeros")
+    yield Case({"rounding": Rounding.DOUBLE}, (TensorType((2, 3), "float32"),), arrays=(x,), name="zeros")
 
 
 # ---------------------------------------------------------------- bytes

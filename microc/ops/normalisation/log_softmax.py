@@ -36,6 +36,7 @@ from microc.ops.axes import along_axis
 from microc.ops.elementwise.exponential import exp_of_negative
 from microc.ops.normalisation.softmax_fixed import SUM_BITS, exponentials, free_bits
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Multiplier, Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -106,10 +107,10 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return None
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
     exact = source.dtype == result.dtype == "int8" and result.quant == _RESULT
-    if node.attr("rounding") == "even" or not exact or source.shape[-1] >= 1 << SUM_BITS:
+    if node.attr("rounding") == Rounding.EVEN or not exact or source.shape[-1] >= 1 << SUM_BITS:
         return through_float(node, graph)
     scale = float(np.float32(scalar_quant(node, graph, node.inputs[0])[0]))
-    powers = exponentials(scale, 1.0, "double")
+    powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
     mantissa, shift = quantize_multiplier(min(scale * (1 << 26), float(INT32_MAX)), 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)
@@ -124,9 +125,11 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
 
 def _cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (1, 1)):
-        yield Case({"rounding": "double"}, (TensorType(shape, "float32"),), tolerance=3e-6)
+        yield Case({"rounding": Rounding.DOUBLE}, (TensorType(shape, "float32"),), tolerance=3e-6)
     x = np.array([[80, -80, 0], [-1e4, -1e4, -1e4]], np.float32)
-    yield Case({"rounding": "double"}, (TensorType((2, 3), "float32"),), arrays=(x,), tolerance=3e-6, name="large")
+    yield Case(
+        {"rounding": Rounding.DOUBLE}, (TensorType((2, 3), "float32"),), arrays=(x,), tolerance=3e-6, name="large"
+    )
 
 
 # ---------------------------------------------------------------- bytes
@@ -192,7 +195,7 @@ def _compute_bytes(call: OpCall) -> te.Tensor:
 
 def _cases_bytes() -> Iterable[Case]:
     for scale in (0.1, 0.5, 0.004):
-        powers = exponentials(scale, 1.0, "double")
+        powers = exponentials(scale, 1.0, Multiplier.DOUBLE)
         mantissa, shift = quantize_multiplier(scale * (1 << 26))
         radius = math.floor(math.ldexp(31 << 26, -shift))
         distances = np.maximum(-np.arange(256, dtype=np.int64), -radius)

@@ -19,6 +19,7 @@ from microc.ops.elementwise.exponential import exp_of_negative
 from microc.ops.normalisation.softmax_fixed import QSOFTMAX, QSOFTMAX16, SUM_BITS, exponentials, tables16
 from microc.ops.normalisation.softmax_scaled import QSOFTMAX_SCALED, fits, scaled_attrs, scaled_exponentials
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -83,8 +84,10 @@ def _compute(call: OpCall) -> te.Tensor:
 
 def _cases() -> Iterable[Case]:
     for shape, axis in (((1, 10), 1), ((3, 5), 0), ((2, 3, 4), -2), ((1, 1), 1), ((7,), -1)):
-        yield Case({"axis": axis, "beta": 1.0, "rounding": "double"}, (TensorType(shape, "float32"),), tolerance=2e-6)
-    attrs: dict[str, Attr] = {"axis": -1, "beta": 0.5, "rounding": "double"}
+        yield Case(
+            {"axis": axis, "beta": 1.0, "rounding": Rounding.DOUBLE}, (TensorType(shape, "float32"),), tolerance=2e-6
+        )
+    attrs: dict[str, Attr] = {"axis": -1, "beta": 0.5, "rounding": Rounding.DOUBLE}
     x = np.array([[1e30, -1e30, 0.0], [-100.0, -100.0, -1000.0]], np.float32)
     yield Case(attrs, (TensorType(x.shape, "float32"),), arrays=(x,), tolerance=2e-6, name="large")
 
@@ -107,7 +110,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
     wanted = _RESULTS.get((source.dtype, result.dtype))
     last = _axis(node.attrs, source.shape) == len(source.shape) - 1
-    if node.attr("rounding") == "even":
+    if node.attr("rounding") == Rounding.EVEN:
         return _looked_up(node, graph) if last else through_float(node, graph)
     if not last or wanted is None:
         return through_float(node, graph)

@@ -22,8 +22,9 @@ from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, Arith, quantize_multiplier
 from microc.graph.ir import Attr, TensorType
 from microc.ops.arith import TIR, clamped
-from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, choice, element_type
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, element_type
 from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.rounding import Multiplier
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -32,7 +33,7 @@ SUM_BITS = 12
 
 
 def _multiply(x: Any, mantissa: int, shift: int, rounding: str, k: Arith[Any]) -> Any:
-    multiply = fixed.multiply_single_rounding if rounding == "single" else fixed.multiply_double_rounding
+    multiply = fixed.multiply_single_rounding if rounding == Multiplier.SINGLE else fixed.multiply_double_rounding
     return multiply(x, mantissa, shift, k)
 
 
@@ -50,7 +51,7 @@ def free_bits(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
 
 def exponentials(scale: float, beta: float, rounding: str) -> Array:
     """exp(beta * scale * d) in Q0.31 for d = 0, -1 ... -255, exactly zero where TFLite skips the term (int32)."""
-    real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != "single" else (1 << 30) - 1))
+    real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
         raise UnsupportedError(f"a quantised softmax with scale {scale} and beta {beta}, too small for fixed point")
     mantissa, shift = quantize_multiplier(real, 31)
@@ -135,12 +136,12 @@ def _compute_q(call: OpCall) -> te.Tensor:
 def _cases_q() -> Iterable[Case]:
     for dtype, out_dtype in (("int8", "int8"), ("int8", "int16"), ("uint8", "uint8")):
         for scale, shape in ((0.1, (1, 10)), (0.7, (3, 7)), (0.001, (2, 1)), (4.0, (2, 2, 5))):
-            table = exponentials(scale, 1.0, "double")
+            table = exponentials(scale, 1.0, Multiplier.DOUBLE)
             types = (TensorType(shape, dtype), TensorType((256,), "int32"))
             yield Case({"out_dtype": out_dtype}, types, (1,), (None, table), name=f"{dtype} {out_dtype} {scale}")
     same = np.full((1, 600), 5, np.int8)
     types = (TensorType(same.shape, "int8"), TensorType((256,), "int32"))
-    yield Case({"out_dtype": "int8"}, types, (1,), (same, exponentials(0.1, 1.0, "double")), name="flat")
+    yield Case({"out_dtype": "int8"}, types, (1,), (same, exponentials(0.1, 1.0, Multiplier.DOUBLE)), name="flat")
 
 
 # ---------------------------------------------------------------- 16-bit data
@@ -262,7 +263,7 @@ def _compute_q16(call: OpCall) -> te.Tensor:
 
 def _cases_q16() -> Iterable[Case]:
     for scale, shape in ((3e-4, (1, 10)), (1e-3, (3, 7)), (0.05, (2, 1)), (1.0, (2, 2, 5))):
-        attrs, tables = tables16(scale, 1.0, "double")
+        attrs, tables = tables16(scale, 1.0, Multiplier.DOUBLE)
         types = (TensorType(shape, "int16"), TensorType((513,), "int16"), TensorType((513,), "int16"))
         yield Case(attrs, types, (1, 2), (None, *tables), name=f"scale {scale}")
 
@@ -278,7 +279,7 @@ QSOFTMAX = OpDef(
 )
 QSOFTMAX16 = OpDef(
     "qsoftmax16",
-    attrs={**SCALED, "rounding": choice(MULTIPLIER_ROUNDING.doc, "double", "single", "even")},
+    attrs={**SCALED, "rounding": MULTIPLIER_ROUNDING},
     infer=_infer_q16,
     reference=_reference_q16,
     compute=_compute_q16,

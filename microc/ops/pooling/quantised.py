@@ -13,6 +13,7 @@ from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_qua
 from microc.ops.elementwise.tables import IDENTITY, emit_rescaled
 from microc.ops.quantised.requantization import Requantization, emit_requantize
 from microc.ops.registry import Legalized
+from microc.ops.rounding import Rounding
 from microc.ops.surface import ACTIVATIONS, emit_activation, quantize_attrs, split_activation
 
 
@@ -28,7 +29,7 @@ def legalize_avg(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
     partial = any(node.attr("padding")) and not node.attr("count_include_pad")
-    if node.attr("rounding") != "even" and _alike(node, graph) and not node.attr("count_include_pad"):
+    if node.attr("rounding") != Rounding.EVEN and _alike(node, graph) and not node.attr("count_include_pad"):
         return _with_epilogue(node, graph)
     beyond = prod(node.attr("kernel")) << dtypes.info(graph.types[node.inputs[0]].dtype).bits > INT32_MAX
     return _averaged(node, graph) if beyond or partial else _summed(node, graph)
@@ -38,7 +39,7 @@ def _alike(node: Node, graph: Graph) -> bool:
     """Whether data and result are quantised alike; TFLite takes scales within 1e-6 for equal."""
     scale_in, zero_in = scalar_quant(node, graph, node.inputs[0])
     scale_out, zero_out = scalar_quant(node, graph, node.outputs[0])
-    close = scale_in == scale_out if node.attr("rounding") == "even" else abs(scale_in - scale_out) <= 1e-6
+    close = scale_in == scale_out if node.attr("rounding") == Rounding.EVEN else abs(scale_in - scale_out) <= 1e-6
     return close and zero_in == zero_out and graph.types[node.inputs[0]].dtype == graph.types[node.outputs[0]].dtype
 
 
@@ -53,7 +54,7 @@ def _with_epilogue(node: Node, graph: Graph) -> Legalized | None:
     low, high = activation_range(activation, result.quant, result.dtype, str(node.attr("rounding")), str(node.loc))
     plain = rewrite.value("pooled", result.shape, result.dtype)
     rewrite.emit(node.op, node.inputs, plain, {**node.attrs, "activation": ""})
-    rewrite.emit("clip", (plain,), node.outputs[0], {"minimum": low, "maximum": high, "rounding": ""})
+    rewrite.emit("clip", (plain,), node.outputs[0], {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     return rewrite.legalized()
 
 

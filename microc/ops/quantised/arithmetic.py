@@ -28,11 +28,12 @@ from microc.ops.arith import Rewrite, activation_range, is_quantised, scalar_qua
 from microc.ops.attributes import MULTIPLIER_ROUNDING, REQUIRED, SCALED, STORED, flag, integer
 from microc.ops.quantised.scaling import HALF, Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.rounding import Multiplier, Rounding
 from microc.ops.surface import split_activation, through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-_DEFAULTS: Mapping[str, Attr] = {"rounding": "double"}
+_DEFAULTS: Mapping[str, Attr] = {"rounding": Multiplier.DOUBLE}
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -59,7 +60,7 @@ def _term(attrs: Mapping[str, Any], x: Expr, which: str) -> tuple[Expr, int]:
     bound = (max(-low, high) * mantissa >> (31 - attrs[f"shift_{which}"])) + 1
     if mantissa == HALF and attrs[f"shift_{which}"] == 0:
         return value << (left - 1), bound
-    if attrs["rounding"] == "single":
+    if attrs["rounding"] == Multiplier.SINGLE:
         return single_rounded(value << left, max(-low, high), scale), bound
     return double_rounded(value << left, low, high, scale), bound
 
@@ -99,13 +100,13 @@ def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
     """An int32 within low..high, scaled to the output."""
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
-    if attrs["rounding"] == "single":
+    if attrs["rounding"] == Multiplier.SINGLE:
         return single_rounded(x, max(-low, high), scale, out)
     return double_rounded(x, max(low, INT32_MIN), min(high, INT32_MAX), scale, out)
 
 
 def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
-    return multiply_single_rounding if attrs.get("rounding") == "single" else multiply_double_rounding
+    return multiply_single_rounding if attrs.get("rounding") == Multiplier.SINGLE else multiply_double_rounding
 
 
 def _stored(attrs: Mapping[str, Any], x: Any) -> Array:
@@ -137,7 +138,7 @@ def legalize_mul(node: Node, graph: Graph) -> Legalized | None:
 def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, Attr]], None]) -> Legalized | None:
     if not is_quantised(node, graph):
         return split_activation(node, graph)
-    if node.attrs.get("rounding", "double") == "even":
+    if node.attrs.get("rounding", Rounding.DOUBLE) == Rounding.EVEN:
         return through_float(node, graph)
     kind = graph.types[node.outputs[0]]
     assert kind.quant is not None
@@ -147,7 +148,7 @@ def _legalize(node: Node, graph: Graph, emit: Callable[[Rewrite, Mapping[str, At
     for which, name in zip("ab", node.inputs, strict=True):
         common[f"zero_point_{which}"] = scalar_quant(node, graph, name)[1]
     rewrite = Rewrite(node, graph)
-    emit(rewrite, {**common, "rounding": node.attrs.get("rounding", "double")})
+    emit(rewrite, {**common, "rounding": node.attrs.get("rounding", Rounding.DOUBLE)})
     return rewrite.legalized()
 
 
@@ -193,7 +194,7 @@ def _cases(sum_of: bool) -> Iterable[Case]:
         arrays = (np.repeat(grid[:, None], 9, 1), np.broadcast_to(grid, (9, 9)).copy())
         common = {"zero_point_a": za, "zero_point_b": zb, "zero_point": zo, "maximum": high, "out_dtype": dtype}
         for least in (low, zo):
-            for rounding in ("double", "single"):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
                 attrs: dict[str, Any] = {**common, "minimum": least, "rounding": rounding}
                 if sum_of:
                     attrs |= {"left_shift": 15 if dtype == "int16" else 20, "negate_b": least == low}

@@ -20,6 +20,7 @@ from microc.graph.ir import TensorType
 from microc.ops.attributes import REQUIRED, flag, integer
 from microc.ops.quantised.scaling import to_integer
 from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.rounding import Ties
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
 
@@ -103,7 +104,7 @@ def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr
         lets: list[tuple[Var, Expr]] = [(reach, ir.maximum(-low, high))]
         lets += [(scale, ir.select(none, one, reach / float(_MOST)))]
         lets += [(factor, ir.select(none, one, float(_MOST) / ir.select(none, one, reach)))]
-        return lets, scale, lambda x: to_integer(x * factor, -_MOST, _MOST, "away")
+        return lets, scale, lambda x: to_integer(x * factor, -_MOST, _MOST, Ties.AWAY)
     wide, below, above, zero = (Var(name, "float64") for name in ("wide", "below", "above", "zero"))
     none, real = low.eq(high), ir.const(1.0, "float64")
     near, far = -128.0 - below, float(_MOST) - above
@@ -118,7 +119,7 @@ def _scaling(low: Var, high: Var, symmetric: bool) -> tuple[list[tuple[Var, Expr
         (nudged, ir.select(none, ir.const(0.0, "float32"), ir.cast("float32", zero))),
         (factor, one / scale),
     ]
-    return lets, scale, lambda x: to_integer(nudged + x * factor, -128, _MOST, "away") - ir.cast("int32", nudged)
+    return lets, scale, lambda x: to_integer(nudged + x * factor, -128, _MOST, Ties.AWAY) - ir.cast("int32", nudged)
 
 
 def _cases() -> Iterable[Case]:

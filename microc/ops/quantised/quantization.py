@@ -23,7 +23,7 @@ from microc.fixed import (
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, clamped
-from microc.ops.attributes import Attributes, choice, element_type, integers, numbers, one_axis
+from microc.ops.attributes import Attributes, answer, element_type, integers, numbers, one_axis
 from microc.ops.quantised.arithmetic import QADD, QMUL, legalize_add, legalize_mul, legalize_sub
 from microc.ops.quantised.quantization_cases import (
     dequantize_cases,
@@ -36,6 +36,7 @@ from microc.ops.quantised.scaling import (
     to_integer,
 )
 from microc.ops.registry import Legalized, OpDef
+from microc.ops.rounding import Multiplier, Ties
 from microc.ops.surface import dequantized
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -72,7 +73,7 @@ def _quantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tupl
     scale, zero = _channels(attrs, x.ndim)
     low, high = dtypes.int_range(attrs["out_dtype"])
     least, most = np.maximum(low - zero, -(1 << 31)), np.minimum(high - zero, INT32_MAX)
-    rounded = round_half_even if attrs["rounding"] == "even" else round_half_away
+    rounded = round_half_even if attrs["rounding"] == Ties.EVEN else round_half_away
     with np.errstate(over="ignore", invalid="ignore"):
         ceiling = np.vectorize(float_below, otypes=[np.float32])(most)
         steps = rounded(bounded(x / scale, least.astype(np.float32), ceiling)).astype(np.int64)
@@ -117,7 +118,7 @@ def _legalize_quantize(node: Node, graph: Graph) -> Legalized | None:
         return _legalize_integer(node, graph)
     if len(node.attr("scale")) == 1:
         return None
-    if node.attr("rounding") != "even":
+    if node.attr("rounding") != Ties.EVEN:
         raise UnsupportedError("quantize with scales per channel, rounding half away from zero", where=str(node.loc))
     rewrite, kind = Rewrite(node, graph), graph.types[node.inputs[0]]
     scale, zero = _channels(node.attrs, len(kind.shape))
@@ -141,19 +142,21 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
         )
     rewrite, (low, high) = Rewrite(node, graph), dtypes.int_range(dtype)
     scale, zero = source.quant.scale[0], source.quant.zero_point[0]
-    if node.attr("rounding") == "even" and dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(dtype) <= 2:
+    if node.attr("rounding") == Ties.EVEN and dtypes.nbytes(source.dtype) == 1 and dtypes.nbytes(dtype) <= 2:
         levels = np.arange(256) + dtypes.int_range(source.dtype)[0]
         reals = (levels - zero).astype(np.float32) * np.float32(scale)
         (table,) = _quantize_reference({**node.attrs, "axis": None}, [reals])
         rewrite.emit("lookup", (node.inputs[0], rewrite.constant("table", table)), node.outputs, {})
-    elif node.attr("rounding") == "even":
+    elif node.attr("rounding") == Ties.EVEN:
         rewrite.emit("quantize", (dequantized(rewrite, node.inputs[0]),), node.outputs, node.attrs)
     else:
         least, most = dtypes.int_range(source.dtype)
         bound = max(most - zero, zero - least) if dtypes.nbytes(source.dtype) <= 2 else -1
         real = float(np.float32(scale)) / float(np.float32(node.attr("scale")[0]))
         parameters = Requantization((real,), node.attr("zero_point")[0], low, high, dtype)
-        emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, "double", bound, input_zero_point=zero)
+        emit_requantize(
+            rewrite, node.inputs[0], node.outputs[0], parameters, Multiplier.DOUBLE, bound, input_zero_point=zero
+        )
     return rewrite.legalized()
 
 
@@ -172,13 +175,8 @@ OPERATORS = (
         attrs={
             **_QUANTISATION,
             "out_dtype": element_type(),
-            "rounding": choice(
-                "of ties: `away` from zero, to `even`; or, of an integer, as in `requantize`",
-                "away",
-                "even",
-                "double",
-                "single",
-                default="away",
+            "rounding": answer(
+                "of reals, or of integers", *Ties, Multiplier.DOUBLE, Multiplier.SINGLE, default=Ties.AWAY
             ),
         },
         edges="NaN becomes the lowest number",

@@ -10,8 +10,9 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.fixed import INT32_MAX, reduce_multiplier
 from microc.graph.ir import Attr, TensorType
-from microc.ops.attributes import OPTIONAL, STORED, Attributes, choice, defaults_of, integer, integers, numbers
+from microc.ops.attributes import OPTIONAL, STORED, Attributes, answer, defaults_of, integer, integers, numbers
 from microc.ops.registry import Case
+from microc.ops.rounding import Multiplier, Ties
 
 REQUANTIZE_ATTRS: Attributes = {
     "multiplier": integer("one for all channels; None: an operand", None),
@@ -19,13 +20,7 @@ REQUANTIZE_ATTRS: Attributes = {
     "shift_range": integers("the least and the largest shift", (-31, 31), length=2),
     "input_zero_point": integer("taken off x", 0),
     **STORED,
-    "rounding": choice(
-        "how often the multiplier rounds: `double` or `single`; `wide`: a multiplier of 16 bits, x of up to 64",
-        "double",
-        "single",
-        "wide",
-        default="double",
-    ),
+    "rounding": answer("of what is scaled", *Multiplier, default=Multiplier.DOUBLE),
     "bound": integer("the largest distance of x from its zero point; -1: unknown", -1, least=-1),
     "average": numbers("of a mean over as many elements as a run has: what `mean_multiplier` is made from", OPTIONAL),
 }
@@ -66,14 +61,14 @@ def requantize_cases() -> Iterable[Case]:
         for shift in (0, -1, -5, -8, -17, -31):
             attrs = {"multiplier": 1518500250, "shift": shift, "zero_point": zero, "minimum": low, "maximum": high}
             known = {**REQUANTIZE, **attrs, "out_dtype": dtype, "bound": (1 << 30) - 1}
-            for rounding in ("double", "single"):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
                 bounded, name = {**known, "rounding": rounding}, f"{rounding} {dtype} shift {shift}"
                 yield Case(bounded, (TensorType((16,), "int32"),), arrays=(edges,), name=name)
             x = np.concatenate((edges, extremes))
             unknown = {**known, "bound": -1}
             yield Case(unknown, (TensorType((20,), "int32"),), arrays=(x,), name=f"{dtype} shift {shift} unbounded")
             yield Case(
-                {**unknown, "rounding": "single"},
+                {**unknown, "rounding": Multiplier.SINGLE},
                 (TensorType((20,), "int32"),),
                 arrays=(x,),
                 name=f"single {dtype} {shift}",
@@ -92,10 +87,10 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
             x = np.clip(edges, -bound, bound).reshape(4, 4)
             known = {**REQUANTIZE, **attrs, "shift_range": (min(shifts), max(shifts)), "bound": bound}
             arrays = (x, multiplier, np.array(shifts, np.int8))
-            for rounding in ("double", "single"):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
                 name = f"{rounding} channels {shifts} from {low}"
                 yield Case({**known, "rounding": rounding}, types, (1, 2), arrays, name=name)
-    for rounding in ("double", "single"):
+    for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
         shared = {**REQUANTIZE, **attrs, "shift": -6, "bound": (1 << 30) - 1, "rounding": rounding}
         name = f"{rounding} channels, one shift"
         yield Case(shared, types[:2], (1,), (edges.reshape(4, 4), multiplier), name=name)
@@ -104,7 +99,7 @@ def _channel_cases(edges: Array) -> Iterable[Case]:
 def _special_cases() -> Iterable[Case]:
     base = {**REQUANTIZE, "zero_point": 0, "minimum": -32768, "maximum": 32767, "out_dtype": "int16"}
     x64 = np.array([0, 1, -1, 1 << 40, -(1 << 40), (1 << 46) - 1, -(1 << 46), 12345678901], np.int64)
-    wide = {**base, "rounding": "wide", "multiplier": reduce_multiplier(1518500250)}
+    wide = {**base, "rounding": Multiplier.WIDE, "multiplier": reduce_multiplier(1518500250)}
     for shift in (7, 0, -10, -31):
         x = x64 >> max(0, 16 + shift)
         yield Case({**wide, "shift": shift}, (TensorType((8,), "int64"),), arrays=(x,), name=f"wide shift {shift}")
@@ -122,7 +117,7 @@ def _special_cases() -> Iterable[Case]:
         x = np.array([low, low + 1, 0, 1, high - 1, high], dtypes.to_numpy(dtype))
         moved = {**base, "input_zero_point": 3, "bound": 1 << 17, "minimum": low, "maximum": high, "out_dtype": dtype}
         for multiplier, shift in ((1 << 30, 1), (1 << 30, 0), (1 << 30, -3), (1900000000, 2), (1900000000, -1)):
-            for rounding in ("double", "single"):
+            for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
                 attrs = {**moved, "multiplier": multiplier, "shift": shift, "rounding": rounding}
                 name = f"{rounding} {dtype} {multiplier} {shift}"
                 yield Case(attrs, (TensorType((6,), dtype),), arrays=(x,), name=name)
@@ -143,7 +138,7 @@ def quantize_cases() -> Iterable[Case]:
     x = np.array(
         [0.0, 0.25, -0.25, 0.75, -0.75, 1.25, 31.9, -32.1, 1e9, -1e9, 0.12, 63.75, -64.25, np.inf, -np.inf, 5.0]
     )
-    for rounding in ("away", "even"):
+    for rounding in Ties:
         for dtype, zero in (("int8", 0), ("int8", -128), ("uint8", 127), ("int16", 0), ("int32", 0)):
             attrs: dict[str, Attr] = {
                 "scale": (0.5,),

@@ -22,6 +22,7 @@ from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import TIR, Rewrite, activation_range, scalar_quant
 from microc.ops.attributes import SCALED, STORED, integer
 from microc.ops.registry import Case, Legalized, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -46,7 +47,7 @@ def legalize_div(node: Node, graph: Graph) -> Legalized:
     assert result.quant is not None
     low, high = activation_range(str(node.attrs.get("activation", "")), result.quant, "int8", where=str(node.loc))
     real = a / (b * out)
-    if node.attrs.get("rounding") == "litert":
+    if node.attrs.get("rounding") == Rounding.LITERT:
         real = float(np.float32(a) / np.float32(np.float32(b) * np.float32(out)))
     multiplier, shift = quantize_multiplier(real)
     rewrite = Rewrite(node, graph)

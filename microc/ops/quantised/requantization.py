@@ -15,6 +15,7 @@ from microc.errors import UnsupportedError
 from microc.fixed import quantize_multiplier, reduce_multiplier
 from microc.graph.ir import Attr, Quant
 from microc.ops.arith import Rewrite
+from microc.ops.rounding import Multiplier, Rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def product_multipliers(data: Quant, weight: Quant, output: Quant, rounding: str
     scales = np.array(weight.scale, np.float32)
     with np.errstate(over="ignore", under="ignore"):
         short, exact = s * scales, np.float64(s) * scales.astype(np.float64)
-        if rounding == "even":
+        if rounding == Rounding.EVEN:
             normal = np.isfinite(short) & (short >= np.finfo(np.float32).tiny)
             return tuple(float(x) for x in np.where(normal, short / t, (exact / t).astype(np.float32)))
         return tuple(float(x) for x in (short.astype(np.float64) if single else exact) / np.float64(t))
@@ -78,7 +79,7 @@ def emit_requantize(
     """
     count = len(parameters.multipliers)
     shape = (count,) + (1,) * parameters.trailing
-    if rounding == "even":
+    if rounding == Rounding.EVEN:
         scales = np.array([within_float32(scale) for scale in parameters.multipliers], np.float32)
         if count == 1:
             rewrite.emit("requantize_float", (x,), output, {**parameters.result, "scale": float(scales[0])})
@@ -86,10 +87,10 @@ def emit_requantize(
             operand = rewrite.constant("scale", scales.reshape(shape))
             rewrite.emit("requantize_float", (x, operand), output, {**parameters.result, "scale": None})
         return
-    if rounding not in ("double", "single", "wide"):
+    if rounding not in (Multiplier.DOUBLE, Multiplier.SINGLE, Multiplier.WIDE):
         raise UnsupportedError(f"the rounding {rounding!r}", hint="it is double, single or even")
-    mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == "wide" else 30)
-    if rounding == "wide":
+    mantissas, shifts = _fixed(parameters.multipliers, 7 if rounding == Multiplier.WIDE else 30)
+    if rounding == Multiplier.WIDE:
         mantissas = np.asarray(reduce_multiplier(mantissas))
     attrs: dict[str, Attr] = {**parameters.result, "rounding": rounding, "bound": bound}
     attrs |= {"input_zero_point": input_zero_point, "multiplier": None, "shift": None}
@@ -98,7 +99,7 @@ def emit_requantize(
     if count == 1 or len(set(zip(mantissas.tolist(), shifts.tolist(), strict=True))) == 1:
         attrs |= {"multiplier": int(mantissas[0]), "shift": int(shifts[0])}
     else:
-        dtype = np.int16 if rounding == "wide" else np.int32
+        dtype = np.int16 if rounding == Multiplier.WIDE else np.int32
         operands.append(rewrite.constant("multiplier", mantissas.astype(dtype).reshape(shape)))
         if len(set(shifts.tolist())) == 1:
             attrs["shift"] = int(shifts[0])

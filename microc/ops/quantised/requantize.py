@@ -42,10 +42,15 @@ from microc.ops.quantised.scaling import (
     wide_rounded,
 )
 from microc.ops.registry import OpDef
+from microc.ops.rounding import Multiplier, Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-_ROUNDING = {"double": multiply_double_rounding, "single": multiply_single_rounding, "wide": multiply_reduced}
+_ROUNDING = {
+    Multiplier.DOUBLE: multiply_double_rounding,
+    Multiplier.SINGLE: multiply_single_rounding,
+    Multiplier.WIDE: multiply_reduced,
+}
 
 
 def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -79,7 +84,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale = _scale(attrs, args)
     out = Output(attrs["zero_point"], attrs["minimum"], attrs["maximum"], attrs["out_dtype"])
     x, zero, bound = args[0], attrs["input_zero_point"], attrs["bound"]
-    if attrs["rounding"] == "wide":
+    if attrs["rounding"] == Multiplier.WIDE:
         return wide_rounded(x, bound, scale, out)
     if x.dtype == "int64":  # sums that 32 bits may not hold
         if zero:
@@ -90,7 +95,7 @@ def _requantize_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
         low, high = low - zero, high - zero
     x = _less(ir.cast("int32", x), zero, bound < 0)
     low, high = max(low, INT32_MIN), min(high, INT32_MAX)
-    if attrs["rounding"] == "single":
+    if attrs["rounding"] == Multiplier.SINGLE:
         return single_rounded(x, max(-low, high), scale, out)
     return double_rounded(x, low, high, scale, out)
 
@@ -108,7 +113,7 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     attrs = {**REQUANTIZE, **attrs}
     multiplier, shift = (np.asarray(part, np.int64) for part in _scale_parts(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
-    x = x if attrs["rounding"] == "wide" else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
+    x = x if attrs["rounding"] == Multiplier.WIDE else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
     scaled = _ROUNDING[attrs["rounding"]](x, multiplier, shift, NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
@@ -118,7 +123,7 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
 def _requantize_float_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     scale = ir.const(attrs["scale"], "float32") if attrs.get("scale") is not None else args[1]
     zero, low, high = attrs["zero_point"], attrs["minimum"], attrs["maximum"]
-    x = to_integer(ir.cast("float32", args[0]) * scale, low - zero, high - zero, "even")
+    x = to_integer(ir.cast("float32", args[0]) * scale, low - zero, high - zero, Ties.EVEN)
     return ir.cast(attrs["out_dtype"], x + zero if zero else x)
 
 

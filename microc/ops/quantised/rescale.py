@@ -16,6 +16,7 @@ from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.elementwise.tables import slope_ratio, stored_bounds
 from microc.ops.quantised.requantization import Requantization, emit_requantize
 from microc.ops.registry import Legalized
+from microc.ops.rounding import Multiplier, Rounding
 
 
 def int16_rescaled(node: Node, graph: Graph) -> Legalized:
@@ -43,12 +44,12 @@ def int16_rescaled(node: Node, graph: Graph) -> Legalized:
         for op, real in (("maximum", ratio), ("minimum", slope))
     ]
     total = rewrite.value("sum", source.shape, "int32")
-    rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": ""})
+    rewrite.emit("sub" if alpha < 0 else "add", parts, total, {"activation": "", "rounding": Rounding.NONE})
     if zero_out:
         total = _with(rewrite, "add", total, zero_out)
     low, high = dtypes.int_range(result.dtype)
     clipped = rewrite.value("clipped", source.shape, "int32")
-    rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": ""})
+    rewrite.emit("clip", (total,), clipped, {"minimum": low, "maximum": high, "rounding": Rounding.NONE})
     rewrite.emit("cast", (clipped,), node.outputs[0], {"dtype": result.dtype})
     return rewrite.legalized()
 
@@ -62,7 +63,7 @@ def int16_abs(node: Node, graph: Graph) -> Legalized:
     x = rewrite.emit("cast", node.inputs[:1], rewrite.value("wide", source.shape, "int32"), {"dtype": "int32"})
     if zero_in:
         x = _with(rewrite, "sub", x, zero_in)
-    size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": ""})
+    size = rewrite.emit("abs", (x,), rewrite.value("size", source.shape, "int32"), {"rounding": Rounding.NONE})
     ratio = np.float64(scale_in) / np.float64(scale_out)
     low, high = dtypes.int_range(result.dtype)
     parameters = Requantization((float(ratio),), zero_out, low, high, result.dtype)
@@ -80,7 +81,7 @@ def squared_difference(node: Node, graph: Graph) -> Legalized:
     terms = [
         shifted_scaled(rewrite, name, left, scale / twice) for name, scale in zip(node.inputs, scales, strict=False)
     ]
-    plain: Mapping[str, Attr] = {"activation": "", "rounding": ""}
+    plain: Mapping[str, Attr] = {"activation": "", "rounding": Rounding.NONE}
     difference = rewrite.emit("sub", terms, rewrite.value("difference", result.shape, "int32"), plain)
     square = rewrite.emit("mul", (difference,) * 2, rewrite.value("square", result.shape, "int32"), plain)
     real = twice * twice / float(np.float32((1 << left * 2) * np.float32(scales[2])))
@@ -102,14 +103,14 @@ def shifted_scaled(rewrite: Rewrite, name: str, left: int, real: float) -> str:
 
 
 def _rounding(node: Node) -> str:
-    return "single" if node.attr("rounding") == "single" else "double"
+    return Multiplier.SINGLE if node.attr("rounding") == Rounding.SINGLE else Multiplier.DOUBLE
 
 
 def _with(rewrite: Rewrite, op: str, value: str, number: int) -> str:
     """An int32 operator applied to a value and a number."""
     constant = rewrite.constant("number", np.array(number, np.int32))
     result = rewrite.value(op, rewrite.type(value).shape, "int32")
-    return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": ""})
+    return rewrite.emit(op, (value, constant), result, {"activation": "", "rounding": Rounding.NONE})
 
 
 def _scaled(rewrite: Rewrite, value: str, real: float, bound: int) -> str:

@@ -28,6 +28,7 @@ from microc.fixed import (
     multiply_single_rounding,
 )
 from microc.ops.arith import TIR, clamped
+from microc.ops.rounding import Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -266,8 +267,8 @@ def to_integer(x: Expr, low: int, high: int, rounding: str) -> Expr:
     """
     x = ir.clamp(x, float(low), float_below(high))
     if max(-low, high) >= 1 << 22:
-        return ir.cast("int32", ir.call("rint" if rounding == "even" else "round", x))
-    if rounding == "even":
+        return ir.cast("int32", ir.call("rint" if rounding == Ties.EVEN else "round", x))
+    if rounding == Ties.EVEN:
         return ir.cast("int32", (x + TO_WHOLE) - TO_WHOLE)
     return ir.cast("int32", x + ir.select(x < 0.0, ir.const(-_BELOW_HALF, "float32"), _BELOW_HALF))
 

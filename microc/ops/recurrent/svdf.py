@@ -23,6 +23,7 @@ from microc.ops.attributes import ACTIVATED, DYNAMIC, integer
 from microc.ops.recurrent.svdf_fixed import QSVDF, legalize_quantised
 from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import emit_activation
 
 
@@ -66,7 +67,7 @@ def _split_activation(node: Node, graph: Graph) -> Legalized | None:
 def _cases() -> Iterable[Case]:
     for batch, depth, filters, memory, rank in SHAPES:
         shapes = ((batch, depth), (filters, depth), (filters, memory), (filters // rank,), (batch, filters * memory))
-        attrs: dict[str, Attr] = {"rank": rank, "activation": "", "rounding": "double"}
+        attrs: dict[str, Attr] = {"rank": rank, "activation": "", "rounding": Rounding.DOUBLE}
         yield Case(attrs, tuple(TensorType(s, "float32") for s in shapes), consts=(1, 2, 3), tolerance=2e-5)
 
 

@@ -24,6 +24,7 @@ from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, STORED, integer
 from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.recurrent.svdf_parts import SHAPES, check_shapes, feature, following, macs, stepped, summed, tensors
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Multiplier, Rounding
 from microc.tir import ir
 from microc.tir.ir import Expr
 
@@ -38,7 +39,7 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
-    multiply = fixed.multiply_single_rounding if attrs["rounding"] == "single" else fixed.multiply_double_rounding
+    multiply = fixed.multiply_single_rounding if attrs["rounding"] == Multiplier.SINGLE else fixed.multiply_double_rounding
     features = NUMPY.wrapped(data @ weights.T + feature_bias)
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
@@ -58,7 +59,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     def newest(b: Expr, f: Expr) -> Expr:
         value, bound = ir.cast("int32", new[b, f]), min(attrs["feature_bound"], INT32_MAX)
         scale = Scale.of(attrs["feature_multiplier"], attrs["feature_shift"])
-        if attrs["rounding"] == "single":
+        if attrs["rounding"] == Multiplier.SINGLE:
             scaled = single_rounded(value, bound, scale)
         else:
             scaled = double_rounded(value, -bound, bound, scale)
@@ -71,7 +72,7 @@ def _compute(call: OpCall) -> tuple[te.Tensor, ...]:
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
 
     def element(b: Expr, u: Expr) -> Expr:
-        if attrs["rounding"] == "single":
+        if attrs["rounding"] == Multiplier.SINGLE:
             return single_rounded(ir.cast("int32", acc[b, u]), bound, scale, out)
         return double_rounded(ir.cast("int32", acc[b, u]), -bound, bound, scale, out)
 
@@ -88,7 +89,7 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
     rounding = str(node.attr("rounding"))
     data, weights, time, bias, state = node.inputs
     constants = [constant(graph, name) for name in (weights, time, bias)]
-    if rounding == "even" or any(array is None for array in constants):
+    if rounding == Rounding.EVEN or any(array is None for array in constants):
         raise UnsupportedError(
             "a quantised svdf whose weights are computed, or whose results round half to even", where=str(node.loc)
         )
@@ -120,7 +121,7 @@ def legalize_quantised(node: Node, graph: Graph) -> Legalized:
 def _cases() -> Iterable[Case]:
     rng = np.random.default_rng(7)
     for state_dtype, zero_state in (("int16", 0), ("int8", 3)):
-        for rounding in ("double", "single"):
+        for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
             for batch, depth, filters, memory, rank in SHAPES:
                 low, high = dtypes.int_range(state_dtype)
                 shapes = ((batch, depth), (filters, depth), (filters,), (filters, memory), (filters // rank,), ())

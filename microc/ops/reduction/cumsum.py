@@ -25,6 +25,7 @@ from microc.ops.moving.concat import first_operand
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
 from microc.ops.quantised.scaling import Output, Scale, double_rounded
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -128,7 +129,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if not is_quantised(node, graph):
         return None
     result = graph.types[node.outputs[0]]
-    if node.attr("rounding") == "even" or dtypes.nbytes(result.dtype) != 1:
+    if node.attr("rounding") == Rounding.EVEN or dtypes.nbytes(result.dtype) != 1:
         return through_float(node, graph)
     (scale, zero), (scale_out, zero_out) = (scalar_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
     twice = 2.0 * float(np.float32(scale))

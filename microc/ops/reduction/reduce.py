@@ -28,6 +28,7 @@ from microc.ops.numbers import compute_dtype
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
 from microc.ops.quantised.requantization import within_float32
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Multiplier, Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -186,12 +187,12 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
         return through_float(node, graph)
     rewrite = Rewrite(node, graph)
     total = rewrite.value("sum", result.shape, "int32")
-    attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": ""}
+    attrs = {"axes": node.attr("axes"), "keepdims": node.attr("keepdims"), "rounding": Rounding.NONE}
     rewrite.emit("sum", node.inputs, total, {**attrs, "offset": -zero_in * count, "out_dtype": "int32"})
     low, high = dtypes.int_range(result.dtype)
     target: dict[str, Attr] = {"zero_point": zero_out, "minimum": low, "maximum": high, "out_dtype": result.dtype}
     rounding, mean = str(node.attr("rounding")), node.op == "mean"
-    if rounding == "even":
+    if rounding == Rounding.EVEN:
         target |= {"scale": within_float32(mean_scale(scale_in, scale_out, count if mean else 1))}
         target |= {"average": (float(scale_in), float(scale_out), count)} if mean else {}
         rewrite.emit("requantize_float", (total,), node.outputs[0], target)
@@ -199,7 +200,10 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
     mantissa, shift = mean_multiplier(*whole, count) if mean else whole
     target |= {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
-    target |= {"input_zero_point": 0, "rounding": "single" if rounding == "single" else "double"}
+    target |= {
+        "input_zero_point": 0,
+        "rounding": Multiplier.SINGLE if rounding == Rounding.SINGLE else Multiplier.DOUBLE,
+    }
     target |= {"average": (*whole, count)} if mean else {}
     rewrite.emit("requantize", (total,), node.outputs[0], target)
     return rewrite.legalized()
@@ -209,7 +213,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
 
 
 def _cases(reduction: Reduction) -> Iterable[Case]:
-    base: dict[str, Attr] = {"rounding": "double"}
+    base: dict[str, Attr] = {"rounding": Rounding.DOUBLE}
     if reduction.name == "sum":
         base |= {"offset": 0, "out_dtype": ""}
     for shape, axes, keepdims in (
@@ -231,7 +235,7 @@ def _cases(reduction: Reduction) -> Iterable[Case]:
             yield Case(attrs, (TensorType(shape, "int8"),), arrays=(x.astype(np.int8),), name="int8")
     if reduction.name == "sum":
         for dtype in ("int8", "uint8", "int16"):
-            attrs = {"axes": (1, 2), "keepdims": True, "offset": -99, "out_dtype": "int32", "rounding": ""}
+            attrs = {"axes": (1, 2), "keepdims": True, "offset": -99, "out_dtype": "int32", "rounding": Rounding.NONE}
             yield Case(attrs, (TensorType((1, 7, 7, 5), dtype),), name=f"{dtype} to int32")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Loc, Node, TensorType, fresh_name
+from microc.ops.rounding import Rounding
 
 RING_COSTS = 100
 """Bytes that are moved in the time that a ring's indices and its second kernel take: one an instruction, on a Cortex-M4."""
@@ -180,7 +181,7 @@ class Memory:
 
     def _counted(self) -> list[Node]:
         """The counts of steps, one more, or from the beginning of their cycles."""
-        nodes, plain = [], {"activation": "", "rounding": "double"}
+        nodes, plain = [], {"activation": "", "rounding": Rounding.DOUBLE}
         kind = TensorType((1,), "int32")
         for name, cycle in self.cycles.items():
             following, inside, result = (
@@ -190,7 +191,7 @@ class Memory:
             one, end, zero = (self.constant(number, kind) for number in (1, cycle, 0))
             nodes += [
                 Node("add", (name, one), (following,), plain),
-                Node("less", (following, end), (inside,), {"rounding": "double"}),
+                Node("less", (following, end), (inside,), {"rounding": Rounding.DOUBLE}),
                 Node("where", (inside, following, zero), (result,)),
             ]
             self.updates[name] = result

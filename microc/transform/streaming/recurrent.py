@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from microc.graph.ir import Graph, Node, TensorType, fresh_name
+from microc.ops.rounding import Rounding
 from microc.transform.streaming.rewrite import Writer
 from microc.transform.streaming.track import Frames, Track, Whole
 
@@ -97,8 +98,8 @@ def _waiting(body: Graph, carried: int, delay: int) -> Graph:
     consts[number] = np.array([delay], np.int32)
     place, begun = named("place", scalar), named("begun", flag)
     nodes = [
-        Node("add", (body.inputs[0], age), (place,), {"activation": "", "rounding": "double"}),
-        Node("greater_equal", (place, number), (begun,), {"rounding": "double"}),
+        Node("add", (body.inputs[0], age), (place,), {"activation": "", "rounding": Rounding.DOUBLE}),
+        Node("greater_equal", (place, number), (begun,), {"rounding": Rounding.DOUBLE}),
     ]
     outputs = list(body.outputs)
     for k in range(carried):

@@ -13,10 +13,11 @@ from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
+from microc.ops.rounding import Rounding
 from microc.transform.streaming.history import Memory, Read
 from microc.transform.streaming.track import Frames, Track, Whole, Window, gathered
 
-_PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": "double"})
+_PLAIN: Mapping[str, Attr] = MappingProxyType({"activation": "", "rounding": Rounding.DOUBLE})
 WINDOW, LOOKAHEAD = "window", "lookahead"
 _LOOKAHEAD_HINT = (
     "pad in front only (causal), or not at all; stream_allow lookahead takes it as a delay, as if the sequence went on"
@@ -107,7 +108,7 @@ class Writer:
         self.consts[places] = np.arange(track.count, dtype=np.int32).reshape(line)
         delay = memory.constant(track.delay, TensorType((1,), "int32"))
         place = self.add(node, "add", (self.age(node, track.count, track.delay), places), _PLAIN)
-        inside = self.add(node, "greater_equal", (place, delay), {"rounding": "double"})
+        inside = self.add(node, "greater_equal", (place, delay), {"rounding": Rounding.DOUBLE})
         result = self.add(node, "where", (inside, value, memory.constant(fill, kind)), {}, kind)
         self.masked[value, fill] = result
         return result
