@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from microc.dtypes import Array
+from microc.fixed import quantize_multiplier
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.transform import legalize
@@ -94,3 +95,20 @@ def test_quotients_are_scaled_as_the_runtime_is_built() -> None:
     found = quotients("tflm")
     np.testing.assert_array_equal(found, tflm(data, a, b))
     assert np.count_nonzero(found != quotients("litert"))
+
+
+def test_integers_between_scales_round_as_often_as_asked() -> None:
+    """QUANTIZE of an integer is a multiplier, which the option speaks of as of any other."""
+    ratio, count = 0.3125, 1 << 16  # ties are many
+    tensors = (
+        Tensor("x", (count,), "INT16", scale=(0.001 * ratio,), zero_point=(0,)),
+        Tensor("y", (count,), "INT16", scale=(0.001,), zero_point=(0,)),
+    )
+    data = single(Op("QUANTIZE", ("x",), ("y",)), tensors)
+    graph, x = tflite.read(data, "quantize.tflite"), np.arange(-count // 2, count // 2, dtype=np.int16)
+    np.testing.assert_array_equal(results(graph, x, "tflm"), tflm(data, x))
+    real = float(np.float32(0.001 * ratio)) / float(np.float32(0.001))
+    mantissa, shift = quantize_multiplier(real)
+    wanted = [(int(value) * mantissa + (1 << (30 - shift))) >> (31 - shift) for value in x]
+    np.testing.assert_array_equal(results(graph, x, "single"), wanted)
+    assert np.count_nonzero(results(graph, x, "tflm") != wanted)

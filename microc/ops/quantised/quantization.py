@@ -154,9 +154,8 @@ def _legalize_integer(node: Node, graph: Graph) -> Legalized:
         bound = max(most - zero, zero - least) if dtypes.nbytes(source.dtype) <= 2 else -1
         real = float(np.float32(scale)) / float(np.float32(node.attr("scale")[0]))
         parameters = Requantization((real,), node.attr("zero_point")[0], low, high, dtype)
-        emit_requantize(
-            rewrite, node.inputs[0], node.outputs[0], parameters, Multiplier.DOUBLE, bound, input_zero_point=zero
-        )
+        times = Multiplier.SINGLE if node.attr("rounding") == Multiplier.SINGLE else Multiplier.DOUBLE
+        emit_requantize(rewrite, node.inputs[0], node.outputs[0], parameters, times, bound, input_zero_point=zero)
     return rewrite.legalized()
 
 
