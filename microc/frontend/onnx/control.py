@@ -16,7 +16,6 @@ from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.bodies import Inside, all_of, append, body_of, known, read_here, scalar
 from microc.graph.ir import Attr, TensorType
 from microc.ops.control import UNBOUNDED
-from microc.ops.rounding import Rounding
 
 TURN = TensorType((), "int32")
 
@@ -157,7 +156,7 @@ class _Turns:
             conditions.append(scalar(inner, again))
         if self.limit:
             one = inner.new_constant("one", np.array(1, np.int64))
-            following = inner.emit("add", (number, one), {"rounding": Rounding.DOUBLE})
+            following = inner.emit("add", (number, one))
             limit = scalar(inner, self.inside.builder.capture(self.limit))
             conditions.append(inner.emit("less", (following, limit)))
         return all_of(inner, conditions) if conditions else ""

@@ -12,7 +12,6 @@ from microc.frontend.onnx.bodies import Inside, append, body_of
 from microc.frontend.onnx.control import TURN
 from microc.frontend.onnx.slice import cut, joined
 from microc.graph.ir import Attr
-from microc.ops.rounding import Rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def _gone_through(application: Application, inside: Inside, turn: str, values: S
         place = turn
         if turned:
             last = inner.new_constant("last", np.array(kind.shape[axis] - 1, np.int32))
-            place = inner.emit("sub", (last, turn), {"rounding": Rounding.DOUBLE})
+            place = inner.emit("sub", (last, turn))
         inner.write("gather", (whole, place), {"axis": axis}, name)
     if len(set(extents)) != 1:
         application.broken(f"scanned extents {extents} differ")

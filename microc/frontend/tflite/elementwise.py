@@ -22,7 +22,6 @@ from microc.frontend.tflite.spelling import (
     bare,
     real_operand,
     real_result,
-    rounding,
 )
 from microc.graph.ir import Attr
 from microc.ops.rounding import Multiplier, Rounding
@@ -39,7 +38,7 @@ def unary(op: str, dtypes: tuple[str, ...] = FLOAT, attrs: Mapping[str, Attr] = 
 
     def spell(application: Application) -> None:
         _check_plain(application)
-        application.result(op, (application.operand(0),), {**attrs, **rounding(application)})
+        application.result(op, (application.operand(0),), attrs)
 
     return Spelling(spell, dtypes)
 
@@ -48,7 +47,7 @@ def binary(op: str, options: str = "", dtypes: tuple[str, ...] = REAL) -> Spelli
     """An operator on two operands that broadcast; ``options`` names the table with the fused activation."""
 
     def spell(application: Application) -> None:
-        attrs: dict[str, Attr] = dict(rounding(application))
+        attrs: dict[str, Attr] = {}
         if options:
             code = application.operator.options.fields(options).integer("FusedActivationFunction")
             attrs["activation"] = activation(application, code)
@@ -78,7 +77,7 @@ def extremum(op: str) -> Spelling:
         kinds = {application.source(0).type.quant, application.source(1).type.quant, application.target().type.quant}
         if application.target().type.dtype in QUANTISED and len(kinds) != 1:
             application.refuse("operands and output are quantised differently", ONE_SCALE)
-        application.result(op, (application.operand(0), application.operand(1)), rounding(application))
+        application.result(op, (application.operand(0), application.operand(1)), {})
 
     return Spelling(spell, (*REAL, *PLAIN))
 
@@ -136,14 +135,14 @@ def _add_bytes(application: Application, values: list[str]) -> None:
 def leaky_relu(application: Application) -> None:
     """LEAKY_RELU: alpha * x below zero."""
     alpha = application.operator.options.fields("LeakyReluOptions", required=True).real("Alpha")
-    application.result("leaky_relu", (application.operand(0),), {"alpha": alpha, **rounding(application)})
+    application.result("leaky_relu", (application.operand(0),), {"alpha": alpha})
 
 
 def prelu(application: Application) -> None:
     """PRELU: the slope is a tensor that broadcasts."""
     dtype = application.target().type.dtype
     operands = (application.operand(0), application.operand(1, "int8" if dtype == "int16" else dtype))
-    application.result("prelu", operands, rounding(application))
+    application.result("prelu", operands, {})
 
 
 def gelu(application: Application) -> None:
@@ -173,7 +172,7 @@ def l2_normalization(application: Application) -> None:
     code = application.operator.options.fields("L2NormOptions").integer("FusedActivationFunction")
     if activation(application, code):
         application.refuse("a fused activation", "make the activation an operator of its own")
-    application.result("l2_normalize", (application.operand(0),), rounding(application))
+    application.result("l2_normalize", (application.operand(0),), {})
 
 
 SPELLINGS: Mapping[str, Spelling] = {

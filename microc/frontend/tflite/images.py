@@ -18,7 +18,6 @@ from microc.frontend.tflite.spelling import (
     activation,
     check_alike,
     explicit_padding,
-    rounding,
 )
 from microc.graph.ir import Attr
 
@@ -45,7 +44,7 @@ def transpose_conv(application: Application) -> None:
     )
     bottom = (rows - 1) * strides[0] + height - top - shape[1]
     right = (columns - 1) * strides[1] + width - left - shape[2]
-    attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right), **rounding(application)}
+    attrs: dict[str, Attr] = {"strides": strides, "padding": (top, left, bottom, right)}
     attrs["activation"] = activation(application, fields.integer("FusedActivationFunction"))
     attrs |= hybrid_data(application, True)
     bias = layer_bias(application, 3, out_channels)

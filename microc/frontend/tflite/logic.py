@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.spelling import FLOAT, MOVABLE, PLAIN, QUANTISED, Spelling, check_alike
 from microc.graph.ir import Attr
-from microc.ops.rounding import Rounding
 
 _BOOL = ("bool",)
 _COMPARED = (*FLOAT, *QUANTISED, *PLAIN, "uint32", "bool")
@@ -23,7 +22,7 @@ def comparison(op: str) -> Spelling:
         if any(kind.quant is not None and kind.quant.axis is not None for kind in (first, second)):
             application.refuse("operands quantised per channel", "quantise activations per tensor")
         operands = (application.value(0), application.value(1))
-        application.result(op, operands, {"rounding": Rounding.DOUBLE})
+        application.result(op, operands, {})
 
     return Spelling(spell, _BOOL)
 

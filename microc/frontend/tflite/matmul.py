@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from microc.frontend.tflite.application import Application
-from microc.frontend.tflite.spelling import FLOAT, Spelling, rounding
+from microc.frontend.tflite.spelling import FLOAT, Spelling
 from microc.graph.ir import Attr
 
 
@@ -28,7 +28,7 @@ def batch_matmul(application: Application) -> None:
         )
     else:
         other = application.operand(1)
-    application.result("matmul", (data, _turned(application, other, adjoint[1])), rounding(application))
+    application.result("matmul", (data, _turned(application, other, adjoint[1])), {})
 
 
 def _turned(application: Application, value: str, adjoint: bool) -> str:

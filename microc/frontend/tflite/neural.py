@@ -10,7 +10,7 @@ import numpy as np
 
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.options import Fields
-from microc.frontend.tflite.spelling import FLOAT, Spelling, activation, explicit_padding, real_clip, rounding
+from microc.frontend.tflite.spelling import FLOAT, Spelling, activation, explicit_padding, real_clip
 from microc.graph.ir import Attr
 
 _WEIGHT_DTYPES = {"float32": ("float32", "int8"), "int8": ("int8",), "uint8": ("uint8",), "int16": ("int8",)}
@@ -28,7 +28,7 @@ def conv2d(application: Application) -> None:
         application.broken(f"weights of {out_channels} x {depth} channels do not divide {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels // depth, "layout": "NHWC", **rounding(application), **hybrid_data(application, None)}
+    attrs |= {"groups": channels // depth, "layout": "NHWC", **hybrid_data(application, None)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -43,7 +43,7 @@ def depthwise_conv2d(application: Application) -> None:
         application.broken(f"weights of {one} x {out_channels} channels for {channels} input channels")
     bias = layer_bias(application, 2, out_channels)
     attrs = _window(application, fields, data, (height, width), dilated=True)
-    attrs |= {"groups": channels, "layout": "NHWC", **rounding(application), **hybrid_data(application, True)}
+    attrs |= {"groups": channels, "layout": "NHWC", **hybrid_data(application, True)}
     application.result("conv2d", (data, weight, *bias), attrs)
 
 
@@ -60,7 +60,7 @@ def fully_connected(application: Application) -> None:
         application.broken(f"data of shape {kind.shape} for weights of {units} x {depth}")
     rows = kind.size // depth
     attrs: dict[str, Attr] = {"activation": activation(application, fields.integer("FusedActivationFunction"))}
-    attrs |= {**rounding(application), **hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))}
+    attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     operands = (application.reshaped(data, (rows, depth)), weight, *layer_bias(application, 2, units))
     keep = fields.integer("KeepNumDims") and kind.shape and kind.shape[-1] == depth
     shape = (*kind.shape[:-1], units) if keep else (rows, units)
@@ -123,7 +123,7 @@ def svdf(application: Application) -> None:
         application.broken(f"state of shape {memory.type.shape} for {filters} filters of {taps} taps")
     state = application.builder.define_state(memory.name, memory.type, None, application.where)
     code = fields.integer("FusedActivationFunction")
-    attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code), **rounding(application)}
+    attrs: dict[str, Attr] = {"rank": rank, "activation": activation(application, code)}
     attrs |= hybrid_data(application, bool(fields.integer("AsymmetricQuantizeInputs")))
     if not bias:
         kind = "float32" if real else "int32"
@@ -140,7 +140,7 @@ def pool(op: str) -> Spelling:
         application.rank(data, 4)
         kernel = (fields.integer("FilterHeight", 1), fields.integer("FilterWidth", 1))
         attrs = _window(application, fields, data, kernel, dilated=False)
-        attrs |= {"kernel": kernel, "layout": "NHWC", **rounding(application)}
+        attrs |= {"kernel": kernel, "layout": "NHWC"}
         if op == "avg_pool2d":
             attrs["count_include_pad"] = False
         application.result(op, (data,), attrs)
@@ -173,12 +173,12 @@ def softmax(application: Application) -> None:
     beta = fields.real("Beta") if application.operator.options.kind else 1.0
     if not beta > 0:
         application.broken(f"beta is {beta}")
-    application.result("softmax", (data,), {"axis": axis, "beta": beta, **rounding(application)})
+    application.result("softmax", (data,), {"axis": axis, "beta": beta})
 
 
 def log_softmax(application: Application) -> None:
     """LOG_SOFTMAX over the last axis."""
-    application.result("log_softmax", (application.operand(0),), rounding(application))
+    application.result("log_softmax", (application.operand(0),), {})
 
 
 def _window(

@@ -148,7 +148,7 @@ class _Step:
         """A surface operator whose integer result has a scale."""
         if self.real:
             return self.body.emit(op, inputs, {"rounding": Rounding.NONE})
-        return self.body.set_quant(self.body.emit(op, inputs, {"rounding": Rounding.DOUBLE}), quant, dtype)
+        return self.body.set_quant(self.body.emit(op, inputs), quant, dtype)
 
     def weights(self, matrix: Array, quant: Quant | None) -> str:
         """Constant weights; of floats by integers, what these stand for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from microc.frontend.tflite.application import Application
-from microc.frontend.tflite.spelling import FLOAT, PLAIN, REAL, Spelling, check_alike, rounding
+from microc.frontend.tflite.spelling import FLOAT, PLAIN, REAL, Spelling, check_alike
 from microc.graph.ir import Attr
 from microc.ops.rounding import Rounding
 
@@ -24,7 +24,7 @@ def reduction(op: str, dtypes: tuple[str, ...]) -> Spelling:
             check_alike(application, [0])
             application.result_reshape(data, kind.shape)
             return
-        attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims, **rounding(application)}
+        attrs: dict[str, Attr] = {"axes": axes, "keepdims": keepdims}
         if kind.dtype == "bool":
             bytes_ = application.emit("cast", (data,), {"dtype": "int8"})
             found = application.emit("max" if op == "max" else "min", (bytes_,), {**attrs, "rounding": Rounding.NONE})
@@ -42,7 +42,6 @@ def cumsum(application: Application) -> None:
     (axis,) = application.integers(1)[:1] or (0,)
     attrs: dict[str, Attr] = {
         "axis": application.axis(axis, len(application.type(data).shape)),
-        "rounding": Rounding.DOUBLE,
     }
     for name in ("exclusive", "reverse"):
         attrs[name] = bool(fields.integer(name.capitalize()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from microc.frontend.tflite.application import Application
 from microc.frontend.tflite.build import DTYPES
 from microc.graph.ir import Attr
-from microc.ops.rounding import Rounding, Ties
+from microc.ops.rounding import Ties
 
 FLOAT = ("float32",)
 QUANTISED = ("int8", "uint8", "int16")
@@ -40,11 +40,6 @@ def activation(application: Application, code: int) -> str:
     if (name == "tanh" and dtype != "float32") or (name and dtype in PLAIN):
         application.refuse(f"a fused {name} on {dtype} tensors", "make the activation an operator of its own")
     return name
-
-
-def rounding(application: Application) -> dict[str, str]:
-    """The ``rounding`` attribute that a quantised result needs, nothing for a float one."""
-    return {"rounding": Rounding.DOUBLE} if application.target().type.dtype in QUANTISED else {}
 
 
 def real_operand(application: Application, position: int) -> str:

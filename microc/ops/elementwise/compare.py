@@ -74,7 +74,7 @@ def _comparison(name: str, sign: str, array: Compare) -> OpDef:
 
 
 def _comparison_cases(sign: str) -> Iterable[Case]:
-    attrs: dict[str, Attr] = {"rounding": Rounding.DOUBLE}
+    attrs: dict[str, Attr] = {}
     a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
     b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
     yield Case(attrs, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")

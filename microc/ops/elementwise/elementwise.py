@@ -169,7 +169,7 @@ _SHAPES = (
 
 
 def _binary_cases(function: Binary) -> Iterable[Case]:
-    attrs = {"activation": "", "rounding": Rounding.DOUBLE}
+    attrs = {"activation": ""}
     for shapes in _SHAPES if "float32" in function.dtypes else ():
         a, b = (np.linspace(0.5, 3.0, int(np.prod(s))).reshape(s).astype(np.float32) for s in shapes)
         types = tuple(TensorType(s, "float32") for s in shapes)

@@ -18,7 +18,6 @@ from microc.ops.attributes import ROUNDING, integer, one_axis
 from microc.ops.axes import AxisMap, kept
 from microc.ops.elementwise.tables import IDENTITY, emit_lookup
 from microc.ops.registry import Alias, Case, Legalized, OpCall, OpDef, Operand
-from microc.ops.rounding import Rounding
 from microc.ops.surface import dequantized, quantize_attrs
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -120,8 +119,8 @@ def _cases_concat() -> Iterable[Case]:
         (((3,), (1,)), -1),
         (((2, 3),), 0),
     ):
-        yield Case({"axis": axis, "rounding": Rounding.DOUBLE}, tuple(TensorType(s, "int8") for s in shapes))
-    yield Case({"axis": 0, "rounding": Rounding.DOUBLE}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
+        yield Case({"axis": axis}, tuple(TensorType(s, "int8") for s in shapes))
+    yield Case({"axis": 0}, (TensorType((2, 2), "float32"), TensorType((1, 2), "float32")))
 
 
 # ---------------------------------------------------------------- gather

@@ -213,7 +213,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
 
 
 def _cases(reduction: Reduction) -> Iterable[Case]:
-    base: dict[str, Attr] = {"rounding": Rounding.DOUBLE}
+    base: dict[str, Attr] = {}
     if reduction.name == "sum":
         base |= {"offset": 0, "out_dtype": ""}
     for shape, axes, keepdims in (
