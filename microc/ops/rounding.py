@@ -6,7 +6,11 @@ formulas are those of :mod:`microc.fixed`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
+
+from microc import fixed
 
 
 class Answer(StrEnum):
@@ -14,7 +18,7 @@ class Answer(StrEnum):
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> Answer:
+    def __new__(cls, value: str, meaning: str = "") -> Answer:
         made = str.__new__(cls, value)
         made._value_, made.meaning = value, meaning
         return made
@@ -32,6 +36,13 @@ class Multiplier(Answer):
     )
     SINGLE = "single", "int32, rounds once: the product of 64 bits is shifted with ties up"
     WIDE = "wide", "int64 sums by a multiplier of 16 bits, rounds once with ties up"
+
+    @property
+    def times(self) -> Callable[..., Any]:
+        """``f(x, mantissa, shift, arith)``."""
+        if self is Multiplier.WIDE:
+            return fixed.multiply_reduced
+        return fixed.multiply_single_rounding if self is Multiplier.SINGLE else fixed.multiply_double_rounding
 
 
 class Ties(Answer):
@@ -52,3 +63,8 @@ class Rounding(Answer):
     )
     EVEN = "even", "a scale in float32, ties to even (ONNX)"
     NONE = "", "numbers that are no quantised ones"
+
+    @property
+    def multiplier(self) -> Multiplier:
+        """What scales integers, where that is no float."""
+        return Multiplier.SINGLE if self is Rounding.SINGLE else Multiplier.DOUBLE

@@ -14,7 +14,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.attributes import SURFACE
 from microc.ops.numbers import NUMBERS, compute_dtype
@@ -74,23 +74,20 @@ def _comparison(name: str, sign: str, array: Compare) -> OpDef:
 
 
 def _comparison_cases(sign: str) -> Iterable[Case]:
-    attrs: dict[str, Attr] = {}
     a = np.array([np.nan, 1.0, -0.0, np.inf, -np.inf, 2.0, 3.0], np.float32)
     b = np.array([np.nan, np.nan, 0.0, np.inf, np.inf, 3.0, 2.0], np.float32)
-    yield Case(attrs, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
+    yield Case({}, (TensorType((7,), "float32"),) * 2, arrays=(a, b), name="special")
     for shapes in (((2, 3), (3,)), ((), (4,)), ((2, 1, 3), (4, 1)), ((1,), (1,))):
-        yield Case(attrs, tuple(TensorType(shape, "float32") for shape in shapes))
+        yield Case({}, tuple(TensorType(shape, "float32") for shape in shapes))
     yield Case(
-        attrs, (TensorType((7,), "float64"),) * 2, arrays=(a.astype(np.float64), b.astype(np.float64)), name="float64"
+        {}, (TensorType((7,), "float64"),) * 2, arrays=(a.astype(np.float64), b.astype(np.float64)), name="float64"
     )
     for dtype in filter(dtypes.is_integer, NUMBERS):
         low, high = dtypes.int_range(dtype)
         edges = np.array([low, low + 1, 5, high - 1, high], dtypes.to_numpy(dtype))
-        yield Case(
-            attrs, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype
-        )
+        yield Case({}, (TensorType((5, 1), dtype), TensorType((5,), dtype)), arrays=(edges[:, None], edges), name=dtype)
     if sign in ("eq", "ne"):
-        yield Case(attrs, (TensorType((2, 5), "bool"), TensorType((5,), "bool")), name="bool")
+        yield Case({}, (TensorType((2, 5), "bool"), TensorType((5,), "bool")), name="bool")
 
 
 def _legalize(node: Node, graph: Graph) -> Legalized | None:

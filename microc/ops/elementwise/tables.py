@@ -64,11 +64,8 @@ class TableCall:
 
     def multiplied(self, x: Array, real: float) -> Array:
         """x times a positive real, rounded as the call asks."""
-        multiply = (
-            fixed.multiply_single_rounding if self.rounding == Rounding.SINGLE else fixed.multiply_double_rounding
-        )
         mantissa, shift = quantize_multiplier(real)
-        return np.asarray(multiply(NUMPY.wide(x), mantissa, shift, NUMPY))
+        return np.asarray(Rounding(self.rounding).multiplier.times(NUMPY.wide(x), mantissa, shift, NUMPY))
 
 
 _ROOT_SHIFT = 20

@@ -114,7 +114,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
         return through_float(node, graph)
     if abs(scale_out - wanted[0]) > 0.001 * wanted[0] or zero_out != wanted[1]:
         return through_float(node, graph)
-    beta, rounding = float(node.attr("beta")), str(node.attr("rounding"))
+    beta, rounding = float(node.attr("beta")), Rounding(str(node.attr("rounding"))).multiplier
     rewrite = Rewrite(node, graph)
     if source.dtype == "int16":
         if zero_in or source.shape[-1] >= 1 << 16:

@@ -32,11 +32,6 @@ SUM_BITS = 12
 """Integer bits of the 8-bit kernel's sum of exponentials; more classes than 2**12 - 1 could overflow it."""
 
 
-def _multiply(x: Any, mantissa: int, shift: int, rounding: str, k: Arith[Any]) -> Any:
-    multiply = fixed.multiply_single_rounding if rounding == Multiplier.SINGLE else fixed.multiply_double_rounding
-    return multiply(x, mantissa, shift, k)
-
-
 def free_bits(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
     """How far ``total``, within 2**lowest_bit .. 2**31 - 1, can be shifted left and stay an int32."""
     zero = total * 0
@@ -49,7 +44,7 @@ def free_bits(total: Any, lowest_bit: int, k: Arith[Any]) -> Any:
 # ---------------------------------------------------------------- 8-bit data
 
 
-def exponentials(scale: float, beta: float, rounding: str) -> Array:
+def exponentials(scale: float, beta: float, rounding: Multiplier) -> Array:
     """exp(beta * scale * d) in Q0.31 for d = 0, -1 ... -255, exactly zero where TFLite skips the term (int32)."""
     real = min(beta * scale * (1 << 26), float(INT32_MAX if rounding != Multiplier.SINGLE else (1 << 30) - 1))
     if real <= 1.0:
@@ -57,7 +52,7 @@ def exponentials(scale: float, beta: float, rounding: str) -> Array:
     mantissa, shift = quantize_multiplier(real, 31)
     radius = math.floor(math.ldexp(31 << 26, -shift))
     distance = -np.arange(256, dtype=np.int64)
-    scaled = _multiply(np.maximum(distance, -radius), mantissa, shift, rounding, NUMPY)
+    scaled = rounding.times(np.maximum(distance, -radius), mantissa, shift, NUMPY)
     return np.where(distance >= -radius, fixedpoint.exp_on_negative_values(scaled, 5), 0).astype(np.int32)
 
 
@@ -176,7 +171,7 @@ def interpolated(table: Callable[[Any], Any], x: Any) -> Any:
     return base + (((table(index + 1) - base) * (x & 0x7F) + 64) >> 7)
 
 
-def tables16(scale: float, beta: float, rounding: str) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
+def tables16(scale: float, beta: float, rounding: Multiplier) -> tuple[Mapping[str, Attr], tuple[Array, Array]]:
     """Attributes of ``qsoftmax16`` for data of ``scale``; tables of exp on -10 .. 0 and of 1 / (1 + x) on 0 .. 1, in Q0.15."""
     mantissa, shift = quantize_multiplier(scale * beta / (10.0 / 65535.0))
     if shift > 14:
@@ -201,7 +196,7 @@ def _infer_q16(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[T
 
 def _distance16(distance: Any, attrs: Mapping[str, Any], k: Arith[Any]) -> Any:
     """A distance <= 0 where -65535 stands for -10, shifted to the middle of int16."""
-    scaled = _multiply(distance, attrs["multiplier"], attrs["shift"], attrs["rounding"], k)
+    scaled = Multiplier(attrs["rounding"]).times(distance, attrs["multiplier"], attrs["shift"], k)
     return k.select(scaled > -65535, scaled + 32767, scaled * 0 - 32768)
 
 

@@ -19,8 +19,6 @@ from microc.fixed import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
-    multiply_double_rounding,
-    multiply_single_rounding,
     quantize_multiplier,
 )
 from microc.graph.ir import Attr, Graph, Node, TensorType
@@ -106,7 +104,7 @@ def _finished(attrs: Mapping[str, Any], x: Expr, low: int, high: int) -> Expr:
 
 
 def _multiply(attrs: Mapping[str, Any]) -> Callable[..., Any]:
-    return multiply_single_rounding if attrs.get("rounding") == Multiplier.SINGLE else multiply_double_rounding
+    return Multiplier(attrs.get("rounding", Multiplier.DOUBLE)).times
 
 
 def _stored(attrs: Mapping[str, Any], x: Any) -> Array:

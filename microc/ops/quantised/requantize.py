@@ -19,9 +19,6 @@ from microc.fixed import (
     INT32_MAX,
     INT32_MIN,
     NUMPY,
-    multiply_double_rounding,
-    multiply_reduced,
-    multiply_single_rounding,
     round_half_even,
 )
 from microc.graph.ir import TensorType
@@ -45,12 +42,6 @@ from microc.ops.registry import OpDef
 from microc.ops.rounding import Multiplier, Ties
 from microc.tir import ir
 from microc.tir.ir import Expr
-
-_ROUNDING = {
-    Multiplier.DOUBLE: multiply_double_rounding,
-    Multiplier.SINGLE: multiply_single_rounding,
-    Multiplier.WIDE: multiply_reduced,
-}
 
 
 def like_first(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -114,7 +105,7 @@ def _requantize_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tu
     multiplier, shift = (np.asarray(part, np.int64) for part in _scale_parts(attrs, arrays))
     x = np.asarray(arrays[0], np.int64) - attrs["input_zero_point"]
     x = x if attrs["rounding"] == Multiplier.WIDE else NUMPY.clamp(x, INT32_MIN, INT32_MAX)
-    scaled = _ROUNDING[attrs["rounding"]](x, multiplier, shift, NUMPY)
+    scaled = Multiplier(attrs["rounding"]).times(x, multiplier, shift, NUMPY)
     shifted = NUMPY.clamp(scaled + attrs["zero_point"], INT32_MIN, INT32_MAX)
     clipped = np.clip(shifted, attrs["minimum"], attrs["maximum"])
     return (np.asarray(clipped).astype(dtypes.to_numpy(attrs["out_dtype"])),)

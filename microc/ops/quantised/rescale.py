@@ -16,7 +16,7 @@ from microc.ops.arith import Rewrite, scalar_quant
 from microc.ops.elementwise.tables import slope_ratio, stored_bounds
 from microc.ops.quantised.requantization import Requantization, emit_requantize
 from microc.ops.registry import Legalized
-from microc.ops.rounding import Multiplier, Rounding
+from microc.ops.rounding import Rounding
 
 
 def int16_rescaled(node: Node, graph: Graph) -> Legalized:
@@ -103,7 +103,7 @@ def shifted_scaled(rewrite: Rewrite, name: str, left: int, real: float) -> str:
 
 
 def _rounding(node: Node) -> str:
-    return Multiplier.SINGLE if node.attr("rounding") == Rounding.SINGLE else Multiplier.DOUBLE
+    return Rounding(str(node.attr("rounding"))).multiplier
 
 
 def _with(rewrite: Rewrite, op: str, value: str, number: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from microc import dtypes, fixed, te
+from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.fixed import INT32_MAX, NUMPY, quantize_multiplier
@@ -39,15 +39,14 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     data, weights, feature_bias, time, bias, state = (np.asarray(array, np.int64) for array in arrays)
     low, high = dtypes.int_range(str(arrays[5].dtype))
-    multiply = fixed.multiply_single_rounding if attrs["rounding"] == Multiplier.SINGLE else fixed.multiply_double_rounding
+    multiply = Multiplier(attrs["rounding"]).times
     features = NUMPY.wrapped(data @ weights.T + feature_bias)
     new = np.clip(multiply(features, attrs["feature_multiplier"], attrs["feature_shift"], NUMPY), low, high)
     new = (new + attrs["state_zero_point"]).astype(arrays[5].dtype).astype(np.int64)
     old = state.reshape(len(data), *time.shape)
     total, memory = stepped(old, new, time, bias, attrs["rank"])
-    total = NUMPY.wrapped(total)
-    scaled = multiply(total, attrs["multiplier"], attrs["shift"], NUMPY) + attrs["zero_point"]
-    result = np.clip(scaled, attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
+    scaled = multiply(NUMPY.wrapped(total), attrs["multiplier"], attrs["shift"], NUMPY)
+    result = np.clip(scaled + attrs["zero_point"], attrs["minimum"], attrs["maximum"]).astype(attrs["out_dtype"])
     return result, memory.reshape(state.shape).astype(arrays[5].dtype)
 
 

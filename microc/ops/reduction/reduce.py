@@ -28,7 +28,7 @@ from microc.ops.numbers import compute_dtype
 from microc.ops.quantised.mean_scale import mean_multiplier, mean_scale
 from microc.ops.quantised.requantization import within_float32
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Multiplier, Rounding
+from microc.ops.rounding import Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -200,10 +200,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
     whole = quantize_multiplier(np.float64(scale_in) / np.float64(scale_out))
     mantissa, shift = mean_multiplier(*whole, count) if mean else whole
     target |= {"multiplier": mantissa, "shift": shift, "shift_range": (shift, shift), "bound": bound}
-    target |= {
-        "input_zero_point": 0,
-        "rounding": Multiplier.SINGLE if rounding == Rounding.SINGLE else Multiplier.DOUBLE,
-    }
+    target |= {"input_zero_point": 0, "rounding": Rounding(rounding).multiplier}
     target |= {"average": (*whole, count)} if mean else {}
     rewrite.emit("requantize", (total,), node.outputs[0], target)
     return rewrite.legalized()
@@ -213,9 +210,7 @@ def _legalize_sum(node: Node, graph: Graph) -> Legalized:
 
 
 def _cases(reduction: Reduction) -> Iterable[Case]:
-    base: dict[str, Attr] = {}
-    if reduction.name == "sum":
-        base |= {"offset": 0, "out_dtype": ""}
+    base: dict[str, Attr] = {"offset": 0, "out_dtype": ""} if reduction.name == "sum" else {}
     for shape, axes, keepdims in (
         ((1, 4, 5, 3), (1, 2), True),
         ((1, 4, 5, 3), (1, 2), False),
