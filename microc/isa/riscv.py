@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from microc.isa.library import LIBRARY, SOFT_LIBRARY
+from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
 from microc.isa.riscv_xcv import CV32E40P
 from microc.isa.riscv_zb import ZBA, ZBB
 from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
@@ -10,7 +10,7 @@ from microc.isa.words import WORD_MOVES
 
 _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _FORMS = frozenset({"compared"})
-_INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_INTEGER = Costs(26, 0, 2047, _FORMS, 3.2, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)
 _FLOAT = Costs(26, 30, 2047, _FORMS, 3.2, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 _FASTEST = "-O3 -fno-schedule-insns"

@@ -9,7 +9,7 @@ CORE-V's gcc makes them of counted loops with ``_xcvhwlp`` in ``-march``.
 from __future__ import annotations
 
 from microc.isa.base import Body
-from microc.isa.library import SOFT_LIBRARY
+from microc.isa.library import PORTABLE_LIBRARY
 from microc.isa.sets import Core, Costs, InstructionSet
 
 GUARD = "defined(__riscv_xcvsimd) || defined(MICROC_XCV)"
@@ -74,7 +74,7 @@ XCV = InstructionSet(
 )
 
 _CYCLES = {"taken": 2.0, "divide": 20.0, "multiply_long": 6.0}
-_COSTS = Costs(26, 0, 2047, frozenset({"compared"}), 3.2, {**SOFT_LIBRARY, "multiply_long": 2.0}, _CYCLES)
+_COSTS = Costs(26, 0, 2047, frozenset({"compared"}), 3.2, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)
 
 CV32E40P = Core(
     "cv32e40p",

@@ -30,8 +30,6 @@ CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""
 PROLOGUE = 8
 """Instructions among them that belong to the function."""
-BYTE = 255
-"""Largest literal of a short instruction."""
 PEELED, SMALL = 2, 24
 """A loop of so few iterations, of so few instructions, is written out by the compiler."""
 SPILL = 1.5
@@ -231,7 +229,7 @@ class _Walker:
         for term, _ in place.terms:
             if not isinstance(term, ir.Var):
                 self.index(term)
-        distance = self.reach(place)
+        distance = self.reach(place, writes=writes)
         near = distance <= self.core.pair
         self.pair(place if near and (word or buffer.dtype in ("int32", "uint32")) and not writes else None)
         if buffer.scope == "const":
@@ -246,17 +244,17 @@ class _Walker:
             self.previous = None
             self.add({"load": -1, "paired": 1}, self.regions[-1].weight)
 
-    def reach(self, place: Place) -> int:
-        """The pointer of an access, and how far the access is from it, in bytes. Where offsets count elements they are short, and
-        what is far takes additions instead of a pointer."""
-        region = self.regions[-1]
+    def reach(self, place: Place, *, writes: bool) -> int:
+        """The pointer of an access, and how far the access is from it, in bytes. Where offsets count elements, loads of signed
+        numbers below 32 bits have none: each takes an instruction for it, or for the sign, but for a pointer's only access."""
+        region, width = self.regions[-1], dtypes.nbytes(place.buffer.dtype)
         if not self.core.has("elements"):
-            return region.access(place, self.core.offset)
-        distance = region.access(place, 1 << 31)
-        width = dtypes.nbytes(place.buffer.dtype)
-        signed = width < 4 and place.buffer.dtype.startswith("int")
-        far = int(distance > (0 if signed else self.core.offset * width)) + int(distance > BYTE)
-        self.add({"alu": far}, region.weight)
+            return region.access(place, self.core.offset)[1]
+        use, distance = region.access(place, self.core.offset * width)
+        if not writes and width < 4 and place.buffer.dtype.startswith("int"):
+            self.add(
+                {"alu": {1: 0, 2: 2}.get(use.count, 1)}, region.weight
+            )  # the second one tells that the first was not alone
         return distance
 
     def index(self, term: ir.Expr) -> None:

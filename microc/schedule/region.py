@@ -72,8 +72,8 @@ class Region:
         names = (name, (*name, "high")) if dtypes.nbytes(dtype) > 4 else (name,)
         self.events.append(Event(names, defines, floats=dtype == "float32"))
 
-    def access(self, place: Place, reach: int) -> int:
-        """An access to memory; the distance in bytes from a pointer. What lies further than ``reach`` has its own pointer."""
+    def access(self, place: Place, reach: int) -> tuple[Use, int]:
+        """An access to memory: its pointer, the distance from it in bytes. What is further than ``reach`` has its own pointer."""
         uses = self.pointers.setdefault(place.pointer, [])
         use = next((use for use in uses if abs(place.offset - use.offset) <= reach), None)
         if use is None:
@@ -83,7 +83,7 @@ class Region:
             uses.append(use)
         use.count += 1
         self.events.append(Event((use.name,)))
-        return abs(place.offset - use.offset)
+        return use, abs(place.offset - use.offset)
 
     def compute(self, term: ir.Expr) -> bool:
         """Whether index arithmetic is new in this iteration."""
@@ -121,13 +121,14 @@ class Region:
     def turn(self, core: Costs) -> Operations:
         """Once an iteration: pointers advance, the end is tested, which is where a pointer arrives unless the counter is needed.
 
-        Pointers of equal steps share an index where loads add it.
+        Pointers of equal steps share an index where loads add it, beside an offset or where there is none.
         """
         if self.var is None:
             return Counter()
         var, moving = self.var, self.moving()
         if core.has("indexed"):
-            steps = len({step_of(p, var) for p in moving})
+            sharing = [p for p in moving if not core.has("elements") or self._absorbed(p, 1 << 31)]
+            steps = len({step_of(p, var) for p in sharing}) + len(moving) - len(sharing)
         else:
             steps = sum(not self._absorbed(p, core.advance) for p in moving)
         counter = int(self.counted or not moving)

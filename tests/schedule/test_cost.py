@@ -177,3 +177,17 @@ def test_a_high_half_of_a_product_needs_one_bit_of_the_low_one() -> None:
     """mul, mulh, srl, add, add: the rounded high half, added to a number."""
     value = ir.call("high_mac_round", DATA[Y], ir.const(7, "int32"), ir.const(5, "int32"))
     assert cost(loop(value), "rv32imc").instructions - cost(loop(DATA[Y]), "rv32imc").instructions == 64 * 5
+
+
+def test_signed_bytes_have_no_offset_on_armv6m() -> None:
+    """ldrsb by an index for the only access of a pointer; each of several takes movs before ldrsb, or sxtb behind ldrb."""
+    out = ir.Buffer("out", (64,), "int32")
+
+    def loads(dtype: str) -> float:
+        data = ir.Buffer("data", (128,), dtype)
+        both = data[Y * 2].astype("int32") + data[Y * 2 + 1].astype("int32")
+        return cost(
+            ir.PrimFunc("f", (data, out), ir.loops([(Y, 64)], ir.Store(out, (Y,), both))), "cortex-m0"
+        ).instructions
+
+    assert loads("int8") - loads("uint8") == 2 * 64
