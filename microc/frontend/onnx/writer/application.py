@@ -110,11 +110,10 @@ class Application:
         return replace(self, first=True)
 
     def where_it_lies(self) -> Application:
-        """An elementwise application with its channels first if what it reads is there like that only."""
+        """An elementwise application with its channels first if all images that it reads are there like that only."""
         names = [name for name in self.node.inputs if name not in self.builder.graph.consts]
-        shapes = {self.builder.graph.types[name].shape for name in names}
-        lies = shapes == {self.result_type.shape} and all(map(self.builder.is_first, names))
-        return self.with_channels_first() if lies else self
+        images = all(len(self.builder.graph.types[name].shape) == 4 and self.builder.is_first(name) for name in names)
+        return self.with_channels_first() if images and len(self.result_type.shape) == 4 else self
 
     # ------------------------------------------------------------ what it writes
 
@@ -123,7 +122,7 @@ class Application:
 
     def number(self, value: float) -> str:
         """A scalar of the dtype that is computed in."""
-        return self.constant(np.array(value, dtypes.to_numpy(self.dtype())))
+        return self.builder.shared("number", np.array(value, dtypes.to_numpy(self.dtype())))
 
     def integers(self, *numbers: int) -> str:
         return self.builder.integers(*numbers)
@@ -180,7 +179,7 @@ class Application:
         if activation:
             code, bounds = ACTIVATIONS[activation]
             dtype = dtypes.to_numpy("float32" if self.quantised else self.result_type.dtype)
-            limits = [self.constant(np.array(bound, dtype), "bound") for bound in bounds]
+            limits = [self.builder.shared("bound", np.array(bound, dtype)) for bound in bounds]
             clamp.append((code, limits, {}))
         kind = self.result_type
         if not self.quantised or not quantised_type(kind):

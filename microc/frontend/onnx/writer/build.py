@@ -40,7 +40,7 @@ class Builder:
         self.initializers: list[Any] = []
         self.forms: dict[tuple[str, bool, bool], str] = {}
         self.dequantised: dict[str, tuple[str, Quant]] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     # ------------------------------------------------------------ what is written
 
@@ -63,23 +63,28 @@ class Builder:
         self.emit(code, [value], [made], **attributes)
         self.nodes.insert(0, self.nodes.pop())
 
+    def shared(self, stem: str, data: Array) -> str:
+        """An initialiser for a few numbers that say how; equal ones are one."""
+        key = (data.dtype.name, data.shape, data.tobytes())
+        if key not in self._shared:
+            self._shared[key] = self.constant(stem, data)
+        return self._shared[key]
+
     def constant(self, stem: str, data: Array) -> str:
-        """An initialiser; equal ones are one."""
+        """An initialiser of its own: integers are dequantised under one scale only."""
         from onnx import TensorProto
 
         array = np.ascontiguousarray(data).reshape(data.shape)
         little = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        key = (data.dtype.name, data.shape, little)
-        if key not in self._constants:
-            name = self.names.fresh(stem)
-            code = CODES[data.dtype.name]
-            self.initializers.append(TensorProto(name=name, data_type=code, dims=data.shape, raw_data=little))
-            self._constants[key] = name
-        return self._constants[key]
+        name = self.names.fresh(stem)
+        self.initializers.append(
+            TensorProto(name=name, data_type=CODES[data.dtype.name], dims=data.shape, raw_data=little)
+        )
+        return name
 
     def integers(self, *numbers: int) -> str:
         """A list of int64: shapes, axes, amounts of padding."""
-        return self.constant("integers", np.array(numbers, np.int64))
+        return self.shared("integers", np.array(numbers, np.int64))
 
     # ------------------------------------------------------------ the forms of a value
 
@@ -92,7 +97,9 @@ class Builder:
         return self.names.fresh(f"{value}_first") if first else self.own[value]
 
     def is_first(self, value: str) -> bool:
-        """Whether the value is only there with channels first."""
+        """Whether the value is only there with channels first; of one that is dequantised where it is read, its integers."""
+        if value in self.dequantised and (value, False, False) not in self.forms:
+            return self.is_first(self.dequantised[value][0])
         return (value, False, True) in self.forms and (value, False, False) not in self.forms
 
     def name(self, value: str, real: bool = False, first: bool = False) -> str:
@@ -133,11 +140,11 @@ class Builder:
     def quantization(self, quant: Quant, dtype: str, stem: str) -> tuple[str, ...]:
         """Scale and zero point as initialisers; of int32, which ONNX wants without, the scale."""
         shape = () if quant.axis is None else (len(quant.scale),)
-        scale = self.constant(f"{stem}_scale", np.array(quant.scale, np.float32).reshape(shape))
+        scale = self.shared(f"{stem}_scale", np.array(quant.scale, np.float32).reshape(shape))
         if dtype == "int32" and not any(quant.zero_point):
             return (scale,)
         zeros = np.array(quant.zero_point, dtypes.to_numpy(dtype)).reshape(shape)
-        return scale, self.constant(f"{stem}_zero_point", zeros)
+        return scale, self.shared(f"{stem}_zero_point", zeros)
 
 
 def value_info(name: str, kind: TensorType) -> Any:

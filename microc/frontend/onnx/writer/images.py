@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from microc.frontend.onnx.writer.application import Application, Row
 from microc.frontend.onnx.writer.build import TO_FIRST
 
 _COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+_SINCE = {"half_pixel_symmetric": 19}
+"""The version of the operator set that a way to find coordinates came with, where that is not the first."""
+_PRECISION = 2.0**-22
 _ROUNDINGS = ("round_prefer_floor", "floor", "ceil", "round_prefer_ceil")
 
 
@@ -33,9 +36,9 @@ def resample(application: Application) -> None:
         application, axes = application.with_channels_first(), [TO_FIRST.index(axis) for axis in axes]
         before, after = (tuple(shape[axis] for axis in TO_FIRST) for shape in (before, after))
     resized = [Axis(axis, before[axis], after[axis], after[axis] / before[axis], 0.0, 1.0) for axis in axes]
-    mode = _resize_mode(application, resized, indices, weights)
-    value = application.operand()
+    value, mode = application.operand(), _resize_mode(resized, indices, weights)
     if mode is not None:
+        application.builder.require(_SINCE.get(mode["coordinate_transformation_mode"], 0))
         application.result("Resize", value, "", "", application.integers(*after), **mode)
         return
     for k, axis in enumerate(axes):
@@ -43,21 +46,33 @@ def resample(application: Application) -> None:
     application.result("Identity", value)
 
 
-def _resize_mode(
-    application: Application, axes: list[Axis], indices: list[Array], weights: list[Array]
-) -> Mapping[str, Any] | None:
-    """The attributes of a Resize along ``axes`` with these tables."""
-    if any(axis.size == 0 for axis in axes):
+def _resize_mode(axes: list[Axis], indices: list[Array], weights: list[Array]) -> Mapping[str, Any] | None:
+    """The attributes of a Resize along ``axes`` that takes elements from the places that the tables name."""
+    wanted = [_places(index, weight) for index, weight in zip_longest(indices, weights)]
+    if any(places is None for places in wanted) or any(axis.size == 0 for axis in axes):
         return None
     for rule in _rules("linear" if weights else "nearest"):
-        found = [table(rule, axis, coordinates(rule, axis)) for axis in axes]
-        same = all(np.array_equal(a, b) for (a, _), b in zip(found, indices, strict=True))
-        if same and all(np.array_equal(a, b) for (_, a), b in zip(found, weights, strict=False)):
-            if rule.coordinates == "half_pixel_symmetric":
-                application.builder.require(19)
+        tables = [table(rule, axis, coordinates(rule, axis)) for axis in axes]
+        found = [_places(index, weight if weights else None) for index, weight in tables]
+        if all(_same(a, b, axis.extent) for a, b, axis in zip(found, wanted, axes, strict=True)):
             nearest = rule.rounding if rule.mode == "nearest" else None
             return {"mode": rule.mode, "coordinate_transformation_mode": rule.coordinates, "nearest_mode": nearest}
     return None
+
+
+def _places(index: Array, weight: Array | None) -> Array | None:
+    """Where between two neighbours the elements of a table lie; None where one is made of others."""
+    if weight is None:
+        return index[:, 0].astype(np.float64)
+    used, real = weight != 0, index.astype(np.float64)
+    first, last = (pick(np.where(used, real, other), axis=1) for pick, other in ((np.min, np.inf), (np.max, -np.inf)))
+    whole = np.abs(weight.astype(np.float64).sum(1) - 1) <= _PRECISION
+    return (real * weight).sum(1) if (whole & (last - first <= 1)).all() else None
+
+
+def _same(a: Array | None, b: Array | None, extent: int) -> bool:
+    """Whether places are the same but for the rounding of coordinates in float32."""
+    return a is not None and b is not None and bool((np.abs(a - b) <= _PRECISION * extent).all())
 
 
 def _rules(mode: str) -> Iterator[Rule]:

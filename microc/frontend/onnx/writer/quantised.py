@@ -14,11 +14,12 @@ def quantize(application: Application) -> None:
     if dtype not in QUANTISED:
         application.refuse(f"quantisation to {dtype}", "ONNX quantises to 8 and 16 bits")
     quant = Quant(application.attr("scale"), application.attr("zero_point"), application.attr("axis"))
-    data = builder.name(node.inputs[0], quantised_type(application.type()))
+    first = quant.axis is None and application.where_it_lies().first
+    data = builder.name(node.inputs[0], quantised_type(application.type()), first)
     parameters = builder.quantization(quant, dtype, node.outputs[0])
+    made = builder.own_name(node.outputs[0], first)
     builder.bind(
-        node.outputs[0],
-        builder.emit("QuantizeLinear", [data, *parameters], [builder.own_name(node.outputs[0])], axis=quant.axis),
+        node.outputs[0], builder.emit("QuantizeLinear", [data, *parameters], [made], axis=quant.axis), first=first
     )
 
 

@@ -13,10 +13,13 @@ import pytest
 
 import microc
 from microc.errors import UnsupportedError
+from microc.frontend.onnx import reader
 from microc.frontend.onnx.writer.model import STATE, to_onnx
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
 from microc.ops import registry
 from microc.ops.meaning import evaluate
+from microc.transform import qdq
+from microc.transform.context import PassContext
 from tests.frontend.onnx.writer.run import frames, session
 
 RNG = np.random.default_rng(7)
@@ -162,6 +165,29 @@ def test_channels_are_turned_once_around_a_network() -> None:
     }
     consts = {"w": weight, "factor": RNG.normal(size=4).astype(np.float32)}
     assert codes(agree(network(steps, types, ("y",), consts=consts)))["Transpose"] == 2
+
+
+def test_layers_with_equal_biases_are_read_back_in_integers() -> None:
+    """Equal integers at two scales are two initialisers; what is quantised behind a layer keeps its channels first."""
+    types = {name: quantised((1, 4, 4, 2), scale) for name, scale in (("x", 0.05), ("a", 0.08), ("b", 0.2), ("y", 0.1))}
+    types |= {
+        "w": TensorType((2, 1, 1, 2), "int8", Quant((0.02,), (0,))),
+        **dict.fromkeys(("n", "m"), TensorType((2,), "int32")),
+    }
+    consts = {
+        "w": RNG.integers(-127, 128, (2, 1, 1, 2), np.int8),
+        "n": np.zeros(2, np.int32),
+        "m": np.zeros(2, np.int32),
+    }
+    steps = [
+        node("conv2d", ("x", "w", "n"), "a", rounding="even"),
+        node("conv2d", ("a", "w", "m"), "b", rounding="even"),
+    ]
+    requantised = node("quantize", ("b",), "y", scale=(0.1,), zero_point=(-3,), out_dtype="int8", rounding="even")
+    model = agree(network([*steps, requantised], types, ("y",), consts=consts))
+    assert codes(model)["Transpose"] == 2
+    back = qdq.recognise(reader.read(model.SerializeToString(), "net.onnx", {}), PassContext())
+    assert [each.op for each in back.nodes if each.op != "transpose"] == ["conv2d", "conv2d", "quantize"]
 
 
 @pytest.mark.parametrize("largest", [1 << 30, 1 << 33])
