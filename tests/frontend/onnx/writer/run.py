@@ -10,6 +10,7 @@ import onnxruntime
 
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
+from microc.ops import registry
 
 TIES = frozenset(("double", "single", "away"))
 
@@ -36,7 +37,7 @@ def half_to_even(graph: Graph) -> Graph:
     """The network with its quantised numbers rounded as ONNX rounds them."""
 
     def rounded(node: Node) -> Node:
-        attrs = {**node.attrs, "rounding": "even"} if node.attrs.get("rounding") in TIES else node.attrs
-        return replace(node, attrs=attrs)
+        known = {**registry.get(node.op).defaults, **node.attrs}.get("rounding")
+        return replace(node, attrs={**node.attrs, "rounding": "even"}) if known in TIES else node
 
     return graph.with_nodes([rounded(node) for node in graph.nodes])
