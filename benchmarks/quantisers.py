@@ -192,8 +192,6 @@ def tensor_map(schema: Any, name: str, index: int) -> Any:
 
 def ours(path: Path, samples: Samples, scheme: Scheme, folder: Path) -> Answer:
     """``microc.quantize``, and its QDQ export under ONNX Runtime where that is installed."""
-    if not hasattr(microc, "quantize"):
-        raise Absent("this version has no quantiser")
     found = microc.quantize(path, samples.x_cal, activations=scheme.activations, weights=scheme.weights)
     outputs = by_microc(found.graph, samples.x_test)
     if importlib.util.find_spec("onnxruntime") is None:
