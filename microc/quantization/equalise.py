@@ -15,15 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.quantization.observe import Statistics
+from microc.quantization.scheme import levels
 from microc.quantization.units import Units
 
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _LEAST_GAIN = 0.9
 """Noise after and before, above which a tensor stays as it is."""
-_STEPS, _WEIGHT_STEPS = 255.0, 127.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,18 @@ class _Reader:
     depthwise: bool
 
 
-def equalised(graph: Graph, seen: Mapping[str, Statistics]) -> Graph:
-    """The float graph with its channels in better units; the same object where none is found. ``seen``: its activations."""
+def equalised(graph: Graph, seen: Mapping[str, Statistics], dtype: str = "int8", bits: int = 8) -> Graph:
+    """The float graph with its channels in better units; the same object where none is found.
+
+    ``seen``: its activations, which will be of ``dtype``, and weights of ``bits``: the finer ones leave the interest to the
+    others.
+    """
     units = Units(graph)
     if not units.free.any():
         return graph
     factors = np.ones(units.count)
     for tensors in units.blocks([value for value in seen if value in graph.types]):
-        block = _Block(graph, units, {value: seen[value] for value in tensors})
+        block = _Block(graph, units, {value: seen[value] for value in tensors}, dtype, bits)
         factors = block.mediated(factors)
     return graph if (factors == 1).all() else units.applied(factors)
 
@@ -49,8 +54,9 @@ def equalised(graph: Graph, seen: Mapping[str, Statistics]) -> Graph:
 class _Block:
     """Tensors that have units in common, and what reads them."""
 
-    def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics]) -> None:
+    def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics], dtype: str, bits: int) -> None:
         self.units, self.seen = units, seen
+        self.steps, self.weight_steps = (1 << dtypes.info(dtype).bits) - 1, levels(bits)
         self.readers = {value: list(_readers(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():
@@ -91,11 +97,11 @@ class _Block:
         for value, statistics in self.seen.items():
             own = self.units.of(value)
             s = factors[own]
-            step = float((statistics.channels / s).max()) / _STEPS
+            step = float((statistics.channels / s).max()) / self.steps
             total += step**2 * float((np.square(s) * self.weight[own]).sum())
             for reader in self.readers[value]:
                 if not reader.depthwise:
-                    steps = np.abs(reader.weights * s).max(axis=(1, 2)) / _WEIGHT_STEPS
+                    steps = np.abs(reader.weights * s).max(axis=(1, 2)) / self.weight_steps
                     power = float((statistics.power / np.square(s)).sum()) * reader.weights.shape[1]
                     total += float(np.square(steps).sum()) * power
         return total

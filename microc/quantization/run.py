@@ -66,7 +66,7 @@ def quantize(
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
     seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
-    better = equalised(graph, seen)
+    better = equalised(graph, seen, activations, weights)
     if better is not graph:
         graph = better
         seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)

@@ -13,10 +13,18 @@ _LEAST_NORM = 1e-6
 
 
 def softmax(application: Application) -> None:
-    """Softmax of the data times beta."""
+    """Softmax of the data times beta.
+
+    Of integers, the sum of one operand behind it keeps ONNX Runtime from its QLinearSoftmax, which is several steps off where the
+    scale of the data is large.
+    """
     data, beta = application.operand(), float(application.attr("beta"))
     scaled = data if beta == 1.0 else application.emit("Mul", data, application.number(beta))
-    application.result("Softmax", scaled, axis=application.attr("axis"))
+    if application.quantised:
+        shares = application.emit("Softmax", scaled, axis=application.attr("axis"))
+        application.result("Sum", shares)
+    else:
+        application.result("Softmax", scaled, axis=application.attr("axis"))
 
 
 def log_softmax(application: Application) -> None:
