@@ -25,7 +25,7 @@ from microc.schedule.tile_sums import ByteProduct, byte_product, over_tile
 from microc.schedule.tree import extent_of, find_loop, loops_around, names_in, replace_stmt
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS
+from microc.tir.names import SMALLEST_WEIGHT, SUM_BOUND, WEIGHT_BITS, WEIGHT_BLOCK
 from microc.tir.rewrite import free_vars
 
 COLUMNS, TERMS, BITS = 4, 2, 4
@@ -37,7 +37,7 @@ def can_share(block: ir.Block, columns: int) -> bool:
     notes = dict(block.annotations)
     bound, smallest = notes.get(SUM_BOUND), notes.get(SMALLEST_WEIGHT)
     known = isinstance(bound, int) and bound < SUM_LIMIT and isinstance(smallest, int) and smallest >= LEAST
-    return known and notes.get(WEIGHT_BITS) == BITS and columns % COLUMNS == 0
+    return known and (notes.get(WEIGHT_BITS), notes.get(WEIGHT_BLOCK)) == (BITS, None) and columns % COLUMNS == 0
 
 
 def tensorize_bit_columns(func: ir.PrimFunc, weight: str, columns: str, reduction: str) -> ir.PrimFunc:

@@ -158,32 +158,33 @@ def _parts(
     return found
 
 
-def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str) -> ir.PrimFunc:
-    """Store the rows of a constant matrix of int8, whose numbers fit in ``bits``, in a form of :class:`BitFields`."""
-    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order)
+def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0) -> ir.PrimFunc:
+    """Store the rows of a constant matrix of int8, whose numbers fit it, in a form of :class:`BitFields`."""
+    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order, block)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
     rows, depth = old.shape
-    new = replace(old, shape=(rows, -(-depth // form.group) * form.group // form.count), dtype=form.dtype)
+    new = replace(old, shape=(rows, form.size(depth)), dtype=form.dtype)
 
     def load(e: ir.Load) -> ir.Expr:
         row, k = e.indices
         element, bit = map(simplify, form.place(k))
-        return ir.Cast(old.dtype, form.number(ir.Load(new, (row, element)), bit))
+        number = form.number(ir.Load(new, (row, element)), bit)
+        if block:
+            number = number * form.multiplier(lambda n: ir.Load(new, (row, simplify(n))), depth, k // block)
+        numbers.append(number)
+        return ir.Cast(old.dtype, number)
 
+    def widened(e: ir.Expr) -> ir.Expr:
+        match e:  # it needs no cast to a byte before it is widened
+            case ir.Cast("int32", ir.Cast("int8", number)) if number in numbers:
+                return number
+            case _:
+                return e
+
+    numbers: list[ir.Expr] = []
     func = _exchange(func, old, new, load, lambda s: s)
-    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, _without_narrowing)))
-
-
-def _without_narrowing(e: ir.Expr) -> ir.Expr:
-    """A number of a few bits needs no cast to a byte before it is widened."""
-    match e:
-        case ir.Cast(wide, ir.Cast("int8", ir.Bin("shr", _, ir.Const(by)) as number)) if (
-            wide == number.dtype and by >= 24
-        ):
-            return number
-        case _:
-            return e
+    return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, widened)))
 
 
 def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any, ...]]]) -> Array:
@@ -204,9 +205,9 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
         elif primitive == "tensorize_pairs" and args[0] == buffer.name:
             array = paired(array, args[3])
         elif primitive == "pack_bits" and args[0] == buffer.name:
-            array = BitFields(args[1], args[2]).packed(array)
+            array = BitFields(*args[1:]).packed(array)
         elif primitive == "tensorize_bit_columns" and args[0] == buffer.name:
             array = shared(array)
         elif primitive == "tensorize_bits" and args[0] == buffer.name:
-            array = BitFields(args[3], HALVES).packed(array)
+            array = BitFields(args[3], HALVES, *args[4:]).packed(array)
     return np.ascontiguousarray(array)

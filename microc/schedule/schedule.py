@@ -211,11 +211,11 @@ class Schedule:
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
-    def pack_bits(self, weight: str, bits: int, order: str) -> Schedule:
-        return self.apply("pack_bits", weight, bits, order)
+    def pack_bits(self, weight: str, bits: int, order: str, block: int = 0) -> Schedule:
+        return self.apply("pack_bits", weight, bits, order, *((block,) if block else ()))
 
-    def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int) -> Schedule:
-        return self.apply("tensorize_bits", weight, loop, reduction, bits)
+    def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> Schedule:
+        return self.apply("tensorize_bits", weight, loop, reduction, bits, *((block,) if block else ()))
 
     def tensorize_bit_columns(self, weight: str, columns: str, reduction: str) -> Schedule:
         return self.apply("tensorize_bit_columns", weight, columns, reduction)

@@ -53,12 +53,14 @@ def over_tile(
     taken: set[str],
     what: str,
     change: Callable[[ir.Load], ir.Stmt],
+    more: tuple[ir.IterVar, ...] = (),
 ) -> ir.Stmt:
-    """A pass over the sums that the loops ``tile`` count, ``first`` the values of others: what ``change`` does to each."""
+    """A pass over the sums that the loops ``tile`` count, ``first`` the values of others: what ``change`` does to each, which may
+    use the iterators ``more``."""
     block = product.block
     renamed = {x.var: ir.Var(fresh(taken, f"{x.var.name}_{what}")) for x in tile}
     values: dict[ir.Var, ir.Expr] = {}
-    iters = []
+    iters = list(more)
     for it in block.iters:
         if it.kind == "space":
             var = ir.Var(fresh(taken, f"{it.var.name}_{what}"))

@@ -8,10 +8,14 @@ instructions want which take them apart:
   the upper ends of 16-bit numbers: what an instruction multiplies that takes pairs of them.
 - ``vector``: 16 bytes hold, in their lowest fields, 16 neighbours, in the next ones those that follow: a shift of all bytes
   leaves 16 neighbours.
+
+Each ``block`` of neighbours may have a multiplier, 1 to 15: numbers are products of a few bits and it. A row's multipliers, a
+byte each, lie behind its last element.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +32,8 @@ HALF = 16
 """Bits of half a word."""
 FEW = (2, 4)
 """Numbers of bits that are packed."""
+BLOCKS, MOST = (64, 32, 16), 15
+"""Numbers that share a multiplier, and the largest."""
 
 
 def bits_of(array: Array) -> int:
@@ -36,12 +42,32 @@ def bits_of(array: Array) -> int:
     return next((bits for bits in FEW if -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)), 8)
 
 
+def few_bits(rows: Array) -> tuple[int, int]:
+    """The bits and the block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits where none does."""
+    bits = bits_of(rows)
+    forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
+    return next(((few, block) for few, block in forms if multipliers(rows, few, block).all()), (bits, 0))
+
+
+def multipliers(rows: Array, bits: int, block: int) -> Array:
+    """The smallest multiplier of every block (N, K / block, zeros behind the last number); 0 where there is none."""
+    parts = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block).astype(np.int64)
+    found = np.zeros(parts.shape[:2], np.int64)
+    for factor in range(MOST, 0, -1):
+        few = parts // factor
+        fits = (few * factor == parts) & (few >= -(1 << (bits - 1))) & (few < 1 << (bits - 1))
+        found = np.where(fits.all(axis=2), factor, found)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class BitFields:
-    """A form of storage: ``bits`` of a number, and their ``order`` (see the file's head)."""
+    """A form of storage: ``bits`` of a number, their ``order``, the ``block`` that has a multiplier, 0 where none has (see the
+    file's head)."""
 
     bits: int
     order: str
+    block: int = 0
 
     @property
     def dtype(self) -> str:
@@ -73,12 +99,32 @@ class BitFields:
             case _:
                 return k // self.count, k % self.count * self.bits
 
+    def length(self, depth: int) -> int:
+        """Elements of a row of numbers, without its multipliers."""
+        return -(-depth // self.group) * self.group // self.count
+
+    def size(self, depth: int) -> int:
+        """Elements of a row."""
+        multipliers = -(-depth // self.block) if self.block else 0
+        return self.length(depth) + (-(-multipliers // 4) if self.order == HALVES else multipliers)
+
+    def multiplier(self, row: Callable[[Expr], Expr], depth: int, block: Expr) -> Expr:
+        """That of a block, as int32; ``row`` gives an element of the row."""
+        if self.order != HALVES:
+            return row(self.length(depth) + block).astype("int32")
+        return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
+
     def packed(self, array: Array) -> Array:
         """Rows (N, K) of numbers as rows of elements, with zeros behind the last number."""
         rows, depth = array.shape
-        length = -(-depth // self.group) * self.group // self.count
         elements, bits = self.place(np.arange(depth))
-        found = np.zeros((rows, length), np.int64)
+        found = np.zeros((rows, self.size(depth)), np.int64)
+        if self.block:
+            factors = multipliers(array, self.bits, self.block)
+            array = array // np.repeat(factors, self.block, axis=1)[:, :depth]
+            each = 4 if self.order == HALVES else 1
+            for k in range(factors.shape[1]):
+                found[:, self.length(depth) + k // each] |= factors[:, k] << k % each * 8
         fields = (array.astype(np.int64) & ((1 << self.bits) - 1)) << bits
         for k, element in enumerate(elements):
             found[:, element] |= fields[:, k]

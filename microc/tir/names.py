@@ -39,7 +39,9 @@ SUM_BOUND: Final = "sum_bound"
 """Note on a product by constants: the largest magnitude of a sum with its bias; the smallest weight."""
 SMALLEST_WEIGHT: Final = "smallest_weight"
 WEIGHT_BITS: Final = "weight_bits"
-"""Note on a product by constant bytes that are to be packed: the bits that hold them."""
+WEIGHT_BLOCK: Final = "weight_block"
+"""Note on a product by constant bytes that are to be packed: the bits that hold them; the neighbours that share a multiplier,
+of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.bit_pairs`)."""
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
@@ -55,5 +57,5 @@ PRODUCT: Final = "product"
 
 LOOP_NOTES: Final = frozenset({LANES, MOVED, PEEL, PRODUCT})
 BLOCK_NOTES: Final = frozenset(
-    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, BOUND, MAGNITUDE}
+    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, BOUND, MAGNITUDE}
 )

@@ -172,6 +172,9 @@ def _dense_cases() -> Iterable[Case]:
                 attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
                 if rows > 1:
                     yield Case(attrs, operands, (1,), (None, small), 0.0, f"{algorithm} {name}")
+                if depth > 16 and kind == "int8" and algorithm != "packed_vectors":
+                    multiplied = small * (np.arange(depth) // 16 % 15 + 1).astype(np.int8)
+                    yield Case(attrs, biased, (1, 2), (None, multiplied, bias), 0.0, f"{algorithm} {name} by blocks")
                 yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"{algorithm} {name} with bias")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")

@@ -1,6 +1,7 @@
 """Products by constant weights of few bits, which a schedule stores side by side (:mod:`microc.tir.bit_fields`).
 
-Any constant int8 weights within -8..7 (4 bits) or -2..1 (2 bits) suit, wherever they come from. The expression is that of any
+Any constant int8 weights within -8..7 (4 bits) or -2..1 (2 bits) suit, wherever they come from; and such as are products of those
+and a multiplier of their own for each block of inputs. The expression is that of any
 product; its note says how many bits a weight has, and there are zeros behind the terms up to whole elements of the form.
 Which form is for which core says ``schedule/rules/algorithms.py``.
 """
@@ -16,11 +17,13 @@ import numpy as np
 from microc import dtypes
 from microc.ops.matrix.gemm import Notes, product_notes
 from microc.ops.registry import Algorithms, OpCall
-from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of
-from microc.tir.names import WEIGHT_BITS
+from microc.tir.bit_fields import HALVES, NEIGHBOURS, VECTOR, BitFields, few_bits
+from microc.tir.names import WEIGHT_BITS, WEIGHT_BLOCK
 
 MOST = 0.75
 """The share of the bytes that packed weights may take, with the zeros behind them."""
+LARGEST = 32
+"""The largest block whose sums are kept apart in an iteration: of larger ones the parts have equal multipliers."""
 
 
 ORDERS: Mapping[str, str] = MappingProxyType({"packed": NEIGHBOURS, "packed_halves": HALVES, "packed_vectors": VECTOR})
@@ -35,13 +38,18 @@ def packed_form(call: OpCall, algorithm: str) -> BitFields | None:
     integers = dtypes.is_integer(data.type.dtype) and call.attrs.get("out_dtype") == "int32"
     if weight.data is None or weight.data.dtype != np.int8 or not integers or call.attrs.get("groups", 1) > 1:
         return None
-    bits = bits_of(weight.data)
-    return BitFields(bits, ORDERS[algorithm]) if bits < 8 and weight.data.size else None
+    if not weight.data.size:
+        return None
+    bits, block = few_bits(weight.data.reshape(len(weight.data), -1))
+    if block and ORDERS[algorithm] == HALVES:
+        block = min(block, LARGEST)
+    return BitFields(bits, ORDERS[algorithm], block) if bits < 8 else None
 
 
 def packed_depth(form: BitFields, depth: int) -> int:
     """Terms of a sum, with zeros up to whole elements."""
-    return -(-depth // form.group) * form.group
+    whole = max(form.group, form.block)
+    return -(-depth // whole) * whole
 
 
 def _suits(call: OpCall, algorithm: str) -> bool:
@@ -50,12 +58,15 @@ def _suits(call: OpCall, algorithm: str) -> bool:
     if form is None or weight is None:
         return False
     depth = weight.size // len(weight)
-    return packed_depth(form, depth) * form.bits <= MOST * 8 * depth
+    stored = form.size(packed_depth(form, depth)) * dtypes.nbytes(form.dtype)
+    narrow = form.order == NEIGHBOURS or (form.order == HALVES and dtypes.nbytes(call.weighted[0].type.dtype) == 1)
+    return stored <= MOST * depth and (narrow or not form.block)
 
 
 def packed_notes(call: OpCall, form: BitFields) -> Notes:
     """What a schedule may know of the product."""
-    return (*product_notes(*call.weighted), (WEIGHT_BITS, form.bits))
+    block = ((WEIGHT_BLOCK, form.block),) if form.block else ()
+    return (*product_notes(*call.weighted), (WEIGHT_BITS, form.bits), *block)
 
 
 PACKED: Algorithms = {algorithm: partial(_suits, algorithm=algorithm) for algorithm in ORDERS}

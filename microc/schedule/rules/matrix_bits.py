@@ -53,7 +53,7 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
         long = next(n for n in LONG if product.depth // TERMS % n == 0)
         return (Tile(1, COLUMNS, long, TERMS, copied="int16", weights=SHARED),)
     pairs = BitFields(product.bits, HALVES).group // TERMS
-    unroll = _unrolled(product.depth // TERMS, pairs)
+    unroll = product.block // TERMS or _unrolled(product.depth // TERMS, pairs)
     if product.rows == 1:
         width = next(n for n in WIDTHS if product.columns % n == 0)
         shapes: tuple[tuple[int, int], ...] = ((1, width),)

@@ -35,7 +35,11 @@ def suits_mve(start: Schedule, target: Target) -> bool:
     if product is None or not product.along or product.total.dtype != "int32":
         return False
     if product.bits:
-        return product.data.dtype == "int8" and product.depth % BitFields(product.bits, VECTOR).group == 0
+        return (
+            not product.block
+            and product.data.dtype == "int8"
+            and product.depth % BitFields(product.bits, VECTOR).group == 0
+        )
     return (product.data.dtype, product.weight.dtype) in KNOWN and product.depth > 1
 
 

@@ -17,7 +17,7 @@ from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.bit_fields import NEIGHBOURS
-from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE, WEIGHT_BITS
+from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE, WEIGHT_BITS, WEIGHT_BLOCK
 from microc.tir.rewrite import walk_expr, walk_stmt
 
 WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED = "wide", "crossed", "paired", "packed", "bits", "shared"
@@ -61,6 +61,7 @@ class Product:
     total: ir.Buffer
     along: bool
     bits: int
+    block: int
 
     @property
     def tile(self) -> str:
@@ -97,9 +98,11 @@ def product_of(schedule: Schedule) -> Product | None:
         p, o = o, p
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     along = len(loads) == 2 and _widened(store) and all(x.indices[-1] == block.iters[-1].var for x in loads)
-    bits = int(notes.get(WEIGHT_BITS, 0))
+    bits, shared = int(notes.get(WEIGHT_BITS, 0)), int(notes.get(WEIGHT_BLOCK, 0))
     data, weight = buffers
-    return Product(p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, bits)
+    return Product(
+        p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, bits, shared
+    )
 
 
 def multiplies(expr: ir.Expr) -> bool:
@@ -175,9 +178,9 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
         case "shared":
             return schedule.tensorize_bit_columns(weight, pair, f"{k}_0")
         case "bits" if tile.step > 1:
-            return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits)
+            return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits, product.block)
         case "bits":
-            return schedule.pack_bits(weight, product.bits, NEIGHBOURS)
+            return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block)
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 

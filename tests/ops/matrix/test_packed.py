@@ -26,7 +26,7 @@ from microc.ops.matrix.packed import PACKED
 from microc.schedule.bit_columns import shared
 from microc.schedule.rules.algorithms import suits_core
 from microc.target import target_for
-from microc.tir.bit_fields import FEW, HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of
+from microc.tir.bit_fields import BLOCKS, FEW, HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of, few_bits, multipliers
 from tests.device.smoke import needs
 from tests.native import UNDEFINED, build
 from tests.ops.compiled import c_name, compiled_case
@@ -63,6 +63,27 @@ def test_four_columns_in_a_number() -> None:
     halves = shared(rows).view(np.int16).reshape(2, 6).astype(int)
     wanted = rows.reshape(2, 4, 6).astype(int)
     np.testing.assert_array_equal(halves, sum(wanted[:, n] << 4 * n for n in range(4)))
+
+
+@pytest.mark.parametrize("order", [NEIGHBOURS, HALVES])
+@pytest.mark.parametrize("bits", FEW)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
+    few = DICE.integers(-(1 << bits - 1), 1 << bits - 1, (3, 150))
+    few[:, ::block] = 1  # so that no smaller multiplier does
+    factors = DICE.integers(1, 16, (3, -(-150 // block)))
+    rows = (few * np.repeat(factors, block, axis=1)[:, :150]).astype(np.int8)
+    assert few_bits(rows) == (bits, block)
+    np.testing.assert_array_equal(multipliers(rows, bits, block), factors)
+    form, plain = BitFields(bits, order, block), BitFields(bits, order)
+    packed, length = form.packed(rows), plain.packed(few).shape[1]
+    np.testing.assert_array_equal(packed[:, :length], plain.packed(few))
+    np.testing.assert_array_equal(packed[:, length:].copy().view(np.int8)[:, : factors.shape[1]], factors)
+
+
+def test_weights_that_are_no_multiples_stay() -> None:
+    rows = DICE.integers(-127, 128, (4, 64)).astype(np.int8)
+    assert few_bits(rows) == (8, 0)
 
 
 def test_bits_of_numbers() -> None:
