@@ -14,8 +14,8 @@ from microc.tir.lower import lower
 
 PACKING, DEARER = 1.3, 4.0
 """Weights of few bits were rounded for the flash. Where some schedule packs them a byte is worth DEARER times the goal's price,
-which makes a percent of the balanced network's flash worth a percent of its time; and a schedule that packs them is taken in
-any case where it takes at most PACKING times the instructions of the best. For speed alone instructions decide."""
+which makes a percent of the balanced network's flash worth a percent of its time; and a schedule that packs them is taken where
+it weighs no more, or takes at most PACKING times the instructions of the best. For speed alone instructions decide."""
 ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
@@ -74,9 +74,12 @@ def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
     """Those that pack weights, where a goal between speed and size prefers these to all others."""
     if goal.price == 0 or isinf(goal.price):
         return []
-    most = PACKING * min(rival.cost.instructions for rival in rivals)
     packed = [rival for rival in rivals if rival.choice.schedule.packs_bits]
-    return packed if min((rival.cost.instructions for rival in packed), default=inf) <= most else []
+    if not packed:
+        return []
+    fewest, fewest_packed = (min(rival.cost.instructions for rival in some) for some in (rivals, packed))
+    least, least_packed = (min(rival.weight[0] for rival in some) for some in (rivals, packed))
+    return packed if fewest_packed <= PACKING * fewest or least_packed <= ALIKE * least else []
 
 
 def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from microc.schedule.choose import Choice, Rival, best_of, weight, why_not
+from microc.schedule.choose import Choice, Rival, best_of, priced, weight, why_not
 from microc.schedule.cost import Cost
 from microc.schedule.schedule import Schedule
+from microc.schedule.step import Step
 from microc.target import SIZE, SPEED, Goal
 from microc.tir import ir
 
@@ -19,6 +21,28 @@ BALANCED = Goal("balanced", 2.0)
 def rival(instructions: float, cycles: float, code: int, goal: Goal, constants: int = 0) -> Rival:
     cost = Cost(instructions, cycles, code, 0.0, {})
     return Rival(Choice(Schedule(EMPTY), EMPTY), cost, constants, weight(cost, constants, goal, 1))
+
+
+PACKED = Schedule(EMPTY, (Step("pack_bits", ("weight", 4, "neighbours")),))
+
+
+@pytest.mark.parametrize(
+    ("goal", "instructions", "constants", "packs"),
+    [
+        (SPEED, 1001, 500, False),
+        (SIZE, 5000, 999, True),
+        (BALANCED, 1290, 990, True),  # at most 1.3 times the instructions
+        (BALANCED, 1600, 990, False),
+        (BALANCED, 1600, 600, True),  # the flash is worth it
+    ],
+)
+def test_weights_of_few_bits_are_packed(goal: Goal, instructions: float, constants: int, packs: bool) -> None:
+    goal = priced(goal, [Schedule(EMPTY), PACKED])
+    whole = rival(1000, 2000, 100, goal, 1000)
+    packed = rival(instructions, 2 * instructions, 100, goal, constants)
+    packed = replace(packed, choice=Choice(PACKED, EMPTY))
+    assert (best_of([whole, packed], goal) is packed) == packs
+    assert why_not(packed if not packs else whole, [whole, packed], goal)
 
 
 CASES: Mapping[str, tuple[Goal, tuple[float, float, int], str]] = {
