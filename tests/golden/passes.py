@@ -192,6 +192,15 @@ def tables() -> Graph:
     return net.graph()
 
 
+def normalised_integers() -> Graph:
+    """With factors and terms, between integers."""
+    net = Network(x=TensorType((2, 4), "int8"))
+    made = net.op("layer_norm", dequantized(net, "x"), epsilon=0.25)
+    scaled = net.op("mul", made, net.constant(np.array([0.5, 1, -1, 2], np.float32)))
+    quantized(net, net.op("add", net.constant(np.array([[0.25]], np.float32)), scaled))
+    return net.graph()
+
+
 def normalised() -> Graph:
     net = Network(x=(2, 12))
     centred = net.op("sub", "x", net.op("mean", "x", axes=(-1,), keepdims=True))
@@ -254,6 +263,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "unary_functions_tables": (unary_functions.PASS, tables, {}),
     "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
     "layer_norm": (layer_norm.PASS, normalised, {}),
+    "layer_norm_fixed": (layer_norm.PASS, normalised_integers, {"requantize": "fixed"}),
     "common_subexpressions": (common_subexpressions.PASS, twice, {}),
     "dead_code": (dead_code.PASS, unread, {}),
     "narrow_views": (narrow_views.PASS, viewed, {}),

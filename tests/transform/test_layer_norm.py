@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import microc
 from microc.driver.compile.pipeline import optimise
 from microc.driver.options import Options
+from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, ops, read
+from tests.frontend.run import library
 from tests.transform.test_qdq import Net
 
 RNG = np.random.default_rng(8)
@@ -44,8 +47,28 @@ def test_normalisation_is_one_operator(form: str, quantised: bool) -> None:
     if form != "other axis":
         (norm,) = [node for node in graph.nodes if node.op == "layer_norm"]
         assert graph.types[norm.inputs[0]].dtype == ("int8" if quantised else "float32")
-    library = microc.compile(written)
+    compiled = microc.compile(written)
     for spread in (1.0, 0.0, 40.0):
         x = (RNG.normal(size=SHAPE) * spread + 1).astype(np.float32)
         (wanted,) = expected(model(form, quantised), [x])
-        np.testing.assert_allclose(library(x), wanted, rtol=0, atol=0.0201 if quantised else 2e-5)
+        np.testing.assert_allclose(compiled(x), wanted, rtol=0, atol=0.0201 if quantised else 2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("terms", [False, True])
+def test_in_fixed_point_it_is_an_operator_of_integers(terms: bool, dtype: str) -> None:
+    """With the channels' factors and terms: within a quantum of ONNX Runtime, C as the reference has it."""
+    scale, zero, out = (0.03, 9, 0.02) if dtype != "int16" else (2e-4, 0, 1e-4)
+    net = Net(x=SHAPE)
+    parts = [net.constant(RNG.normal(0, 1, 12).astype(np.float32)) for _ in range(2 if terms else 1)]
+    made = net.op("LayerNormalization", net.qdq("x", scale, zero, dtype), *parts, axis=-1)
+    network = net.model(net.qdq(made, out, zero, dtype), opset=21)
+    written, options = read(network), Options(requantize="fixed")
+    graph = optimise(replace(written, name="norm"), options)
+    assert [each for each in ops(graph) if each not in ("quantize", "dequantize")] == ["qlayer_norm"]
+    made_c = library(written, options)
+    for spread in (1.0, 0.0, 0.01, 40.0):
+        x = (RNG.normal(size=SHAPE) * spread + 1).astype(np.float32)
+        given = made_c(x)
+        np.testing.assert_array_equal(given, evaluate(graph, {"x": x})[0][0])
+        assert np.abs(np.rint((given - expected(network, [x])[0]) / out)).max() <= 1

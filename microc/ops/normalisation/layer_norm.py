@@ -1,6 +1,6 @@
 """``layer_norm``: rows less their mean, over the root of their variance: (x - mean) / sqrt(variance + epsilon), in float32.
 
-Of bytes it works on the stored numbers q: a scale s divides epsilon by s * s, and zero points fall out. Their sums are exact:
+Of integers it works on the stored numbers q: a scale s divides epsilon by s * s, and zero points fall out. Their sums are exact:
 
     N (q - mean)  =  N q - sum(q),        N * N * variance  =  N sum(q * q) - sum(q) ** 2.
 
@@ -21,18 +21,20 @@ from microc.errors import ModelError
 from microc.graph.ir import TensorType
 from microc.ops.attributes import real
 from microc.ops.axes import along_axis
+from microc.ops.normalisation.layer_norm_fixed import DTYPES, QLAYER_NORM
+from microc.ops.normalisation.layer_norm_fixed import MOST_DEPTH as QUANTISED_DEPTH
 from microc.ops.registry import Case, OpCall, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
-_BYTES = ("int8", "uint8")
 MOST_DEPTH = 1 << 20
-"""Elements of a row of bytes for which N q fits 31 bits."""
+"""Elements of a row of floats or bytes; N q of bytes fits 31 bits."""
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     kind = types[0]
-    if kind.dtype not in ("float32", *_BYTES) or not kind.shape or not 0 < kind.shape[-1] <= MOST_DEPTH:
+    most = QUANTISED_DEPTH if kind.dtype == "int16" else MOST_DEPTH
+    if kind.dtype not in ("float32", *DTYPES) or not kind.shape or not 0 < kind.shape[-1] <= most:
         raise ModelError(f"layer_norm of {kind.dtype} {kind.shape}")
     return (TensorType(kind.shape, "float32"),)
 
@@ -50,7 +52,7 @@ def _compute(call: OpCall) -> te.Tensor:
     (data,) = call.present
     depth = data.type.shape[-1]
     x = data.tensor((prod(data.type.shape[:-1]), depth))
-    return _of_bytes(x, call.attrs["epsilon"]) if data.type.dtype in _BYTES else _of_floats(x, call.attrs["epsilon"])
+    return _of_integers(x, call.attrs["epsilon"]) if data.type.dtype in DTYPES else _of_floats(x, call.attrs["epsilon"])
 
 
 def _of_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
@@ -67,7 +69,7 @@ def _of_floats(x: te.Tensor, epsilon: float) -> te.Tensor:
     return te.compute(x.shape, lambda n, i: (x[n, i] - mean[n]) * factor[n], "normal", ("n", "i"))
 
 
-def _of_bytes(x: te.Tensor, epsilon: float) -> te.Tensor:
+def _of_integers(x: te.Tensor, epsilon: float) -> te.Tensor:
     """Stages ``total``, ``squares``, ``factor``."""
     (rows, depth), k, j = x.shape, te.reduce_axis(x.shape[1], "k"), te.reduce_axis(x.shape[1], "j")
     largest = max(abs(end) for end in dtypes.int_range(x.dtype))
@@ -96,7 +98,7 @@ def _of_bytes(x: te.Tensor, epsilon: float) -> te.Tensor:
 
 def _cases() -> Iterable[Case]:
     for shape in ((5,), (2, 3, 4), (3, 1), (2, 200)):
-        for dtype in ("float32", *_BYTES):
+        for dtype in ("float32", *DTYPES):
             yield Case({"epsilon": 1e-3}, (TensorType(shape, dtype),), tolerance=1e-5, name=f"{dtype} {shape}")
     same = np.full((2, 7), 99, np.int8)
     yield Case({"epsilon": 1e-5}, (TensorType(same.shape, "int8"),), arrays=(same,), name="constant")
@@ -115,4 +117,5 @@ OPERATORS: tuple[OpDef, ...] = (
         cases=_cases,
         operand_names=("data",),
     ),
+    QLAYER_NORM,
 )
