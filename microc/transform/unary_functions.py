@@ -11,8 +11,8 @@ written in the cheapest way that gives the same number for every number that the
       clamp(clamp(r, m, M), a, b)  =  clamp(r, clamp(m, a, b), clamp(M, a, b))
 
   (both sides rise with r, agree where a <= clamp(r, m, M) <= b, and are a or b elsewhere);
-- ``lookup``, where it takes the place of two nodes, or of a fixed-point sum or product; a new table has to earn its bytes, which
-  it does of few elements, too, where floats lie in between: their code is longer than a table, and slower by far.
+- ``lookup``, where it takes the place of two nodes, or of a fixed-point sum, product or quotient; a new table has to earn its
+  bytes, which it does of few elements, too, where floats lie in between: their code is longer than a table, and slower by far.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from microc.transform.ranges import Range, value_ranges
 ENTRIES = 256
 """A value with so many elements is worth a table of its own."""
 
+_FIXED = ("qadd", "qmul", "qdiv")
 _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
 
 
@@ -131,7 +132,7 @@ class _Functions:
             return replace(
                 node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": Rounding.NONE}
             )
-        saves = found.depth > 1 or node.op in ("qadd", "qmul")
+        saves = found.depth > 1 or node.op in _FIXED
         if not saves or not (found.tabulated or found.real or kind.size >= ENTRIES):
             return node
         constant = fresh_name(self.types, f"{name}.table")

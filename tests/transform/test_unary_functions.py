@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from microc.graph.ir import Graph, TensorType
 from microc.ops.elementwise.functions import UNARY
+from microc.ops.quantised.quotient import reciprocal_tables
 from microc.transform.unary_functions import simplify_unary_functions
 from tests.transform.network import Network, check, ops
 
@@ -68,6 +69,14 @@ def test_tables_that_follow_each_other_are_one() -> None:
         table = net.rng.integers(0, 256, 256).astype(np.uint8)
         last = net.op("lookup", net.nodes[-1].outputs[0] if net.nodes else "x", net.constant(table))
     assert ops(run(net, last)) == ["lookup"]
+
+
+def test_a_quotient_by_a_number_is_a_table() -> None:
+    net = Network(x=EVERY)
+    tables = [net.constant(table) for table in reciprocal_tables()]
+    points: dict[str, Any] = {"zero_point_a": 3, "zero_point_b": 0, "zero_point": -5, "minimum": -128, "maximum": 127}
+    net.op("qdiv", "x", net.constant(np.array([64], np.int8)), *tables, multiplier=1 << 30, shift=6, **points)
+    assert ops(run(net)) == ["lookup"]
 
 
 @pytest.mark.parametrize(("shape", "left"), [((16, 16), ["lookup"]), ((16, 15), ["qadd"])])
