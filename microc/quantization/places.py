@@ -94,7 +94,10 @@ class _Finder:
             yield from node.outputs
 
     def with_bias(self, node: Node) -> str:
-        """The result of an operator, of a layer with the constant that is added right behind."""
+        """The result of an operator, of a layer with the constant that is added right behind, of a norm with factors and
+        terms."""
+        if node.op == "layer_norm":
+            return self.with_constants(node, "mul", "add")
         if node.op not in LAYERS:
             return node.outputs[0]
         sum_ = sum_behind(node, self.graph.types[node.inputs[1]].shape[0], self.graph.types, self.only_user)
@@ -102,6 +105,19 @@ class _Finder:
             return node.outputs[0]
         self.absorbed.add(sum_.output)
         return sum_.output
+
+    def with_constants(self, node: Node, *ops: str) -> str:
+        """The result of a node and of operators with constants that follow it in turn."""
+        value = node.outputs[0]
+        for op in ops:
+            user = self.only_user(value)
+            if user is None or user.op != op or user.outputs[0] in self.floating or user.attrs.get("activation", ""):
+                break
+            if not any(name in self.graph.consts for name in user.inputs):
+                break
+            value = user.outputs[0]
+            self.absorbed.add(value)
+        return value
 
     def only_user(self, value: str) -> Node | None:
         users = self.consumers.get(value, ())

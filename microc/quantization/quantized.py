@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from microc.driver.model import save
+from microc.driver.model import ONNX, save
 from microc.graph.ir import Graph
 from microc.quantization.write import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """``graph``: the network on integers, which :func:`microc.compile` takes. ``float_graph``: what it was made from, normalised.
-    ``recipe``: how each value is stored. ``report``: plain data (:mod:`microc.quantization.report`): ``values``,
-    ``weights``, ``outputs``, and where there were labels ``classification``, or ``score`` and ``float_score`` of the
-    caller's function."""
+    """``graph``: the network on integers, which :func:`microc.compile` takes. ``exact``: the same with the scales of ONNX,
+    floats. ``float_graph``: what it was made from, normalised. ``recipe``: how each value is stored. ``report``: plain data
+    (:mod:`microc.quantization.report`): ``values``, ``weights``, ``outputs``, and where there were labels
+    ``classification``, or ``score`` and ``float_score`` of the caller's function."""
 
     graph: Graph
+    exact: Graph
     float_graph: Graph
     recipe: Recipe
     report: Mapping[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> Path:
         """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""
-        return save(self.graph, path)
+        return save(self.exact if Path(path).suffix == ONNX else self.graph, path)

@@ -86,7 +86,7 @@ def quantize(
     }
     if callable(evaluate):
         report["float_score"], report["score"] = (_score(evaluate, each) for each in (graph, written.graph))
-    return Quantized(written.graph, graph, recipe, report)
+    return Quantized(written.graph, written.exact, graph, recipe, report)
 
 
 def _score(evaluate: Evaluate, graph: Graph) -> float:

@@ -12,6 +12,7 @@ from microc.ops.rounding import Ties
 from microc.quantization.scheme import Activation, Weight
 from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
+from microc.transform.layer_norm import norms_in_fixed_point
 from microc.transform.rounding import in_fixed_point
 
 
@@ -25,9 +26,11 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A quantised graph. ``stored``: what the integers of a value are called in it, unless they were found superfluous."""
+    """A quantised graph. ``exact``: the same, scaled by floats, as ONNX defines it. ``stored``: what the integers of a
+    value are called, unless they were found superfluous."""
 
     graph: Graph
+    exact: Graph
     stored: Mapping[str, str]
 
 
@@ -35,7 +38,7 @@ def quantised(graph: Graph, recipe: Recipe) -> Written:
     """The graph on integers, scaled by fixed-point multipliers that round once."""
     writer = _Writer(graph, recipe)
     made = run_passes(writer.run(), (qdq.PASS,), PassContext())
-    return Written(in_fixed_point(made), writer.stored)
+    return Written(in_fixed_point(norms_in_fixed_point(made)), made, writer.stored)
 
 
 class _Writer:

@@ -54,7 +54,7 @@ def has_integer_form(node: Node, graph: Graph) -> bool:
     """Whether an operator on floats becomes one on integers between ``dequantize`` and ``quantize``, where dtypes allow it."""
     if node.op in LAYERS:
         return node.inputs[1] in graph.consts
-    return node.op in _BINARY | _UNARY | CHOICES | JOINS or is_function(node)
+    return node.op in _BINARY | _UNARY | CHOICES | JOINS | {"layer_norm"} or is_function(node)
 
 
 class _Recogniser(Values):
