@@ -67,11 +67,16 @@ def merged(several: Sequence[Statistics]) -> Statistics:
     """What values of one scale hold together: sample by sample for the extremes, all elements that were drawn."""
     if len(several) == 1:
         return several[0]
-    lows, highs = (
-        [f(ends) for ends in zip(*(getattr(s, name) for s in several), strict=True)]
-        for f, name in ((min, "lows"), (max, "highs"))
-    )
+    turns = range(max(len(each.lows) for each in several))
+    lows = [min(each.lows[min(k, len(each.lows) - 1)] for each in several) for k in turns]
+    highs = [max(each.highs[min(k, len(each.highs) - 1)] for each in several) for k in turns]
     return Statistics(lows, highs, [array for each in several for array in each.drawn])
+
+
+def table_statistics(table: Array) -> Statistics:
+    """A constant whose elements become an activation: all of them may be met."""
+    flat = table.reshape(-1)
+    return Statistics([float(flat.min())], [float(flat.max())], [flat])
 
 
 def runner(graph: Graph, values: Sequence[str]) -> Library:

@@ -20,12 +20,14 @@ CHOOSING = frozenset(("max_pool2d", "max", "min"))
 @dataclass(frozen=True, slots=True)
 class Places:
     """``values``: the activations that become integers, in the order of the graph. ``leader``: value -> the first of those that
-    share its scale. ``weights``: constants with a scale for each channel; ``constants``: with one scale."""
+    share its scale. ``weights``: constants with a scale for each channel; ``constants``: with one scale. ``tables``:
+    constants whose elements are moved -> the value that they become, whose scale they have."""
 
     values: tuple[str, ...]
     leader: dict[str, str]
     weights: tuple[str, ...]
     constants: tuple[str, ...]
+    tables: dict[str, str]
 
     def groups(self) -> dict[str, list[str]]:
         """Leader -> the values that share its scale, in order."""
@@ -65,7 +67,13 @@ class _Finder:
         for node in self.graph.nodes:
             self.share(node, wanted)
         leaders = {value: self.first(value) for value in values}
-        return Places(tuple(values), leaders, tuple(weights), tuple(name for name in constants if name not in weights))
+        tables = {
+            node.inputs[0]: node.outputs[0]
+            for node in self.graph.nodes
+            if self.keeps_scale(node) and node.outputs[0] in wanted and node.inputs[0] in self.graph.consts
+        }
+        single = tuple(name for name in constants if name not in weights and name not in tables)
+        return Places(tuple(values), leaders, tuple(weights), single, tables)
 
     def is_integer(self, node: Node) -> bool:
         return (

@@ -14,7 +14,7 @@ from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.equalise import equalised
-from microc.quantization.observe import Progress, Statistics, merged, observe
+from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
 from microc.quantization.places import Places, places
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
@@ -22,7 +22,7 @@ from microc.quantization.ranges import AUTO, METHODS, chosen
 from microc.quantization.report import Evaluate, answers_report, compared, values_report, weights_report
 from microc.quantization.samples import data_of
 from microc.quantization.scheme import Activation, Weight
-from microc.quantization.weights import quantised_constant, quantised_weights
+from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
 from microc.transform.qdq import LAYERS
 
@@ -102,9 +102,12 @@ def _score(evaluate: Evaluate, graph: Graph) -> float:
 def decided(graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: int, method: str) -> Recipe:
     """How every value is stored: activations that share a scale by what all of them hold."""
     how: dict[str, Activation] = {}
+    tables = {value: table_statistics(graph.consts[name]) for name, value in found.tables.items()}
     for values in found.groups().values():
-        how |= dict.fromkeys(values, chosen(merged([seen[value] for value in values]), dtype, method)[0])
+        held = [seen[value] for value in values] + [tables[value] for value in values if value in tables]
+        how |= dict.fromkeys(values, chosen(merged(held), dtype, method)[0])
     stored: dict[str, Weight] = {name: quantised_constant(graph.consts[name]) for name in found.constants}
+    stored |= {name: like(graph.consts[name], how[value]) for name, value in found.tables.items()}
     for node in graph.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = graph.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None

@@ -44,8 +44,9 @@ class Weight:
     @property
     def real(self) -> Array:
         """The reals that are stored."""
-        scales = np.array(self.quant.scale, np.float64)
-        return self.data * scales.reshape(-1, *(1,) * (self.data.ndim - 1)) if self.data.ndim else self.data * scales[0]
+        scales, zeros = np.array(self.quant.scale, np.float64), np.array(self.quant.zero_point, np.float64)
+        shape = (-1, *(1,) * (self.data.ndim - 1)) if self.quant.axis == 0 else ()
+        return np.asarray((self.data - zeros.reshape(shape)) * scales.reshape(shape))
 
 
 def activation(low: float, high: float, dtype: str, power_of_two: bool = False) -> Activation:

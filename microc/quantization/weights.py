@@ -6,7 +6,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.graph.ir import Quant
-from microc.quantization.scheme import SMALLEST, Weight, levels, rounded
+from microc.quantization.scheme import SMALLEST, Activation, Weight, levels, rounded
 
 _LARGEST_BIAS = 1 << 30
 _SHRINK = np.linspace(1.0, 0.5, 26)
@@ -38,6 +38,11 @@ def quantised_constant(reals: Array) -> Weight:
     scale = float(np.float32(max(top / levels(8), SMALLEST))) if top > 0 else 1.0
     quant = Quant((scale,), (0,))
     return Weight(rounded(reals, quant, "int8"), quant)
+
+
+def like(reals: Array, how: Activation) -> Weight:
+    """A constant stored as an activation is."""
+    return Weight(rounded(reals, how.quant, how.dtype), how.quant)
 
 
 def _searched(rows: Array, scales: Array, most: int) -> Array:

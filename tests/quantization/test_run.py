@@ -129,3 +129,21 @@ def test_networks_that_are_refused() -> None:
     found = microc.quantize(classifier(), images(4))
     with pytest.raises(UsageError, match="quantised already"):
         microc.quantize(found.graph, images(4))
+
+
+def test_tables_are_stored_as_their_elements_are() -> None:
+    """An embedding takes a byte an element; rows that no sample read are in its range, too."""
+    net = Net((1, 2))
+    ids = net.builder.input("ids", (1, 6), "int32")
+    table = net.random.normal(size=(20, 8)).astype(np.float32)
+    table[19] *= 10
+    rows = net.op("gather", net.builder.constant("table", table), ids, axis=0)
+    y = net.op("add", net.dense(net.op("mean", rows, axes=(1,), keepdims=False), 4), net.dense(net.x, 4))
+    graph, random = net.graph(y), np.random.default_rng(0)
+    data = {
+        "x": random.normal(size=(20, 1, 2)).astype(np.float32),
+        "ids": random.integers(0, 19, (20, 1, 6)).astype(np.int32),
+    }
+    found = microc.quantize(graph, data)
+    stored = next(found.graph.consts[node.inputs[0]] for node in found.graph.nodes if node.op == "gather")
+    assert stored.dtype == np.int8 and np.abs(stored[19].astype(int)).max() >= 120
