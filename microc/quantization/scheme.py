@@ -80,7 +80,8 @@ def levels(bits: int) -> int:
 def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
     """``reals`` as the nearest stored integers, halves to even, saturated."""
     low, high = dtypes.int_range(dtype)
-    scales = np.array(quant.scale, np.float64).reshape(-1, *(1,) * (reals.ndim - 1) if quant.axis == 0 else ())
+    shape = (-1, *(1,) * (reals.ndim - 1)) if quant.axis == 0 else ()
+    scales = np.array(quant.scale, np.float64).reshape(shape)
     zeros = np.array(quant.zero_point, np.float64).reshape(scales.shape)
     steps = np.rint(np.asarray(reals, np.float64) / scales) + zeros
     return np.asarray(np.clip(steps, low, high), dtypes.to_numpy(dtype))
