@@ -109,6 +109,17 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
+    scaled by a float, as ONNX defines it."""
+
+    macs: int = 0
+    float_macs: int = 0
+    reasons: tuple[str, ...] = ()
+    float_scaled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StreamedOutput:
     """What a step of a stream gives: frames step * frames - delay and on of the whole run's, ``frames`` of them along ``axis``.
 
@@ -178,9 +189,10 @@ class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
     ``nominal_macs``: multiply-accumulates of the model as it was read; ``macs`` are those that are left to do.
-    ``plain``: what it would take if no layers were streamed; None if none are. ``streaming``: how it takes a sequence a few
-    frames at a time; None if a run is the whole. ``starts``: constants with the initial contents of state that is not all one
-    number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the model (``model``) and of plugins by their names.
+    ``arithmetic``: what is computed in floats. ``plain``: what it would take if no layers were streamed; None if none are.
+    ``streaming``: how it takes a sequence a few frames at a time; None if a run is the whole. ``starts``: constants with the
+    initial contents of state that is not all one number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the
+    model (``model``) and of plugins by their names.
     """
 
     name: str
@@ -195,6 +207,7 @@ class Module:
     source: str = ""
     fingerprint: str = ""
     nominal_macs: int = 0
+    arithmetic: Arithmetic = Arithmetic()
     plain: Plain | None = None
     sizes: tuple[Size, ...] = ()
     streaming: Streaming | None = None

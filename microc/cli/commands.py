@@ -46,6 +46,7 @@ def compile_(arguments: Arguments) -> show.Answer:
         *_stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
+        *_arithmetic_rows(report),
         ("weights", f"{show.count(report['weight_bytes'])} bytes"),
         (
             "arena",
@@ -117,6 +118,14 @@ def _streamed_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
+def _arithmetic_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What is computed in floats, why, and what to do about it."""
+    rows: list[tuple[str, object]] = []
+    if data["float_macs"]:
+        rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
+    return [*rows, *(("  note", sentence) for sentence in data["advice"])]
+
+
 def _tensor_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
     return [
         (kind, f"{t['name']}  {t['dtype']} {show.shape(t['shape'])}{_scale(t)}")
@@ -151,6 +160,7 @@ def check(arguments: Arguments) -> show.Answer:
         ("operators", _operators(data)),
         ("kernels", found.kernels),
         ("multiply-accumulates", show.count(found.macs)),
+        *_arithmetic_rows(data),
         ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
         ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
     ]

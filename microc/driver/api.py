@@ -62,6 +62,7 @@ class Program:
             return dict(self._found.report)
         from microc.codegen.manifest import streaming_data
         from microc.codegen.stack import stack_bound
+        from microc.driver.advice import told_of
         from microc.driver.compile.fit import capacity, footprint
         from microc.plan.overlap import shared_bytes
 
@@ -77,6 +78,7 @@ class Program:
             "kernels": len(module.calls),
             "functions": len(module.kernels),
             "macs": module.macs,
+            **told_of(module, self.board.target),
             "optimize": module.options["optimize"],
             "estimated_instructions": module.instructions,
             "estimated_cycles": sum(c.cycles for c in module.calls),

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from microc.driver.advice import advice, arithmetic_data
+from microc.driver.compile.arithmetic import arithmetic_of
 from microc.driver.compile.budget import Room, count_macs
 from microc.driver.compile.fit import Footprint, check_modules, room_of
 from microc.driver.compile.kernel import groups_of
@@ -18,6 +20,7 @@ from microc.driver.model import source_name
 from microc.driver.options import Options
 from microc.errors import FitError
 from microc.graph.ir import Graph
+from microc.module import Arithmetic
 from microc.ops import registry
 from microc.plugin import active
 from microc.target import Board
@@ -33,7 +36,8 @@ class Check:
     ``least``: what no compilation goes below; ``live``: the largest set of values that are alive together, which is about what
     the arena takes where values do not overlap and no layer works row by row. ``tensors``: all that are computed or given, as
     the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
-    ``need``: what the firmware takes, if the network was compiled to know.
+    ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
+    on which core. ``need``: what the firmware takes, if the network was compiled to know.
     """
 
     model: str
@@ -50,6 +54,8 @@ class Check:
     verdict: str
     reasons: tuple[str, ...]
     tensors: tuple[dict[str, Any], ...]
+    arithmetic: Arithmetic
+    advice: tuple[str, ...] = ()
     need: Footprint | None = None
 
     @property
@@ -67,6 +73,7 @@ class Check:
             "operators": dict(self.operators),
             "kernels": self.kernels,
             "macs": self.macs,
+            **arithmetic_data(self.arithmetic, self.advice),
             "weight_bytes": self.weight_bytes,
             "weights_lower_bound": self.least.weights,
             "arena_lower_bound": self.least.arena,
@@ -94,6 +101,7 @@ def _checked(source: Path | Graph, options: Options, board: Board | None, *, exa
     read, fused = read_at_largest(source, options)
     room = room_of(board) if board else Room()
     least = least_of(fused, options)
+    found = arithmetic_of(fused)
     reasons, need = shortages(least, options, room), None
     if exact and board and not reasons:
         try:
@@ -112,6 +120,8 @@ def _checked(source: Path | Graph, options: Options, board: Board | None, *, exa
         verdict="no" if reasons else "yes" if need else "maybe" if bounded else "",
         reasons=reasons,
         tensors=tuple(_tensors(read)),
+        arithmetic=found,
+        advice=advice(found, source_name(source), board.target, options.requantize) if board else (),
         need=need,
     )
 

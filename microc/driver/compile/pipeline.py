@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from microc.codegen.names import network_name
+from microc.driver.compile.arithmetic import arithmetic_of
 from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.kernel import groups_of
@@ -163,6 +164,7 @@ def _planned(
             made,
             fingerprint=found,
             nominal_macs=count_macs(read),
+            arithmetic=arithmetic_of(graph),
             streaming=_named(made, streaming),
             options=chosen,
         )
@@ -205,7 +207,8 @@ def _with_sizes(
     module = plan_module(made.module, io_in_arena=options.io_in_arena)
     macs = count_macs(read({size.label: size.maximum for size in sizes}))
     chosen = {**module.options, "protocol": options.protocol}
-    module = replace(module, fingerprint=fingerprint(module, target), nominal_macs=macs, options=chosen)
+    module = replace(module, arithmetic=arithmetic_of(family.largest), nominal_macs=macs, options=chosen)
+    module = replace(module, fingerprint=fingerprint(module, target))
     if options.ram and arena(module) > options.ram:
         raise FitError(
             f"the arena takes {arena(module):,} bytes, {options.ram:,} are allowed",

@@ -1,0 +1,66 @@
+"""What a network computes in floats, and why: by its multiply-accumulates, after the graph passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc import dtypes
+from microc.graph.ir import Graph, Node
+from microc.module import Arithmetic
+from microc.ops import registry
+from microc.ops.lowering import macs_of
+from microc.transform.qdq import has_integer_form
+
+_SHOWN = 8
+
+
+def arithmetic_of(graph: Graph) -> Arithmetic:
+    """The share of a graph as the passes left it. Reasons are those of the layers with the most products."""
+    if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
+        return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes))
+    work = {node.outputs: (macs_of(graph, node), _float_macs(graph, node)) for node in graph.nodes}
+    layers = sorted((n for n in graph.nodes if work[n.outputs][1]), key=lambda n: -work[n.outputs][1])
+    scaled = (n for n in graph.nodes if n.op == "requantize_float")
+    return Arithmetic(
+        macs=sum(total for total, _ in work.values()),
+        float_macs=sum(floats for _, floats in work.values()),
+        reasons=tuple(_reasons(graph, layers)),
+        float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
+    )
+
+
+def _float_macs(graph: Graph, node: Node) -> int:
+    """Products of floats in a run of a node; of control flow, the share that its graphs have."""
+    macs = macs_of(graph, node)
+    if not macs:
+        return 0
+    regions = registry.get(node.op).regions
+    if not regions:
+        return macs if dtypes.is_float(graph.types[node.inputs[0]].dtype) else 0
+    inside = [arithmetic_of(node.attr(name)) for name in regions]
+    return macs * sum(part.float_macs for part in inside) // max(1, sum(part.macs for part in inside))
+
+
+def _reasons(graph: Graph, layers: list[Node]) -> Iterator[str]:
+    """Why layers are in floats, those with the most work first; of a network without any integers, once for all."""
+    if not layers:
+        return
+    if all(kind.quant is None for kind in graph.types.values()):
+        yield "nothing in the network is quantised"
+        return
+    makers = graph.producer()
+    for node in layers[:_SHOWN]:
+        number = node.loc.index if node.loc.index >= 0 else node.outputs[0]
+        yield f"{node.op} {number}: {_reason(graph, makers.get(node.inputs[0]))}"
+    if len(layers) > _SHOWN:
+        yield f"and {len(layers) - _SHOWN} layers more"
+
+
+def _reason(graph: Graph, maker: Node | None) -> str:
+    """Why a layer is in floats that reads what ``maker`` makes."""
+    if maker is None:
+        return "what it reads is not quantised"
+    if maker.op == "dequantize":
+        return "its weights or its result are not quantised"
+    form = "" if has_integer_form(maker, graph) else ", which has no integer form"
+    return f"it reads floats of {maker.op}{form}"
