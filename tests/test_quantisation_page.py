@@ -1,0 +1,57 @@
+"""The programs and commands of docs/quantisation.md run as written; what the page shows of an answer is what is answered."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import microc
+from tests.test_readme import ROOT, run
+
+PAGE = (ROOT / "docs" / "quantisation.md").read_text(encoding="utf-8")
+PROGRAMS = {
+    next(p for p in ("torch", "sklearn", "onnxruntime") if p in text): text
+    for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+}
+WRITTEN = {"torch": "module.mcg", "sklearn": "estimator.mcg", "onnxruntime": "qdq.onnx"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The digits' network, and the samples of benchmarks/samples.py."""
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn's digits")
+    x, y = datasets.load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = (x[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8), y[order].astype(np.int64)
+    np.savez(tmp_path / "calibration.npz", x=x[:200], label=y[:200])
+    np.savez(tmp_path / "test.npz", x=x[1200:], label=y[1200:])
+    shutil.copyfile(ROOT / "tests/data/quantize/cnn.onnx", tmp_path / "model.onnx")
+    return tmp_path
+
+
+def test_commands(folder: Path) -> None:
+    """Accuracy and costs may move a little with the compiler; rows may not."""
+    said = ""
+    for line in re.findall(r"^\$ (microc .*)$", PAGE, re.MULTILINE):
+        done = run(folder, "-m", *shlex.split(line))
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        said += done.stdout
+    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    for line in shown.splitlines():
+        assert line.split("  ")[0] in said
+    assert "98.16 % ->" in said
+
+
+@pytest.mark.parametrize("package", WRITTEN)
+def test_programs(package: str, folder: Path) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+    done = run(folder, "-c", PROGRAMS[package])
+    assert done.returncode == 0, done.stderr
+    assert microc.load(folder / WRITTEN[package]).nodes
