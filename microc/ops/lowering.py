@@ -22,7 +22,7 @@ from microc.ops.registry import OpCall, Operand
 from microc.target import Target
 from microc.te.tensor import ComputeDef, Reduce, TensorRead
 from microc.tir import ir
-from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT
+from microc.tir.names import ACC, BOUND, MAGNITUDE, OUT, SCALED
 
 _LETTERS = ("x", "y", "z", "u", "v")
 
@@ -191,8 +191,9 @@ def _anchor(group: _Group, node: Node) -> tuple[te.Tensor, ...]:
 
 
 def _stored(tensor: te.Tensor) -> te.Tensor:
-    """A reduction, or a part of one, accumulates somewhere else (registers, after scheduling) and stores its result once."""
-    if not isinstance(tensor.definition, ComputeDef) or not _is_sum(tensor.definition.body):
+    """A reduction, as it is, a part of it, or scaled, accumulates somewhere else (registers, after scheduling) and stores its
+    result once."""
+    if not isinstance(tensor.definition, ComputeDef) or not (tensor.name == SCALED or _is_sum(tensor.definition.body)):
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor[i], OUT, tuple(v.name for v in tensor.definition.axes))
 

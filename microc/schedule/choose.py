@@ -11,11 +11,14 @@ from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower import lower
+from microc.tir.names import OPENED
+from microc.tir.rewrite import walk_stmt
 
-PACKING, DEARER = 1.3, 4.0
+PACKING, OPENING, DEARER = 1.3, 4.0, 4.0
 """Weights of few bits were rounded for the flash. Where some schedule packs them a byte is worth DEARER times the goal's price,
 which makes a percent of the balanced network's flash worth a percent of its time; and a schedule that packs them is taken where
-it weighs no more, or takes at most PACKING times the instructions of the best. For speed alone instructions decide."""
+it weighs no more, or takes at most PACKING times the instructions of the best; OPENING times, where floats are multiplied by
+integers that a file has as weights, for no other reason than flash. For speed alone instructions decide."""
 ALIKE = 1.02
 """Schedules whose instructions differ by less are told apart by cycles: the model does not see such differences."""
 
@@ -50,7 +53,7 @@ def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int
 
 def priced(goal: Goal, candidates: Sequence[Schedule]) -> Goal:
     """The goal at the price that holds among some candidates (:data:`DEARER`)."""
-    packing = any(schedule.packs_bits for schedule in candidates)
+    packing = any(schedule.packs_bits or _opens(schedule) for schedule in candidates)
     return replace(goal, price=DEARER * goal.price) if packing else goal
 
 
@@ -74,19 +77,26 @@ def _packing(rivals: Sequence[Rival], goal: Goal) -> list[Rival]:
     """Those that pack weights, where a goal between speed and size prefers these to all others."""
     if goal.price == 0 or isinf(goal.price):
         return []
-    packed = [rival for rival in rivals if rival.choice.schedule.packs_bits]
+    opened = [rival for rival in rivals if _opens(rival.choice.schedule)]
+    packed = opened or [rival for rival in rivals if rival.choice.schedule.packs_bits]
     if not packed:
         return []
     fewest, fewest_packed = (min(rival.cost.instructions for rival in some) for some in (rivals, packed))
     least, least_packed = (min(rival.weight[0] for rival in some) for some in (rivals, packed))
-    return packed if fewest_packed <= PACKING * fewest or least_packed <= ALIKE * least else []
+    most = OPENING if opened else PACKING
+    return packed if fewest_packed <= most * fewest or least_packed <= ALIKE * least else []
+
+
+def _opens(schedule: Schedule) -> bool:
+    """Whether weights are levels that products of floats open."""
+    return any(isinstance(s, ir.Block) and OPENED in dict(s.annotations) for s in walk_stmt(schedule.start.body))
 
 
 def why_not(rival: Rival, rivals: Sequence[Rival], goal: Goal) -> str:
     """Why another one of the rivals was chosen, in words."""
     best, packing = best_of(rivals, goal), _packing(rivals, goal)
     if packing and rival not in packing:
-        return "stores weights of few bits in bytes"
+        return "stores weights wider than they need"
     rivals = packing or rivals
     slower = _more(rival.cost.instructions, best.cost.instructions)
     code, constants = rival.cost.code_bytes - best.cost.code_bytes, rival.constants - best.constants

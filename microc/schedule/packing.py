@@ -177,8 +177,8 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
     def widened(e: ir.Expr) -> ir.Expr:
         match e:  # it needs no cast to a byte before it is widened
-            case ir.Cast("int32", ir.Cast("int8", number)) if number in numbers:
-                return number
+            case ir.Cast("int32" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
+                return number.astype(wide)
             case _:
                 return e
 

@@ -24,6 +24,8 @@ PART: Final = "part"
 """Sums of the blocks of terms, whose fields ``ACC`` adds up."""
 VALUE: Final = "value"
 """Sums taken from their fields."""
+SCALED: Final = "scaled"
+"""Sums of levels times the scale that these have."""
 TILE: Final = "tile"
 """Winograd: transformed inputs; rows of products transformed back; outputs of a tile."""
 ROWS: Final = "rows"
@@ -42,6 +44,8 @@ WEIGHT_BITS: Final = "weight_bits"
 WEIGHT_BLOCK: Final = "weight_block"
 """Note on a product by constant bytes that are to be packed: the bits that hold them; the neighbours that share a multiplier,
 of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.bit_pairs`)."""
+OPENED: Final = "opened"
+"""Note on a product of floats by constant bytes, which are levels of the weights (:mod:`microc.ops.matrix.levels`)."""
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
@@ -57,5 +61,5 @@ PRODUCT: Final = "product"
 
 LOOP_NOTES: Final = frozenset({LANES, MOVED, PEEL, PRODUCT})
 BLOCK_NOTES: Final = frozenset(
-    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, BOUND, MAGNITUDE}
+    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, OPENED, BOUND, MAGNITUDE}
 )

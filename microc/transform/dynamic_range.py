@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from microc.errors import UnsupportedError
 from microc.graph.ir import Attr, Graph, Node
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops import registry
 from microc.ops.arith import Rewrite
+from microc.ops.matrix.levels import find_levels
 from microc.ops.rounding import Rounding
 from microc.ops.surface import emit_activation
 from microc.transform.context import Pass, PassContext
@@ -31,6 +33,7 @@ def dynamic_range(graph: Graph, context: PassContext) -> Graph:
         return graph
     makers, nodes = graph.producer(), list[Node]()
     for node in graph.nodes:
+        _check_marked(graph, node, makers)
         source = makers.get(node.inputs[1]) if node.attrs.get("dynamic") else None
         if source is None or source.op != "dequantize" or source.inputs[0] not in graph.consts:
             nodes.append(node)
@@ -41,6 +44,22 @@ def dynamic_range(graph: Graph, context: PassContext) -> Graph:
         types, consts = {**graph.types, **rewrite.types}, {**graph.consts, **rewrite.consts}
         graph = replace(graph, types=types, consts=consts)
     return without_dead_nodes(graph.with_nodes(nodes))
+
+
+def _check_marked(graph: Graph, node: Node, makers: Mapping[str, Node]) -> None:
+    """Refuse a layer of floats with integer weights of which no file says how its data would be quantised: ONNX's are floats."""
+    if "dynamic" not in registry.get(node.op).attrs or node.attrs.get("dynamic") or len(node.inputs) < 2:
+        return
+    data, source, weight = makers.get(node.inputs[0]), makers.get(node.inputs[1]), graph.consts.get(node.inputs[1])
+    if graph.types[node.inputs[0]].dtype != "float32" or (data is not None and data.op == "dequantize"):
+        return
+    integers = source is not None and source.op == "dequantize" and source.inputs[0] in graph.consts
+    if integers or (weight is not None and weight.ndim == 2 and find_levels(weight) is not None):
+        raise UnsupportedError(
+            "hybrid=dynamic of a layer on floats whose weights alone are integers",
+            where=str(node.loc),
+            hint="the option is for TFLite's hybrid layers; leave it out: such weights stay packed and are opened in registers",
+        )
 
 
 def _rewrite(rewrite: Rewrite, source: Node) -> None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from microc import dtypes
+from microc.dtypes import Array
 from microc.frontend.onnx.application import Application
 from microc.frontend.onnx.window import convolution
 from microc.graph.ir import Attr
@@ -50,6 +53,21 @@ def spread(application: Application, position: int, shape: Sequence[int], axis: 
     return application.emit("slice", (made,), attrs)
 
 
+def _spread(application: Application, position: int, axis: int) -> Array:
+    """A constant as :func:`spread` has it: the data of blocks of weights are too many to leave to run time."""
+    array, shape = application.constant(position), application.shape(0)
+    if position == 0 or array.size == 1:
+        return array if position == 0 else array.reshape(())
+    if array.ndim == 1:
+        axis = application.axis(axis, len(shape))
+        return array.reshape(-1, *[1] * (len(shape) - axis - 1))
+    if array.ndim != len(shape) or not all(array.shape):
+        application.broken(f"scales of shape {array.shape} for data of shape {shape}")
+    for along, (extent, part) in enumerate(zip(shape, array.shape, strict=True)):
+        array = np.repeat(array, -(-extent // part), axis=along).take(np.arange(extent), axis=along, mode="clip")
+    return array
+
+
 def quantize(application: Application, out_dtype: str, bits: int) -> None:
     """QuantizeLinear."""
     data, shape = application.value(0), application.shape(0)
@@ -84,6 +102,11 @@ def dequantize(application: Application) -> None:
     """DequantizeLinear: of the scale's dtype."""
     axis = application.operator.attributes.integer("axis", 1)
     kind = application.type(application.value(1)).dtype
+    known = [application.builder.consts.get(application.value(k)) for k in range(3) if application.has(k)]
+    if kind == "float32" and all(array is not None for array in known):
+        data, scales, *zeros = (_spread(application, k, axis).astype(np.float32) for k in range(len(known)))
+        application.result_constant(np.ascontiguousarray((data - (zeros[0] if zeros else np.float32(0))) * scales))
+        return
     real = _cast(application, centred(application, 0, 2, axis), "float32")
     scale = _cast(application, spread(application, 1, application.shape(0), axis), "float32")
     made = application.emit("mul", (real, scale))

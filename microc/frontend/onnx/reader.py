@@ -28,6 +28,7 @@ from microc.frontend.onnx import shape as onnx_shape
 from microc.frontend.onnx import signal as onnx_signal
 from microc.frontend.onnx import slice as onnx_slice
 from microc.frontend.onnx import upsample as onnx_upsample
+from microc.frontend.onnx import weight_only as onnx_weight_only
 from microc.frontend.onnx import window as onnx_window
 from microc.frontend.onnx.application import Application, Spelling
 from microc.frontend.onnx.build import Builder
@@ -58,7 +59,12 @@ SPELLINGS: Mapping[str, Mapping[str, Spelling]] = {
         **onnx_window.SPELLINGS,
     },
     "ai.onnx.ml": onnx_ml.SPELLINGS,
-    "com.microsoft": {**onnx_dynamic.SPELLINGS, **onnx_quantized.MICROSOFT, "Gelu": onnx_elementwise.SPELLINGS["Gelu"]},
+    "com.microsoft": {
+        **onnx_dynamic.SPELLINGS,
+        **onnx_quantized.MICROSOFT,
+        **onnx_weight_only.SPELLINGS,
+        "Gelu": onnx_elementwise.SPELLINGS["Gelu"],
+    },
 }
 """By domain, then by operator."""
 

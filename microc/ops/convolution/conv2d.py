@@ -25,6 +25,7 @@ from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
 from microc.ops.matrix.gemm import byte_weights, matrix_product, padded_depth, product_notes, start, weight_rows
+from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.pairs import pair_packing, paired_product
 from microc.ops.matrix.products import Product, legalize_product
@@ -94,6 +95,8 @@ def compute(call: OpCall) -> te.Tensor:
             raise InternalError("this convolution cannot be computed by pairs of pixels")
         pixels = _pixels(g, attrs, data, packing.unsigned.shape[1], even=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
+    if algorithm == "opened":
+        return opened_product(call, _pixels(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
         form = packed_form(call, algorithm)
         depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
@@ -167,9 +170,11 @@ ALGORITHMS: Algorithms = {
     "unsigned": _suits_unsigned,
     "single": _suits_single,
     **PACKED,
+    "opened": lambda call: levels_of(call) is not None,
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
-convolution; ``single``: a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits."""
+convolution; ``single``: a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits;
+``opened``: integers times scales, for floats."""
 
 
 def _depthwise(

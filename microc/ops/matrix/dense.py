@@ -19,6 +19,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
 from microc.ops.matrix.gemm import Notes, matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.matrix.quads import quad_packing, quad_product
@@ -32,7 +33,7 @@ ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": ways("even", "packed", "packed_halves", "packed_vectors", "quads", "widened"),
+    "algorithm": ways("even", "opened", "packed", "packed_halves", "packed_vectors", "quads", "widened"),
     "dynamic": DYNAMIC,
 }
 DENSE = defaults_of(ATTRS)
@@ -69,6 +70,8 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         if packing is None:
             raise InternalError("this product cannot be computed by quads of channels")
         return quad_product(data.tensor((rows, depth)), weight, bias, packing, widened=algorithm == "widened")
+    if algorithm == "opened":
+        return opened_product(call, data.tensor((rows, depth)))
     form = packed_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
     terms = _rows(data, padded)
@@ -106,9 +109,10 @@ ALGORITHMS: Algorithms = {
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
     "even": _leaves_one,
+    "opened": lambda call: levels_of(call) is not None,
 }
 """``quads`` of channels in a word, ``widened`` where inputs become words first; ``packed``: weights of few bits; ``even``: one
-unit more, so that they go in pairs."""
+unit more, so that they go in pairs; ``opened``: integers times scales, for floats."""
 
 
 def _rows(data: Operand, padded: int) -> te.Tensor:
@@ -176,6 +180,20 @@ def _dense_cases() -> Iterable[Case]:
                     multiplied = small * (np.arange(depth) // 16 % 15 + 1).astype(np.int8)
                     yield Case(attrs, biased, (1, 2), (None, multiplied, bias), 0.0, f"{algorithm} {name} by blocks")
                 yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"{algorithm} {name} with bias")
+    for rows, depth, units, block, highest in (
+        (1, 64, 16, 64, 127),
+        (3, 32, 5, 16, 7),
+        (1, 33, 8, 33, 1),
+        (2, 48, 3, 16, 127),
+    ):
+        floats = (TensorType((rows, depth), "float32"), TensorType((units, depth), "float32"))
+        biased = (*floats, TensorType((units,), "float32"))
+        scales = rng.uniform(0.01, 0.1, (units, depth // block)).astype(np.float32)
+        levels = rng.integers(-highest - 1, highest + 1, (units, depth)).astype(np.float32)
+        weights, added = levels * np.repeat(scales, block, axis=1), np.arange(units, dtype=np.float32)
+        attrs, name = {**DENSE, "algorithm": "opened"}, f"opened {rows} {depth} {units} {block} {highest}"
+        yield Case(attrs, floats, (1,), (None, weights), 1e-4, name)
+        yield Case(attrs, biased, (1, 2), (None, weights, added), 1e-4, f"{name} with bias")
     computed = (TensorType((2, 6), "int8"), TensorType((3, 6), "int8"))
     yield Case({**DENSE, "out_dtype": "int32"}, computed, name="computed weights")
 

@@ -101,6 +101,13 @@ OURS: tuple[Rule, ...] = (
         over=_PLAIN,
     ),
     Rule(
+        "matrix opened",
+        matrix.suits_opened,
+        matrix.by_tile,
+        {"tile": matrix.opened_tiles},
+        over=("matrix bits", *_PLAIN),
+    ),
+    Rule(
         "matrix dsp",
         matrix.suits_pairs,
         matrix.by_tile,

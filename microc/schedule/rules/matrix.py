@@ -10,7 +10,7 @@ from math import isqrt
 
 from microc.isa import word_product
 from microc.schedule.pairing import can_pair
-from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
+from microc.schedule.rules.product import BITS, CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -139,12 +139,35 @@ ABREAST = (4, 5, 6, 3, 2)
 """Columns at once, the best first: rows and columns of like number share most."""
 ROW_ABREAST = (16, 14, 12, 10, 8, 15, 13, 11, 9, 7, 6, 5, 4, 3, 2)
 """Columns at once for a single row, where each weight serves one product and only the activation is shared."""
+FEW_COLUMNS = 4
+"""The same of weights of few bits, each of which has an address of its own."""
 
 
 def suits_float(start: Schedule, target: Target) -> bool:
     """Floats by floats, one product of two loads each."""
     product = product_of(start)
     return product is not None and set(product.dtypes) == {"float32"}
+
+
+def suits_opened(start: Schedule, target: Target) -> bool:
+    """Floats by bytes, the levels of weights."""
+    product = product_of(start)
+    return product is not None and product.along and product.dtypes == ("float32", "int8", "float32")
+
+
+def opened_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+    """Those of floats; what opens a weight is shared by the rows of a tile. Levels of few bits lie along k, of few columns at
+    once, whose elements are kept in registers."""
+    product = _known(start)
+    fused = target.has("fma")
+    tall, wide = (
+        float_shape(product.rows, product.columns) if fused else (min(2, product.rows), min(2, product.columns))
+    )
+    if product.bits:
+        few = FEW_COLUMNS if fused else wide
+        return (Tile(tall, min(wide, few), _steps(product.depth, UNROLL), weights=BITS),)
+    packs = fused and product.columns % wide == 0
+    return (Tile(tall, wide, _steps(product.depth, UNROLL), weights=PACKED if packs else ""),)
 
 
 def float_shape(rows: int, columns: int) -> tuple[int, int]:

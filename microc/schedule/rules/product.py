@@ -9,6 +9,7 @@ a tile are read before its results are written, so that what is copied can be wo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
@@ -86,7 +87,10 @@ def product_of(schedule: Schedule) -> Product | None:
     store = next((s for s in walk_stmt(block.body) if isinstance(s, ir.Store)), None)
     if store is None or any(i.extent == 0 for i in block.iters) or not any(map(multiplies, walk_expr(store.value))):
         return None
-    loads = [x for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer]
+    scales = [x.b for x in walk_expr(store.value) if _opens(x)]
+    loads = [
+        x for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer and x not in scales
+    ]
     buffers = [x.buffer for x in loads] if len(loads) == 2 else list(dict.fromkeys(x.buffer for x in loads))
     if len(buffers) != 2 or any(isinstance(x, ir.Load) for load in loads for i in load.indices for x in walk_expr(i)):
         return None
@@ -112,11 +116,21 @@ def multiplies(expr: ir.Expr) -> bool:
     return all(any(isinstance(x, ir.Load) for x in walk_expr(side)) for side in (expr.a, expr.b))
 
 
+def _opens(expr: ir.Expr) -> TypeGuard[ir.Bin]:
+    """Whether a byte becomes a weight: it is widened and multiplied by a scale of its block."""
+    match expr:
+        case ir.Bin("mul", ir.Cast("float32", ir.Load()), ir.Load(scale)):
+            return scale.scope == "const"
+        case _:
+            return False
+
+
 def _widened(store: ir.Store) -> bool:
     """Whether a sum's term is one product of loads, widened or not."""
     match store.value:
         case ir.Bin("add", ir.Load(), ir.Bin("mul", a, b)):
-            return all(isinstance(x.a if isinstance(x, ir.Cast) else x, ir.Load) for x in (a, b))
+            sides = [x.a if _opens(x) else x for x in (a, b)]
+            return all(isinstance(x.a if isinstance(x, ir.Cast) else x, ir.Load) for x in sides)
         case _:
             return False
 

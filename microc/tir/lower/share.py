@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear
 from microc.tir.lower.numbering import Numbering
@@ -115,7 +116,8 @@ class _Sharing:
         return [*_by_address(lets), stored]
 
     def worthy(self, expr: ir.Expr) -> bool:
-        """Worth a name: memory loads, calls, and arithmetic on top of either; never literals, variables, registers."""
+        """Worth a name: memory loads, calls, and arithmetic on top of either, what makes
+        floats of integers; never literals, variables, registers."""
         match expr:
             case ir.Load(buffer):
                 return buffer.scope != "register"
@@ -123,6 +125,8 @@ class _Sharing:
                 return True
             case ir.Bin(_, a, b):
                 return self.computed(a) or self.computed(b)
+            case ir.Cast("float32", ir.Load(buffer)) if buffer.scope != "register":
+                return dtypes.is_integer(buffer.dtype)
             case ir.Cast(_, a) | ir.Un(_, a):
                 return not isinstance(a, ir.Load) and self.computed(a)
             case _:
