@@ -24,12 +24,17 @@ def quantised_weights(reals: Array, bits: int, bias: Array | None = None, data_s
     most = levels(bits)
     scales = np.abs(rows).max(axis=1, initial=0.0) / most
     if bits < _EXACT_RANGE:
-        scales = _searched(rows, scales, most)
+        scales = searched(rows, scales, most)
     if bias is not None:
-        scales = np.maximum(scales, np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
+        scales = np.maximum(scales, least_scales(bias, data_scale))
     scales = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0).astype(np.float32)
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
     return Weight(np.clip(rounded(reals, quant, "int8"), -most, most).astype(np.int8), quant)
+
+
+def least_scales(bias: Array, data_scale: float) -> Array:
+    """The scales from which on biases stored at ``data_scale`` times them are far from the end of int32."""
+    return np.asarray(np.abs(bias.astype(np.float64)) / (data_scale * _LARGEST_BIAS))
 
 
 def quantised_constant(reals: Array) -> Weight:
@@ -45,7 +50,7 @@ def like(reals: Array, how: Activation) -> Weight:
     return Weight(rounded(reals, how.quant, how.dtype), how.quant)
 
 
-def _searched(rows: Array, scales: Array, most: int) -> Array:
+def searched(rows: Array, scales: Array, most: int) -> Array:
     """For each row the scale, of those that shrink its own, of the least squared error."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:

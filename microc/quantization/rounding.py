@@ -1,0 +1,96 @@
+"""Weights rounded for what their layer answers, not each to the nearest level.
+
+The squared error of a sum of products is (w - q) H (w - q)' with H the second moments of the factors. Weights are rounded one
+by one; those still to come make up for the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon",
+Hassibi et al., 1993). Then single levels move as long as the error falls, and the scale is the best for the levels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.graph.ir import Quant
+from microc.quantization.scheme import SMALLEST, Weight, levels
+from microc.quantization.weights import searched
+
+_DAMPING = 0.01
+"""Of the mean of H's diagonal, added to it: what was never seen together is no reason to move a weight."""
+_TRIED = np.linspace(0.7, 1.2, 6)
+_SWEEPS = 3
+_BLOCK = 64
+
+
+def damped(moments: Array) -> Array:
+    """Second moments (..., K, K) that have an inverse."""
+    mean = np.trace(moments, axis1=-2, axis2=-1)[..., None, None] / moments.shape[-1]
+    return np.asarray(moments + np.where(mean > 0, _DAMPING * mean, 1.0) * np.eye(moments.shape[-1]))
+
+
+def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int) -> Weight:
+    """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second ``moments`` (groups, K, K).
+
+    ``least``: of every output the smallest scale that its bias allows. The result is (all outputs, K), a scale for each
+    output.
+    """
+    groups, outputs, depth = wanted.shape
+    most = levels(bits)
+    rows = wanted.reshape(-1, depth)
+    nearest = searched(rows, np.abs(rows).max(axis=1, initial=0.0) / most, most)
+    least = np.maximum(least, SMALLEST)
+    scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), least)
+    tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
+    h = damped(moments)
+    q = _compensated(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, most)
+    shape_of_tries = (groups, len(_TRIED), outputs)
+    error = _error(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), h).reshape(shape_of_tries)
+    best = error.argmin(axis=1)[:, None]
+    scale = np.take_along_axis(tried.reshape(shape_of_tries), best, axis=1)[:, 0]
+    q = np.take_along_axis(q.reshape(*shape_of_tries, depth), best[..., None], axis=1)[:, 0]
+    for _ in range(_SWEEPS):
+        q = _moved(q, scale, wanted, h, most)
+        scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
+    stored = scale.reshape(-1).astype(np.float32)
+    quant = Quant(tuple(map(float, stored)), (0,) * stored.size, 0)
+    return Weight(q.reshape(-1, depth).astype(np.int8), quant)
+
+
+def _compensated(wanted: Array, scales: Array, h: Array, most: int) -> Array:
+    """The levels, weight by weight: the error of each is taken from those that follow."""
+    upper = np.linalg.cholesky(np.linalg.inv(h)).swapaxes(-1, -2)
+    left, q = wanted.copy(), np.empty_like(wanted)
+    for start in range(0, wanted.shape[-1], _BLOCK):
+        end = min(start + _BLOCK, wanted.shape[-1])
+        errors = np.empty((*wanted.shape[:2], end - start))
+        for k in range(start, end):
+            q[..., k] = np.clip(np.rint(left[..., k] / scales), -most, most)
+            errors[..., k - start] = (left[..., k] - q[..., k] * scales) / upper[:, k, k, None]
+            left[..., k:end] -= errors[..., k - start, None] * upper[:, None, k, k:end]
+        left[..., end:] -= errors @ upper[:, start:end, end:]
+    return q
+
+
+def _moved(q: Array, scale: Array, wanted: Array, h: Array, most: int) -> Array:
+    """The levels after each was set to the best one beside the others."""
+    q = q.copy()
+    slope = (q * scale[..., None] - wanted) @ h
+    for k in range(q.shape[-1]):
+        better = np.clip(np.rint(q[..., k] - slope[..., k] / (h[:, k, k, None] * scale)), -most, most)
+        change = (better - q[..., k]) * scale
+        moving = np.flatnonzero(change.any(axis=0))
+        slope[:, moving] += change[:, moving, None] * h[:, None, k]
+        q[..., k] = better
+    return q
+
+
+def _best_scale(q: Array, scale: Array, wanted: Array, h: Array) -> Array:
+    """The scale of the least error of given levels, which is a projection."""
+    qh = q @ h
+    square = (qh * q).sum(axis=-1)
+    found = (qh * wanted).sum(axis=-1) / np.where(square > 0, square, 1.0)
+    return np.asarray(np.where((square > 0) & (found > 0), found, scale))
+
+
+def _error(difference: Array, h: Array) -> Array:
+    """Of every row, (groups, rows)."""
+    return np.asarray(((difference @ h) * difference).sum(axis=-1))

@@ -1,0 +1,72 @@
+"""Weights rounded by answers, and layers as products of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import microc
+from microc.graph.ir import Graph
+from microc.quantization.layers import layers
+from microc.quantization.rounding import weights_by_answer
+from microc.quantization.scheme import levels
+from microc.quantization.weights import quantised_weights
+from tests.quantization.networks import Net
+
+
+def correlated(count: int, depth: int) -> np.ndarray:
+    """Rows of factors that hang together, as pixels do."""
+    random = np.random.default_rng(2)
+    return random.normal(size=(count, depth // 4)) @ random.normal(size=(depth // 4, depth)) + 0.1 * random.normal(
+        size=(count, depth)
+    )
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_rounding_lowers_the_noise_of_answers(bits: int, groups: int) -> None:
+    """At least 3 dB below what the nearest levels of the best scales leave, in levels that are allowed."""
+    depth, outputs = 32, 5
+    x = np.stack([correlated(400, depth) for _ in range(groups)])
+    w = np.random.default_rng(3).normal(size=(groups, outputs, depth))
+    found = weights_by_answer(w, x.swapaxes(1, 2) @ x / 400, np.zeros(groups * outputs), bits)
+    nearest = quantised_weights(w.reshape(-1, depth), bits)
+
+    def noise(stored: np.ndarray) -> float:
+        return float(np.square(x @ (stored.reshape(w.shape) - w).swapaxes(1, 2)).sum())
+
+    assert np.abs(found.data.astype(int)).max() <= levels(bits)
+    assert noise(found.real) < noise(nearest.real) / 2
+
+
+def test_factors_that_are_never_seen() -> None:
+    """Constant factors leave no moments: the weights are the nearest, and none is lost."""
+    w = np.array([[[0.5, -1.0, 0.25]]])
+    found = weights_by_answer(w, np.zeros((1, 3, 3)), np.zeros(1), 8)
+    assert np.abs(found.real - w[0]).max() < 0.01
+
+
+def conv(**attrs: object) -> Graph:
+    net = Net((1, 9, 8, 4))
+    return net.graph(net.conv(net.x, 8, **attrs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"groups": 4}, {"groups": 2, "strides": (2, 1)}, {"dilation": (2, 1), "padding": (2, 0, 1, 3)}],
+)
+def test_reads_are_what_a_convolution_multiplies(attrs: dict[str, object]) -> None:
+    graph = conv(**attrs)
+    data = np.random.default_rng(0).normal(size=(1, 9, 8, 4)).astype(np.float32)
+    (layer,) = layers(graph, frozenset(graph.consts))
+    reads = layer.reads(data, 1 << 20, np.random.default_rng(0)).of(data)
+    sums = np.moveaxis(reads @ layer.rows.swapaxes(1, 2), 0, 1).reshape(reads.shape[1], -1) + layer.bias
+    expected = np.asarray(microc.compile(graph, check=False)(data))
+    assert np.allclose(sums, expected.reshape(sums.shape), atol=1e-4)
+
+
+def test_few_places_are_drawn() -> None:
+    graph = conv()
+    data = np.zeros((1, 9, 8, 4), np.float32)
+    (layer,) = layers(graph, frozenset(graph.consts))
+    assert layer.reads(data, 7, np.random.default_rng(0)).of(data).shape == (1, 7, 36)
