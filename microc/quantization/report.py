@@ -16,7 +16,8 @@ from microc import dtypes
 from microc.driver.measure.evaluate import classify
 from microc.dtypes import Array
 from microc.graph.ir import Graph
-from microc.quantization.observe import Progress, rows_of, runner
+from microc.quantization.observe import Progress
+from microc.quantization.pair import Pair
 from microc.quantization.samples import Data
 from microc.quantization.write import Written
 
@@ -62,23 +63,17 @@ class Comparison:
 
 def compared(graph: Graph, written: Written, data: Data, progress: Progress | None = None) -> Comparison:
     """The float ``graph`` and the quantised one on data; of values, those whose integers there still are."""
-    stored = {value: name for value, name in written.stored.items() if name in written.graph.types}
-    ends = list(dict.fromkeys(graph.outputs))
-    inner = [value for value in stored if value not in {*graph.inputs, *ends}]
-    reals = runner(graph, [*ends, *inner])
-    integers = runner(written.graph, [*ends, *(stored[value] for value in inner)])
-    names = [*ends, *inner]
-    found, rows = Comparison({value: Noise() for value in names}), (list[Any](), list[Any]())
-    kinds = [written.graph.types[name if name in ends else stored[name]] for name in names]
-    for number, (real, integer) in enumerate(zip(rows_of(reals, data.rows), rows_of(integers, data.rows), strict=True)):
+    pair = Pair(graph, written)
+    found, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
+    for number, (real, integer) in enumerate(pair.rows(data.rows)):
         if progress is not None:
             progress("comparison", number, len(data.rows))
-        for name, kind, a, b in zip(names, kinds, real, integer, strict=True):
+        for name, kind, a, b in zip(pair.names, pair.kinds, real, integer, strict=True):
             found.values[name].add(a, b, kind)
-        rows[0].append(real[: len(ends)])
-        rows[1].append(integer[: len(ends)])
+        rows[0].append(real[: len(pair.ends)])
+        rows[1].append(integer[: len(pair.ends)])
     for answers, of in zip(found.answers, rows, strict=True):
-        answers.update({name: np.stack([row[k] for row in of]) for k, name in enumerate(ends)})
+        answers.update({name: np.stack([row[k] for row in of]) for k, name in enumerate(pair.ends)})
     return found
 
 

@@ -19,6 +19,7 @@ from microc.quantization.places import Places, places
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS, chosen
+from microc.quantization.repairs import repaired
 from microc.quantization.report import Evaluate, answers_report, compared, values_report, weights_report
 from microc.quantization.samples import data_of
 from microc.quantization.scheme import Activation, Weight
@@ -72,7 +73,8 @@ def quantize(
         seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
         found = places(graph)
     recipe = decided(graph, found, seen, activations, weights, ranges)
-    written = quantised(graph, recipe)
+    attempt, repairs = repaired(graph, recipe, weights, samples.rows[:MOST_SAMPLES], seed, progress)
+    recipe, written = attempt.recipe, quantised(attempt.graph(graph), attempt.recipe)
     judged = samples if evaluate is None or callable(evaluate) else data_of(graph, evaluate, labels, pixels)
     comparison = compared(graph, written, judged, progress)
     report: dict[str, Any] = {
@@ -82,6 +84,7 @@ def quantize(
         "evaluated_samples": len(judged.rows),
         **answers_report(comparison, judged.labels),
         "values": values_report(comparison, recipe.activations),
+        "repairs": repairs,
         "weights": weights_report(graph, recipe.weights),
     }
     if callable(evaluate):

@@ -87,6 +87,11 @@ def rounded(reals: Array, quant: Quant, dtype: str) -> Array:
     return np.asarray(np.clip(steps, low, high), dtypes.to_numpy(dtype))
 
 
+def dequantised(stored: Array, quant: Quant) -> Array:
+    """The reals that integers of one scale stand for."""
+    return np.asarray((stored.astype(np.float64) - quant.zero_point[0]) * quant.scale[0])
+
+
 def faked(reals: Array, how: Activation) -> Array:
     """What remains of ``reals`` when they have been integers."""
     low, high = dtypes.int_range(how.dtype)

@@ -3,7 +3,7 @@ integers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
@@ -37,8 +37,9 @@ class Written:
 def quantised(graph: Graph, recipe: Recipe) -> Written:
     """The graph on integers, scaled by fixed-point multipliers that round once."""
     writer = _Writer(graph, recipe)
-    made = run_passes(writer.run(), (qdq.PASS,), PassContext())
-    return Written(in_fixed_point(norms_in_fixed_point(made)), made, writer.stored)
+    exact = run_passes(writer.run(), (qdq.PASS,), PassContext())
+    made = in_fixed_point(norms_in_fixed_point(exact))
+    return Written(made, exact, {**writer.stored, **dict(writer.read(made))})
 
 
 class _Writer:
@@ -55,6 +56,7 @@ class _Writer:
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.real: dict[str, str] = {}
         self.stored: dict[str, str] = {}
+        self.stored_constants: dict[str, str] = {}
 
     def run(self) -> Graph:
         for name, weight in self.recipe.weights.items():
@@ -80,8 +82,18 @@ class _Writer:
         self.types[fresh] = self.types[name]
         return fresh
 
+    def read(self, made: Graph) -> Iterator[tuple[str, str]]:
+        """What layers read where it lost its name: a clamp that its range implies is gone."""
+        readers = [node for node in made.nodes if node.op in qdq.LAYERS]
+        for node in self.graph.nodes:
+            if node.op in qdq.LAYERS and self.stored.get(node.inputs[0]) not in made.types:
+                weight = self.stored_constants.get(node.inputs[1])
+                found = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
+                if len(found) == 1 and made.types[min(found)].quant is not None:
+                    yield node.inputs[0], found.pop()
+
     def weight(self, name: str, weight: Weight) -> None:
-        stored = self.names.fresh(f"{name}_quantized")
+        stored = self.stored_constants[name] = self.names.fresh(f"{name}_quantized")
         self.types[stored] = TensorType(weight.data.shape, str(weight.data.dtype), layout=self.types[name].layout)
         self.consts[stored] = weight.data
         self.dequantize(stored, name, weight.quant, self.names.fresh(f"{name}_dequantized"))

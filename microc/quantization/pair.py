@@ -1,0 +1,28 @@
+"""The float network and a quantised one beside each other, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from microc.graph.ir import Graph, TensorType
+from microc.quantization.observe import Row, rows_of, runner
+from microc.quantization.write import Written
+
+
+class Pair:
+    """Both networks, compiled. ``names``: the outputs, then those values whose integers there still are; ``kinds``: the types
+    that the quantised network has for them."""
+
+    def __init__(self, graph: Graph, written: Written) -> None:
+        stored = {value: name for value, name in written.stored.items() if name in written.graph.types}
+        self.ends = list(dict.fromkeys(graph.outputs))
+        inner = [value for value in stored if value not in {*graph.inputs, *self.ends}]
+        self.names = [*self.ends, *inner]
+        shown = [*self.ends, *(stored[value] for value in inner)]
+        self.kinds: list[TensorType] = [written.graph.types[name] for name in shown]
+        self._libraries = runner(graph, self.names), runner(written.graph, shown)
+
+    def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+        """For each sample the reals, and what is stored of them."""
+        reals, integers = (rows_of(library, samples) for library in self._libraries)
+        return zip(reals, integers, strict=True)
