@@ -12,6 +12,7 @@ from microc.driver.desktop.library import Library
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import Graph
+from microc.quantization.loops import exposed
 
 Progress = Callable[[str, int, int], None]
 Row = tuple[Array, ...]
@@ -80,8 +81,10 @@ def table_statistics(table: Array) -> Statistics:
 
 
 def runner(graph: Graph, values: Sequence[str]) -> Library:
-    """The network as a library whose outputs are ``values``."""
-    return api.compile(replace(graph, outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False)
+    """The network as a library whose outputs are ``values``; of those in loops, what all turns make."""
+    return api.compile(
+        replace(exposed(graph, values), outputs=tuple(dict.fromkeys(values))), optimize="speed", check=False
+    )
 
 
 def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from microc.graph.ir import Graph, TensorType
+from microc.quantization.loops import flattened
 from microc.quantization.observe import Row, rows_of, runner
 from microc.quantization.write import Written
 
@@ -14,12 +15,13 @@ class Pair:
     that the quantised network has for them."""
 
     def __init__(self, graph: Graph, written: Written) -> None:
-        stored = {value: name for value, name in written.stored.items() if name in written.graph.types}
+        types = flattened(written.graph).types
+        stored = {value: name for value, name in written.stored.items() if name in types}
         self.ends = list(dict.fromkeys(graph.outputs))
         inner = [value for value in stored if value not in {*graph.inputs, *self.ends}]
         self.names = [*self.ends, *inner]
         shown = [*self.ends, *(stored[value] for value in inner)]
-        self.kinds: list[TensorType] = [written.graph.types[name] for name in shown]
+        self.kinds: list[TensorType] = [types[name] for name in shown]
         self._libraries = runner(graph, self.names), runner(written.graph, shown)
 
     def rows(self, samples: Sequence[Row]) -> Iterator[tuple[Row, Row]]:

@@ -1,33 +1,54 @@
-"""Where a float network becomes integers: which values are quantised, and which of them share a scale.
+"""Where a float network becomes integers: which values are quantised, which of them share a scale, which have 16 bits.
 
-Both follow from what :mod:`microc.transform.qdq` makes of ``dequantize -> operator -> quantize``.
+The first two follow from what :mod:`microc.transform.qdq` makes of ``dequantize -> operator -> quantize``. The errors of a loop's
+turns add up: 16 bits has what a turn computes, but what only layers read; their data are the bulk of the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from microc.graph.ir import Graph, Node
+from microc.graph.ir import Graph, Node, Quant
+from microc.quantization.loops import flattened, given, handed
+from microc.quantization.scheme import Activation
 from microc.transform.qdq import LAYERS, has_integer_form
 from microc.transform.qdq_bias import sum_behind
 from microc.transform.qdq_moves import moves
+from microc.transform.qdq_values import JOINS
 
 CLAMPS = frozenset(("relu", "clip"))
 CHOOSING = frozenset(("max_pool2d", "max", "min"))
+_SUMS = frozenset(("add", "sub"))
+_ONE = Activation("int16", Quant((2.0**-15,), (0,)))
+SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
+"""How results of 16 bits are stored whose range is known: TFLite's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
     """``values``: the activations that become integers, in the order of the graph. ``leader``: value -> the first of those that
     share its scale. ``weights``: constants with a scale for each channel; ``constants``: with one scale. ``tables``:
-    constants whose elements are moved -> the value that they become, whose scale they have."""
+    constants whose elements are moved -> the value that they become, whose scale they have.
+
+    ``given``: what a loop hands to all its turns; outside it is a value as well. ``wide``: the values that have 16 bits;
+    ``narrowed``: those of them that a layer reads with fewer; ``known``: how those are stored whose range is no question."""
 
     values: tuple[str, ...]
     leader: dict[str, str]
     weights: tuple[str, ...]
     constants: tuple[str, ...]
     tables: dict[str, str]
+    given: frozenset[str]
+    wide: frozenset[str]
+    narrowed: frozenset[str]
+    known: dict[str, Activation]
+
+    @property
+    def seen(self) -> list[str]:
+        """The values to observe."""
+        return [value for value in self.values if value not in self.given]
 
     def groups(self) -> dict[str, list[str]]:
         """Leader -> the values that share its scale, in order."""
@@ -43,9 +64,19 @@ def places(graph: Graph, floating: frozenset[str] = frozenset()) -> Places:
 
 
 class _Finder:
+    """``links``: pairs of names of one value, inside of a loop and outside, or in the next turn."""
+
     def __init__(self, graph: Graph, floating: frozenset[str]) -> None:
-        self.graph, self.floating = graph, floating
-        self.consumers, self.makers = graph.consumers(), graph.producer()
+        self.outside = frozenset(graph.types)
+        self.graph, self.floating = flattened(graph), floating
+        self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
+        self.links = [
+            link
+            for node in self.graph.nodes
+            for link in handed(node)
+            if all(map(self.is_activation, link)) and (link[1] in self.consumers or link[1] in self.graph.outputs)
+        ]
+        self.wide = self.with_16_bits()
         self.leader: dict[str, str] = {}
         self.absorbed: set[str] = set()
 
@@ -64,16 +95,27 @@ class _Finder:
         values = [value for value in self.ordered() if value in wanted]
         for value in values:
             self.leader.setdefault(value, value)
+        for a, b in self.links:
+            if a in wanted:
+                self.join(a, b)
         for node in self.graph.nodes:
             self.share(node, wanted)
-        leaders = {value: self.first(value) for value in values}
         tables = {
             node.inputs[0]: node.outputs[0]
             for node in self.graph.nodes
             if self.keeps_scale(node) and node.outputs[0] in wanted and node.inputs[0] in self.graph.consts
         }
-        single = tuple(name for name in constants if name not in weights and name not in tables)
-        return Places(tuple(values), leaders, tuple(weights), single, tables)
+        return Places(
+            values=tuple(values),
+            leader={value: self.first(value) for value in values},
+            weights=tuple(weights),
+            constants=tuple(name for name in constants if name not in weights and name not in tables),
+            tables=tables,
+            given=frozenset(b for node in self.graph.nodes for a, b in given(node) if self.is_activation(a)),
+            wide=self.wide,
+            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if node.op in LAYERS) & self.wide,
+            known=self.known(values),
+        )
 
     def is_integer(self, node: Node) -> bool:
         return (
@@ -91,9 +133,10 @@ class _Finder:
         return node.op in LAYERS and position == 2
 
     def activations(self, node: Node) -> Iterator[str]:
-        for name in node.inputs:
-            if name and name not in self.graph.consts and self.is_float(name):
-                yield name
+        return filter(self.is_activation, node.inputs)
+
+    def is_activation(self, name: str) -> bool:
+        return bool(name) and name not in self.graph.consts and self.is_float(name)
 
     def ordered(self) -> Iterator[str]:
         yield from self.graph.inputs
@@ -141,14 +184,34 @@ class _Finder:
         return value
 
     def spread(self, wanted: set[str]) -> set[str]:
-        """With the values on both sides of what only moves or chooses elements."""
-        for node in reversed(self.graph.nodes):
-            if self.keeps_scale(node) and node.outputs[0] in wanted:
-                wanted.update(self.activations(node))
-        for node in self.graph.nodes:
-            if self.keeps_scale(node) and any(name in wanted for name in node.inputs[:1]):
-                wanted.add(node.outputs[0])
+        """With the values on both sides of what only moves or chooses elements, and of loops."""
+        count = -1
+        while count != len(wanted):
+            count = len(wanted)
+            for node in reversed(self.graph.nodes):
+                if self.keeps_scale(node) and node.outputs[0] in wanted:
+                    wanted.update(self.activations(node))
+            for node in self.graph.nodes:
+                if self.keeps_scale(node) and any(name in wanted for name in node.inputs[:1]):
+                    wanted.add(node.outputs[0])
+            for link in self.links:
+                if not wanted.isdisjoint(link):
+                    wanted.update(link)
         return wanted
+
+    def with_16_bits(self) -> frozenset[str]:
+        """What operators in loops read, but layers; as it is or moved, clamped, joined, from turn to turn."""
+        flows, wide = list(self.links), set[str]()
+        for node in self.graph.nodes:
+            if moves(node) or node.op in CLAMPS | CHOOSING | JOINS:
+                flows += ((name, node.outputs[0]) for name in self.activations(node))
+            elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] not in self.outside:
+                wide.update(self.activations(node))
+        count = -1
+        while count != len(wide):
+            count = len(wide)
+            wide.update(name for name, result in reversed(flows) if result in wide)
+        return frozenset(wide)
 
     def keeps_scale(self, node: Node) -> bool:
         return (moves(node) or node.op in CHOOSING) and self.is_float(node.outputs[0])
@@ -160,6 +223,10 @@ class _Finder:
             return
         if self.keeps_scale(node) and node.inputs[0] in wanted:
             self.join(node.inputs[0], node.outputs[0])
+        elif node.op in _SUMS and node.outputs[0] in self.wide:
+            for name in self.activations(node):
+                if name in self.wide and not self.saturates(name):
+                    self.join(name, node.outputs[0])
         elif node.op == "concat":
             for name in node.inputs:
                 if name in wanted and len(self.consumers[name]) == 1 and name not in self.graph.outputs:
@@ -171,5 +238,24 @@ class _Finder:
         return value
 
     def join(self, a: str, b: str) -> None:
-        a, b = self.first(a), self.first(b)
-        self.leader[b] = a
+        """One scale for two values of as many bits."""
+        if (a in self.wide) == (b in self.wide):
+            a, b = self.first(a), self.first(b)
+            self.leader[b] = a
+
+    def saturates(self, value: str) -> bool:
+        return value in self.makers and self.makers[value].op in SATURATING
+
+    def known(self, values: Sequence[str]) -> dict[str, Activation]:
+        """How values of 16 bits are stored whose scale is that of functions with a known range, and of what is made of their
+        results without computing."""
+        linked = {value for link in self.links for value in link[1:]}
+        of: dict[str, set[str]] = {}
+        for value in values:
+            maker = self.makers.get(value)
+            if value not in linked and not (maker is not None and self.keeps_scale(maker)):
+                of.setdefault(self.first(value), set()).add(maker.op if maker is not None else "")
+        found = {leader: SATURATING[min(ops)] for leader, ops in of.items() if ops <= SATURATING.keys()}
+        return {
+            value: found[self.first(value)] for value in values if value in self.wide and self.first(value) in found
+        }

@@ -1,10 +1,12 @@
-"""The float graph as it is quantised: constants folded, channels last, norms as operators, everything computed once."""
+"""The float graph as it is quantised: constants folded, channels last, norms as operators, everything computed once,
+a name for each value, those in bodies of loops too."""
 
 from __future__ import annotations
 
 from microc.driver.options import Options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
+from microc.quantization.loops import distinct
 from microc.transform import NORMALISING, common_subexpressions, dead_code, layer_norm
 from microc.transform.context import PassContext, run_passes
 
@@ -23,4 +25,4 @@ def prepared(graph: Graph, options: Options) -> Graph:
         raise UsageError(
             f"{graph.name} computes nothing in float32", where=graph.name, hint="there is nothing to quantise"
         )
-    return made
+    return distinct(made)

@@ -14,6 +14,7 @@ from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.equalise import equalised
+from microc.quantization.loops import distinct, flattened
 from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
 from microc.quantization.places import Places, places
 from microc.quantization.prepare import prepared
@@ -22,7 +23,7 @@ from microc.quantization.ranges import AUTO, METHODS, chosen
 from microc.quantization.repairs import repaired
 from microc.quantization.report import Evaluate, answers_report, compared, values_report, weights_report
 from microc.quantization.samples import data_of
-from microc.quantization.scheme import Activation, Weight
+from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
 from microc.transform.qdq import LAYERS
@@ -66,12 +67,12 @@ def quantize(
     found = places(graph)
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
-    seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
+    seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
     better = equalised(graph, seen, activations, weights)
     if better is not graph:
-        graph = better
-        seen = observe(graph, found.values, samples.rows[:MOST_SAMPLES], seed, progress)
+        graph = distinct(better)
         found = places(graph)
+        seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
     recipe = decided(graph, found, seen, activations, weights, ranges)
     attempt, repairs = repaired(graph, recipe, weights, samples.rows[:MOST_SAMPLES], seed, progress)
     recipe, written = attempt.recipe, quantised(attempt.graph(graph), attempt.recipe)
@@ -85,7 +86,7 @@ def quantize(
         **answers_report(comparison, judged.labels),
         "values": values_report(comparison, recipe.activations),
         "repairs": repairs,
-        "weights": weights_report(graph, recipe.weights),
+        "weights": weights_report(flattened(graph), recipe.weights),
     }
     if callable(evaluate):
         report["float_score"], report["score"] = (_score(evaluate, each) for each in (graph, written.graph))
@@ -105,15 +106,20 @@ def _score(evaluate: Evaluate, graph: Graph) -> float:
 def decided(graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: int, method: str) -> Recipe:
     """How every value is stored: activations that share a scale by what all of them hold."""
     how: dict[str, Activation] = {}
-    tables = {value: table_statistics(graph.consts[name]) for name, value in found.tables.items()}
+    narrowed: dict[str, Activation] = {}
+    flat = flattened(graph)
+    tables = {value: table_statistics(flat.consts[name]) for name, value in found.tables.items()}
     for values in found.groups().values():
-        held = [seen[value] for value in values] + [tables[value] for value in values if value in tables]
-        how |= dict.fromkeys(values, chosen(merged(held), dtype, method)[0])
-    stored: dict[str, Weight] = {name: quantised_constant(graph.consts[name]) for name in found.constants}
-    stored |= {name: like(graph.consts[name], how[value]) for name, value in found.tables.items()}
-    for node in graph.nodes:
+        held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
+        wide, known = values[0] in found.wide, found.known.get(values[0])
+        how |= dict.fromkeys(values, known or chosen(held, WIDE if wide else dtype, method, power_of_two=wide)[0])
+        if dtype != WIDE and not found.narrowed.isdisjoint(values):
+            narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
+    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}
+    stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
+    for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
-            bias = graph.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
-            data = how[node.inputs[0]]
-            stored[node.inputs[1]] = quantised_weights(graph.consts[node.inputs[1]], bits, bias, data.scale)
-    return Recipe(how, stored)
+            bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
+            data = narrowed.get(node.inputs[0], how[node.inputs[0]])
+            stored[node.inputs[1]] = quantised_weights(flat.consts[node.inputs[1]], bits, bias, data.scale)
+    return Recipe(how, stored, narrowed)

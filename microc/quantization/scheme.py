@@ -14,6 +14,8 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Quant
 
+WIDE = "int16"
+"""What a loop's turns hand on."""
 SMALLEST = float(np.finfo(np.float32).tiny)
 """No scale is smaller: float32 has normal numbers from here on."""
 

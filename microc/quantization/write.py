@@ -4,24 +4,28 @@ integers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops.rounding import Ties
+from microc.quantization.loops import body_of, flattened
 from microc.quantization.scheme import Activation, Weight
 from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
 from microc.transform.layer_norm import norms_in_fixed_point
+from microc.transform.qdq import LAYERS
 from microc.transform.rounding import in_fixed_point
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is decided: how activations and constants are stored, by name. All else stays in floats."""
+    """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
+    read as they are stored (``narrowed``). All else stays in floats."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
+    narrowed: Mapping[str, Activation] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,43 +40,65 @@ class Written:
 
 def quantised(graph: Graph, recipe: Recipe) -> Written:
     """The graph on integers, scaled by fixed-point multipliers that round once."""
-    writer = _Writer(graph, recipe)
+    writer = _Writer(graph, recipe, Names(flattened(graph).types), {})
     exact = run_passes(writer.run(), (qdq.PASS,), PassContext())
     made = in_fixed_point(norms_in_fixed_point(exact))
-    return Written(made, exact, {**writer.stored, **dict(writer.read(made))})
+    return Written(made, exact, {**writer.stored, **dict(writer.renamed(made))})
 
 
 class _Writer:
     """The float graph with a pair of ``quantize`` and ``dequantize`` behind every activation of the recipe, and its constants
     dequantised from integers. Inputs and outputs stay what they are.
 
-    ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers.
+    ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers. ``names`` and
+    ``stored`` are those of all graphs, of this one and of bodies.
     """
 
-    def __init__(self, graph: Graph, recipe: Recipe) -> None:
+    def __init__(self, graph: Graph, recipe: Recipe, names: Names, stored: dict[str, str]) -> None:
         self.graph, self.recipe = graph, recipe
-        self.names, self.makers = Names(graph.types), graph.producer()
+        self.names, self.makers = names, graph.producer()
         self.nodes: list[Node] = []
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.real: dict[str, str] = {}
-        self.stored: dict[str, str] = {}
         self.stored_constants: dict[str, str] = {}
+        self.narrow: dict[str, str] = {}
+        self.stored = stored
 
     def run(self) -> Graph:
-        for name, weight in self.recipe.weights.items():
-            self.weight(name, weight)
+        for name in self.graph.consts:
+            if name in self.recipe.weights:
+                self.weight(name, self.recipe.weights[name])
         for name in (*self.graph.inputs, *self.graph.state):
             self.pair(name, name)
         for node in self.graph.nodes:
-            inputs = tuple(self.real.get(name, name) for name in node.inputs)
             made = {name: self.made(name) for name in node.outputs}
-            self.nodes.append(replace(node, inputs=inputs, outputs=tuple(made.values())))
+            self.nodes.append(replace(self.with_body(node), inputs=self.read(node), outputs=tuple(made.values())))
             for name, source in made.items():
                 self.pair(name, source)
         updates = {state: self.real.get(value, value) for state, value in self.graph.updates.items()}
         return without_dead_nodes(
             self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, updates=updates)
         )
+
+    def with_body(self, node: Node) -> Node:
+        body = body_of(node)
+        if body is None:
+            return node
+        return replace(node, attrs={**node.attrs, "body": _Writer(body, self.recipe, self.names, self.stored).run()})
+
+    def read(self, node: Node) -> tuple[str, ...]:
+        """The operands as they are from where they became integers on."""
+        inputs = [self.real.get(name, name) for name in node.inputs]
+        if node.op in LAYERS and node.inputs[0] in self.recipe.narrowed:
+            inputs[0] = self.narrowed(node.inputs[0])
+        return tuple(inputs)
+
+    def narrowed(self, name: str) -> str:
+        """What layers read of a value."""
+        if name not in self.narrow:
+            self.narrow[name] = self.names.fresh(f"{name}_narrow")
+            self.through(name, self.real[name], self.recipe.narrowed[name], self.narrow[name])
+        return self.narrow[name]
 
     def made(self, name: str) -> str:
         """What an operator's result is called: an output's name belongs to what is dequantised at the end."""
@@ -82,11 +108,11 @@ class _Writer:
         self.types[fresh] = self.types[name]
         return fresh
 
-    def read(self, made: Graph) -> Iterator[tuple[str, str]]:
+    def renamed(self, made: Graph) -> Iterator[tuple[str, str]]:
         """What layers read where it lost its name: a clamp that its range implies is gone."""
-        readers = [node for node in made.nodes if node.op in qdq.LAYERS]
+        readers = [node for node in made.nodes if node.op in LAYERS]
         for node in self.graph.nodes:
-            if node.op in qdq.LAYERS and self.stored.get(node.inputs[0]) not in made.types:
+            if node.op in LAYERS and self.stored.get(node.inputs[0]) not in made.types:
                 weight = self.stored_constants.get(node.inputs[1])
                 found = {reader.inputs[0] for reader in readers if reader.inputs[1] == weight}
                 if len(found) == 1 and made.types[min(found)].quant is not None:
@@ -96,23 +122,27 @@ class _Writer:
         stored = self.stored_constants[name] = self.names.fresh(f"{name}_quantized")
         self.types[stored] = TensorType(weight.data.shape, str(weight.data.dtype), layout=self.types[name].layout)
         self.consts[stored] = weight.data
-        self.dequantize(stored, name, weight.quant, self.names.fresh(f"{name}_dequantized"))
+        self.real[name] = self.names.fresh(f"{name}_dequantized")
+        self.dequantize(stored, name, weight.quant, self.real[name])
 
     def pair(self, name: str, source: str) -> None:
         how = self.recipe.activations.get(name)
-        if how is None:
-            return
+        if how is not None:
+            self.real[name] = name if source != name else self.names.fresh(f"{name}_dequantized")
+            self.stored[name] = self.through(name, source, how, self.real[name])
+
+    def through(self, name: str, source: str, how: Activation, real: str) -> str:
+        """``real`` becomes what is left of ``source`` behind integers; those."""
         stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
         attrs = {**_attributes(how.quant), "out_dtype": how.dtype, "rounding": Ties.EVEN}
         self.types[stored] = TensorType(kind.shape, how.dtype, layout=kind.layout)
-        self.stored[name] = stored
         self.nodes.append(Node("quantize", (source,), (stored,), attrs, self.place(name)))
-        self.dequantize(stored, name, how.quant, name if source != name else self.names.fresh(f"{name}_dequantized"))
+        self.dequantize(stored, name, how.quant, real)
+        return stored
 
     def dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
         self.types[real] = replace(self.types[stored], dtype="float32")
         self.nodes.append(Node("dequantize", (stored,), (real,), _attributes(quant), self.place(name)))
-        self.real[name] = real
 
     def place(self, name: str) -> Loc:
         maker = self.makers.get(name)
