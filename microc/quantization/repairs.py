@@ -157,11 +157,11 @@ def _bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
 
 
 Repair = Callable[[Trial, Sequence[Row], int], Attempt]
-REPAIRS: Mapping[str, Repair] = {
-    "rounding by answers": rounding,
-    "bias correction": bias_correction,
-    "bc2": bias_correction,
+REPAIRS: Mapping[str, tuple[Repair, int]] = {
+    "rounding by answers": (rounding, 1),
+    "bias correction": (bias_correction, 3),
 }
+"""In order, each with how often it is done at most, as long as it helps."""
 
 
 def repaired(
@@ -169,18 +169,20 @@ def repaired(
 ) -> tuple[Attempt, list[dict[str, Any]]]:
     """The recipe after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
     ``kept``."""
-    best = Trial(graph, Attempt(recipe), seed)
     if len(samples) < FEWEST:
-        return best.attempt, []
+        return Attempt(recipe), []
+    best = Trial(graph, Attempt(recipe), seed)
     made, held = split(graph, samples, seed)
     before, told = best.decibels(held), list[dict[str, Any]]()
-    for number, (name, repair) in enumerate(REPAIRS.items()):
-        if progress is not None:
-            progress(f"repair: {name}", number, len(REPAIRS))
-        trial = Trial(graph, repair(best, made, bits), seed)
-        after = trial.decibels(held)
-        told.append({"name": name, "before": before, "after": after, "kept": after > before})
-        if after > before:
+    for number, (name, (repair, rounds)) in enumerate(REPAIRS.items()):
+        for _ in range(rounds):
+            if progress is not None:
+                progress(f"repair: {name}", number, len(REPAIRS))
+            trial = Trial(graph, repair(best, made, bits), seed)
+            after = trial.decibels(held)
+            told.append({"name": name, "before": before, "after": after, "kept": after > before})
+            if after <= before:
+                break
             best, before = trial, after
     return best.attempt, told
 

@@ -29,7 +29,7 @@ def test_only_what_helps_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         wrong = {node.outputs[0]: np.arange(5) * 10.0 for node in nodes}
         return repairs.Attempt(trial.attempt.recipe, wrong)
 
-    monkeypatch.setattr(repairs, "REPAIRS", {"spoilt": spoilt})
+    monkeypatch.setattr(repairs, "REPAIRS", {"spoilt": (spoilt, 2)})
     plain = microc.quantize(classifier(), images(6))
     found = microc.quantize(classifier(), images(16))
     (line,) = found.report["repairs"]
