@@ -3,8 +3,9 @@
 Nothing here is an estimate: what exceeds a board or a budget by these figures is refused by
 :mod:`microc.driver.compile.fit` too, after minutes of work maybe; what does not may still not fit.
 
-Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four or two bits, and
-equal ones once. Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
+Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four or two bits; floats
+that are levels as these and their scales; and equal ones once.
+Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
 ever whole; so that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each for
 itself, of a layer that does not work row by row, always beside the state.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from microc.driver.compile.budget import Room
 from microc.driver.compile.kernel import alias_of, groups_of
 from microc.driver.options import Options
@@ -21,6 +24,7 @@ from microc.dtypes import Array
 from microc.errors import FitError
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from microc.ops.matrix.levels import find_levels
 from microc.ops.rows import row_window
 
 FEW = 16
@@ -95,6 +99,10 @@ def least_bytes(array: Array) -> int:
     low, high = array.min(), array.max()
     if low == high:
         return 0
+    if array.dtype == np.float32 and array.ndim > 1 and np.isfinite(array).all():
+        levels = find_levels(array.reshape(len(array), -1))
+        if levels is not None:
+            return min(array.nbytes, least_bytes(levels.values) + levels.scales.nbytes)
     if array.dtype.kind in "iu" and int(high) - int(low) < 16:
         return array.size // (2 if int(high) - int(low) >= 4 else 4)
     return array.size * (1 if _bytes_do(array) else array.dtype.itemsize)
