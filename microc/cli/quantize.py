@@ -65,6 +65,8 @@ def _paragraphs(arguments: Arguments, path: str, report: Mapping[str, Any]) -> I
     if "classification" in report:
         yield _classification(report["classification"])
     yield _noisiest(report["values"])
+    if report["floats"]["operators"]:
+        yield _in_floats(report["floats"])
     if "cost" in report:
         yield _compared(report["board"], report["float_cost"], report["cost"])
 
@@ -100,3 +102,14 @@ def _noisiest(values: Sequence[Mapping[str, Any]]) -> str:
         span, noise = (f"{value['low']:.4g}", f"{value['high']:.4g}"), f"{value['decibels']:.1f}"
         rows.append((show.layer(value["value"]), value["dtype"], *span, noise, f"{100 * value['clipped']:.2f}"))
     return show.table(("noisiest values", "dtype", "from", "to", "dB", "% saturated"), rows, 2)
+
+
+def _in_floats(floats: Mapping[str, Any]) -> str:
+    rows = [
+        (show.layer(each["value"]), each["op"], show.count(each["macs"]), each["reason"])
+        for each in floats["operators"][:_SHOWN_VALUES]
+    ]
+    head = (
+        f"{len(floats['operators'])} operators compute in floats, {100 * floats['share']:.1f} % of multiply-accumulates"
+    )
+    return f"{head}\n\n{show.table(('value', 'operator', 'MACs', 'why'), rows, 2)}"

@@ -14,6 +14,7 @@ from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.equalise import equalised
+from microc.quantization.floats import floats_report
 from microc.quantization.loops import distinct, flattened
 from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
 from microc.quantization.places import Places, places
@@ -87,6 +88,7 @@ def quantize(
         "values": values_report(comparison, recipe.activations),
         "repairs": repairs,
         "weights": weights_report(flattened(graph), recipe.weights),
+        "floats": floats_report(written.graph),
     }
     if callable(evaluate):
         report["float_score"], report["score"] = (_score(evaluate, each) for each in (graph, written.graph))

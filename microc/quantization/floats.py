@@ -1,0 +1,51 @@
+"""What a quantised network still computes in floats, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from microc.graph.ir import Graph, Node
+from microc.ops import registry
+from microc.quantization.loops import body_of, flattened
+from microc.transform.qdq import LAYERS, has_integer_form
+
+_CHANGING = frozenset(("quantize", "dequantize"))
+UNSEEN = "the values in it cannot be observed: it is no loop with a bound"
+COMPUTED = "its weights are computed"
+FORMLESS = "has no integer form"
+BESIDE = "an operand or its result stays in floats"
+
+
+def floats_report(graph: Graph) -> dict[str, Any]:
+    """Of a quantised ``graph``: ``operators``, those that compute in float32, in loops too, each with its multiply-accumulates in
+    a run and the reason; ``share``, of all multiply-accumulates, those in floats."""
+    flat = flattened(graph)
+    left, of_all, of_floats = list[dict[str, Any]](), 0, 0
+    for node, macs in _counted(graph, 1):
+        of_all += macs
+        made = {flat.types[name].dtype for name in node.outputs if name}
+        if node.op not in _CHANGING and "float32" in made:
+            of_floats += macs
+            left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": _reason(node, flat)})
+    return {"operators": left, "share": of_floats / max(1, of_all)}
+
+
+def _counted(graph: Graph, turns: int) -> Iterator[tuple[Node, int]]:
+    """The operators, those of bodies in place of their loops, and their multiply-accumulates in so many turns."""
+    for node in graph.nodes:
+        body = body_of(node)
+        if body is not None:
+            yield from _counted(body, turns * node.attr("count"))
+            continue
+        count = registry.get(node.op).macs
+        kinds = ([graph.types[name] for name in names if name] for names in (node.inputs, node.outputs))
+        yield node, turns * count(node.attrs, *kinds) if count is not None else 0
+
+
+def _reason(node: Node, flat: Graph) -> str:
+    if registry.get(node.op).regions:
+        return UNSEEN
+    if has_integer_form(node, flat):
+        return BESIDE
+    return COMPUTED if node.op in LAYERS else FORMLESS
