@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.mixed import mixed_paragraphs
 from microc.cli.model_options import chosen_options
 from microc.cli.session import progress
 
@@ -28,6 +29,13 @@ def quantize(arguments: Arguments) -> show.Answer:
         arguments.data,
         activations=arguments.activations,
         weights=arguments.weights,
+        bits=dict(arguments.layers),
+        float_layers=arguments.float_layers,
+        board=arguments.board,
+        flash=arguments.flash,
+        ram=arguments.ram,
+        time=arguments.time,
+        max_drop=arguments.max_drop,
         ranges=arguments.ranges,
         evaluate=arguments.evaluation,
         labels=arguments.labels,
@@ -64,6 +72,8 @@ def _paragraphs(arguments: Arguments, path: str, report: Mapping[str, Any]) -> I
     yield show.facts(rows)
     if "classification" in report:
         yield _classification(report["classification"])
+    if "mixed" in report:
+        yield from mixed_paragraphs(report["mixed"])
     yield _noisiest(report["values"])
     if report["floats"]["operators"]:
         yield _in_floats(report["floats"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from microc.cli.model_options import reading_options
+from microc.cli.values import layer_bits, seconds, share, size
 
 Adder = Callable[..., ArgumentParser]
 _DATA = ".npz or .npy, a table, or a folder of .npy files or pictures, perhaps in folders by class"
@@ -21,6 +22,8 @@ def quantizing_command(add: Adder, model: str) -> None:
         "model.onnx --data images/ --pixels -1 1 --eval test/ --board nucleo-l476rg -o model.mcg",
         "model.keras --data train.npz --labels y --activations int16 -o model.mcg",
         "model.onnx --data calibration.npz --weights 4 -o model.onnx",
+        "model.onnx --data calibration.npz --flash 48K --board nucleo-l476rg -o model.mcg",
+        "model.onnx --data train.npz --eval test.npz --labels y --max-drop 1% --board nucleo-l476rg -o model.mcg",
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=model)
     command.add_argument(
@@ -42,6 +45,7 @@ def quantizing_command(add: Adder, model: str) -> None:
     command.add_argument(
         "--weights", type=int, choices=(8, 4, 2), default=8, metavar="BITS", help="8, 4 or 2 bits (default: 8)"
     )
+    _mixing(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",
         help="how ranges are estimated (default: for each value by what causes the least error)",
@@ -54,3 +58,25 @@ def quantizing_command(add: Adder, model: str) -> None:
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"
     )
     reading_options(command)
+
+
+def _mixing(command: ArgumentParser) -> None:
+    """Layers of different bits, named or found."""
+    command.add_argument(
+        "--layer", dest="layers", type=layer_bits, action="append", default=[], metavar="NAME=BITS",
+        help="the bits of one layer's weights; may be given several times",
+    )  # fmt: skip
+    command.add_argument(
+        "--float-layer", dest="float_layers", action="append", default=[], metavar="NAME",
+        help="a layer that stays in floats; may be given several times",
+    )  # fmt: skip
+    limits = command.add_argument_group("limits, for which bits of layers are searched (docs/quantisation.md)")
+    limits.add_argument("--flash", type=size, metavar="BYTES", help="flash of a firmware for --board: 65536 or 64K")
+    limits.add_argument("--ram", type=size, metavar="BYTES", help="its RAM")
+    limits.add_argument(
+        "--time", type=seconds, metavar="SECONDS", help="a run, by the cost model and the board's clock"
+    )
+    limits.add_argument(
+        "--max-drop", type=share, metavar="SHARE",
+        help="what accuracy may lose, 1%% or 0.01 for a point: the least flash that keeps it is found",
+    )  # fmt: skip

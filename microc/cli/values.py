@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from microc.driver.options import words
+
 
 def seconds(text: str) -> float:
     try:
@@ -43,3 +45,30 @@ def tolerance(text: str) -> float:
     if not 0 <= tolerance < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no tolerance between 0 and 1")
     return tolerance
+
+
+def share(text: str) -> float:
+    """0.01 or 1%."""
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 0.01 or 1%")
+    return share
+
+
+def size(text: str) -> int:
+    """65536 or 64K."""
+    try:
+        return words.bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def layer_bits(text: str) -> tuple[str, int]:
+    """NAME=4."""
+    name, _, bits = text.rpartition("=")
+    if not name or not bits.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} says no bits: write NAME=4")
+    return name, int(bits)

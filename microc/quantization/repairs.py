@@ -29,6 +29,8 @@ _ROWS = 1 << 13
 """Results of a layer that are looked at, over all samples."""
 _SILENT = 200.0
 """Decibels of an output without noise."""
+Widths = Mapping[str, int]
+"""Bits of weights, by name."""
 Biases = Mapping[str, Array]
 """Of layers, by the names of their results."""
 
@@ -124,20 +126,20 @@ class Trial:
         return found
 
 
-def rounding(trial: Trial, samples: Sequence[Row], bits: int) -> Attempt:
+def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     """Weights rounded for what layers answer to the float network's values, biases that keep the means of their results."""
     recipe = trial.attempt.recipe
     weights, biases = dict(recipe.weights), dict(trial.attempt.biases)
     for name, (layer, moments) in trial.moments(samples).items():
         least = least_scales(layer.bias, recipe.activations[layer.data].scale)
-        found = weights_by_answer(layer.rows, moments.covariance, least, bits)
+        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight])
         stored = replace(found, data=found.data.reshape(layer.weights.shape))
         weights[layer.weight] = stored
         biases[name] = _bias(layer, moments.real, moments.real, stored)
     return Attempt(replace(recipe, weights=weights), biases)
 
 
-def bias_correction(trial: Trial, samples: Sequence[Row], bits: int) -> Attempt:
+def bias_correction(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     """Biases that bring the mean of each result nearer to the float network's: "Data-Free Quantization Through Weight
     Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, measured. All layers at once, and by half of what
     each is off: the other half is gone where those before are right."""
@@ -156,7 +158,7 @@ def _bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
     return np.asarray(layer.bias + off.reshape(-1))
 
 
-Repair = Callable[[Trial, Sequence[Row], int], Attempt]
+Repair = Callable[[Trial, Sequence[Row], Widths], Attempt]
 REPAIRS: Mapping[str, tuple[Repair, int]] = {
     "rounding by answers": (rounding, 1),
     "bias correction": (bias_correction, 3),
@@ -165,7 +167,7 @@ REPAIRS: Mapping[str, tuple[Repair, int]] = {
 
 
 def repaired(
-    graph: Graph, recipe: Recipe, bits: int, samples: Sequence[Row], seed: int, progress: Progress | None = None
+    graph: Graph, recipe: Recipe, bits: Widths, samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> tuple[Attempt, list[dict[str, Any]]]:
     """The recipe after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
     ``kept``."""

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from microc.driver import accepted
-from microc.driver.api import compile
 from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
+from microc.quantization import by_hand
 from microc.quantization.equalise import equalised
 from microc.quantization.floats import floats_report
 from microc.quantization.loops import distinct, flattened
+from microc.quantization.mixed import Task, limits_of, search
 from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
 from microc.quantization.places import Places, places
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS, chosen
 from microc.quantization.repairs import repaired
-from microc.quantization.report import Evaluate, answers_report, compared, values_report, weights_report
+from microc.quantization.report import answers_report, compared, values_report, weights_report
 from microc.quantization.samples import data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
+from microc.quantization.score import score_by
 from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
+from microc.target import Board
 from microc.transform.qdq import LAYERS
 
 ACTIVATIONS = ("int8", "uint8", "int16")
-BITS = (8, 4, 2)
 MOST_SAMPLES = 512
 
 
@@ -40,6 +42,13 @@ def quantize(
     *,
     activations: str = "int8",
     weights: int = 8,
+    bits: Mapping[str, int] | None = None,
+    float_layers: Sequence[str] = (),
+    board: str | Path | Board = "",
+    flash: int | None = None,
+    ram: int | None = None,
+    time: float | None = None,
+    max_drop: float | None = None,
     ranges: str = AUTO,
     evaluate: Any = None,
     labels: str = "",
@@ -53,6 +62,11 @@ def quantize(
     ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``:
     int8, uint8 or int16. ``weights``: 8, 4 or 2 bits. ``ranges``: an estimator of :mod:`microc.quantization.ranges`.
 
+    ``bits``: those of some weights, by the names of layers; ``float_layers``: which stay in floats. With limits, bits of all
+    other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds,
+    as they are estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a point) or of what
+    ``evaluate`` gives, with the least flash. FitError where no bits keep them.
+
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
     larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``options`` are those fields of
@@ -60,24 +74,36 @@ def quantize(
     :class:`~microc.errors.MicrocError`.
     """
     accepted.choice("activations", activations, ACTIVATIONS)
-    accepted.choice("weights", weights, BITS)
+    accepted.choice("weights", weights, by_hand.BITS)
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
     graph = prepared(read_model(source_of(model, chosen_options), chosen_options), chosen_options)
     samples = data_of(graph, data, labels, pixels)
-    found = places(graph)
+    floating = by_hand.floating(graph, float_layers)
+    found = places(graph, floating)
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
+    named = by_hand.widths(graph, found.weights, bits or {})
     seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
     better = equalised(graph, seen, activations, weights)
     if better is not graph:
         graph = distinct(better)
-        found = places(graph)
+        found = places(graph, floating)
         seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
-    recipe = decided(graph, found, seen, activations, weights, ranges)
-    attempt, repairs = repaired(graph, recipe, weights, samples.rows[:MOST_SAMPLES], seed, progress)
-    recipe, written = attempt.recipe, quantised(attempt.graph(graph), attempt.recipe)
     judged = samples if evaluate is None or callable(evaluate) else data_of(graph, evaluate, labels, pixels)
+    score, told = score_by(evaluate, judged), dict[str, Any]()
+    fixed = by_hand.by_weight(graph, named)
+    chosen_bits = dict.fromkeys(found.weights, weights) | fixed
+    decide = partial(decided, graph, found, seen, activations, method=ranges)
+    limits = limits_of(board, flash, ram, time, max_drop)
+    if limits is not None:
+        layers = [name for name in found.weights if name in graph.consts]
+        task = Task(graph, layers, samples.rows, limits, decide, fixed, score)
+        searched, told["mixed"] = search(task)
+        chosen_bits |= searched
+    recipe = decide(chosen_bits)
+    attempt, repairs = repaired(graph, recipe, chosen_bits, samples.rows[:MOST_SAMPLES], seed, progress)
+    recipe, written = attempt.recipe, quantised(attempt.graph(graph), attempt.recipe)
     comparison = compared(graph, written, judged, progress)
     report: dict[str, Any] = {
         "model": graph.name,
@@ -89,24 +115,17 @@ def quantize(
         "repairs": repairs,
         "weights": weights_report(flattened(graph), recipe.weights),
         "floats": floats_report(written.graph),
+        **told,
     }
-    if callable(evaluate):
-        report["float_score"], report["score"] = (_score(evaluate, each) for each in (graph, written.graph))
+    if callable(evaluate) and score is not None:
+        report["float_score"], report["score"] = score(graph), score(written.graph)
     return Quantized(written.graph, written.exact, graph, recipe, report)
 
 
-def _score(evaluate: Evaluate, graph: Graph) -> float:
-    """What the caller's function says of a network."""
-    found = evaluate(compile(graph, optimize="speed", check=False))
-    if not isinstance(found, numbers.Real) or not math.isfinite(found):
-        raise UsageError(
-            f"evaluate gave {accepted.shown(found)}", hint="a function of a network that gives a finite number"
-        )
-    return float(found)
-
-
-def decided(graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: int, method: str) -> Recipe:
-    """How every value is stored: activations that share a scale by what all of them hold."""
+def decided(
+    graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: Mapping[str, int], method: str
+) -> Recipe:
+    """How every value is stored: activations that share a scale by what all of them hold. ``bits``: of each weight."""
     how: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
@@ -123,5 +142,6 @@ def decided(graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: 
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
             data = narrowed.get(node.inputs[0], how[node.inputs[0]])
-            stored[node.inputs[1]] = quantised_weights(flat.consts[node.inputs[1]], bits, bias, data.scale)
+            name = node.inputs[1]
+            stored[name] = quantised_weights(flat.consts[name], bits[name], bias, data.scale)
     return Recipe(how, stored, narrowed)

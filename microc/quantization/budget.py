@@ -1,0 +1,102 @@
+"""Which layers take how many bits: an exact choice of the least noise under limits of flash and time.
+
+One option of every layer is chosen; noise, bytes and cycles add up: the multiple-choice knapsack problem. Layer by layer the sums
+of all choices are kept that no other choice beats in everything (Nemhauser and Ullmann's dynamic programming, Management
+Science 15, 1969), so that the last ones are the Pareto front. Where they become more than :data:`MOST`, of those whose flash
+and time differ by less than a step the one of the least noise stays: the choice is exact up to that step, and limits are
+kept exactly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST = 1 << 12
+"""Sums that are kept of each layer; steps of flash, and of flash by time where both count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A layer in so many ``bits``: ``noise`` relative to the signal, ``flash`` in bytes, ``cycles`` of a run."""
+
+    bits: int
+    noise: float
+    flash: int
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A choice for all layers, in their order, and its sums."""
+
+    bits: tuple[int, ...]
+    noise: float
+    flash: int
+    cycles: int
+
+    def joined(self, option: Option) -> Point:
+        """With one layer more."""
+        return Point(
+            (*self.bits, option.bits), self.noise + option.noise, self.flash + option.flash, self.cycles + option.cycles
+        )
+
+
+def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None) -> tuple[Point, ...]:
+    """The Pareto front of noise against flash, of choices within the limits: flash rises, noise falls. Empty if there are none.
+
+    Time is only weighed where it is limited; elsewhere the faster of two that are equal is taken.
+    """
+    points = [Point((), 0.0, 0, 0)]
+    for number, options in enumerate(layers):
+        rest = layers[number + 1 :]
+        flash_left = _limit(flash, sum(min(o.flash for o in layer) for layer in rest))
+        cycles_left = _limit(cycles, sum(min(o.cycles for o in layer) for layer in rest))
+        tried = [point.joined(option) for point in points for option in options]
+        tried = [p for p in tried if p.flash <= flash_left and p.cycles <= cycles_left]
+        timed = cycles is not None and bool(rest)
+        points = _thinned(_unbeaten(tried, timed), timed)
+    return tuple(points)
+
+
+def _limit(limit: int | None, rest: int) -> float:
+    return float("inf") if limit is None else limit - rest
+
+
+def _unbeaten(points: Sequence[Point], timed: bool) -> list[Point]:
+    """Those that none other beats, sorted by flash. ``timed``: in flash, time and noise, else in flash and noise."""
+    found: list[Point] = []
+    cycles, noises = [float("-inf")], [float("inf")]  # a staircase: more cycles, less noise
+    for point in sorted(points, key=lambda p: (p.flash, p.noise, p.cycles)):
+        time = point.cycles if timed else 0
+        place = bisect_right(cycles, time)
+        if noises[place - 1] <= point.noise:
+            continue
+        found.append(point)
+        first = bisect_left(cycles, time)
+        last = first
+        while last < len(noises) and noises[last] >= point.noise:
+            last += 1
+        cycles[first:last], noises[first:last] = [time], [point.noise]
+    return found
+
+
+def _thinned(points: list[Point], timed: bool) -> list[Point]:
+    """At most about :data:`MOST` of them, the smallest and the fastest among them."""
+    if len(points) <= MOST:
+        return points
+    steps = int(MOST**0.5) if timed else MOST
+    cells: dict[tuple[int, int], Point] = {}
+    least, fastest = min(points, key=lambda p: p.flash), min(points, key=lambda p: p.cycles)
+    wide = max(p.flash for p in points) - least.flash
+    long = max(p.cycles for p in points) - fastest.cycles
+    for point in points:
+        cell = (
+            steps * (point.flash - least.flash) // max(1, wide),
+            steps * (point.cycles - fastest.cycles) // max(1, long) if timed else 0,
+        )
+        if cell not in cells or point.noise < cells[cell].noise:
+            cells[cell] = point
+    kept = dict.fromkeys((least, *([fastest] if timed else ()), *cells.values()))
+    return sorted(kept, key=lambda p: (p.flash, p.noise))

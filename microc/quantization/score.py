@@ -1,0 +1,47 @@
+"""How well a network does its task: one number, larger is better."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from microc.driver import accepted
+from microc.driver.api import compile
+from microc.driver.measure.evaluate import classify
+from microc.errors import UsageError
+from microc.graph.ir import Graph
+from microc.quantization.observe import rows_of, runner
+from microc.quantization.samples import Data
+
+Score = Callable[[Graph], float]
+
+
+def score_by(evaluate: Any, data: Data) -> Score | None:
+    """The caller's function where ``evaluate`` is one, accuracy where ``data`` has labels, else None."""
+    if callable(evaluate):
+        return lambda graph: _own(evaluate, graph)
+    return None if data.labels is None else lambda graph: _accuracy(graph, data)
+
+
+def _own(evaluate: Callable[..., Any], graph: Graph) -> float:
+    """What the caller's function says of a network."""
+    found = evaluate(compile(graph, optimize="speed", check=False))
+    if not isinstance(found, numbers.Real) or not math.isfinite(found):
+        raise UsageError(
+            f"evaluate gave {accepted.shown(found)}", hint="a function of a network that gives a finite number"
+        )
+    return float(found)
+
+
+def _accuracy(graph: Graph, data: Data) -> float:
+    """The share of samples whose class is found."""
+    assert data.labels is not None
+    ends = list(dict.fromkeys(graph.outputs))
+    rows = list(rows_of(runner(graph, ends), data.rows))
+    answers = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(ends)}
+    tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in ends}
+    return classify(answers, tensors, data.labels).accuracy

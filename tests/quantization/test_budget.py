@@ -1,0 +1,159 @@
+"""Bits of layers under limits: the choice is the best there is, and what it promises is so."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.device.boards import load_board
+from microc.dtypes import Array
+from microc.errors import FitError, MicrocError, UsageError
+from microc.quantization.budget import MOST, Option, Point, front
+from microc.quantization.cost import cost
+from tests.quantization.networks import Net, classifier, images
+
+BOARD = "nucleo-l476rg"
+
+
+def random_layers(count: int, seed: int, unit: int = 7) -> list[list[Option]]:
+    random = np.random.default_rng(seed)
+    layers = []
+    for _ in range(count):
+        noises, flash, cycles = (random.integers(1, most, 3) for most in (50, unit, 9))
+        each = zip((8, 4, 2), noises, flash, cycles, strict=True)
+        layers.append([Option(b, float(n * 4.0**-b), int(b * f), int(c)) for b, n, f, c in each])
+    return layers
+
+
+def every_choice(layers: list[list[Option]]) -> list[Point]:
+    points = []
+    for options in product(*layers):
+        point = Point((), 0.0, 0, 0)
+        for option in options:
+            point = point.joined(option)
+        points.append(point)
+    return points
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("cycles", [None, 30, 22])
+def test_the_choice_is_exact(seed: int, cycles: int | None) -> None:
+    """For every limit of flash, the least noise of all choices."""
+    layers = random_layers(6, seed)
+    choices = [p for p in every_choice(layers) if cycles is None or p.cycles <= cycles]
+    for flash in (20, 60, 100, 140, 1000):
+        possible = [p.noise for p in choices if p.flash <= flash]
+        found = front(layers, flash, cycles)
+        assert [p.noise for p in found[-1:]] == ([min(possible)] if possible else [])
+        assert all(a.flash < b.flash and a.noise > b.noise for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize("cycles", [None, 200])
+def test_many_layers_stay_within_limits(cycles: int | None) -> None:
+    """Where sums are thinned, limits are kept, and the least flash is found."""
+    layers = random_layers(40, 3, unit=100_000)
+    least = sum(min(option.flash for option in layer) for layer in layers)
+    whole = front(layers, None, cycles)
+    assert len(whole) <= MOST + 2 and (cycles is not None or whole[0].flash == least)
+    limit = (whole[0].flash + whole[-1].flash) // 2
+    found = front(layers, limit, cycles)[-1]
+    assert found.flash <= limit and (cycles is None or found.cycles <= cycles)
+    assert found.noise <= 1.05 * min(p.noise for p in whole if p.flash <= limit)
+
+
+def deep() -> microc.Graph:
+    """Layers that are packed, one of which has most of the weights."""
+    net = Net((1, 12, 12, 3))
+    x = net.op("relu", net.conv(net.x, 16, strides=(2, 2)))
+    x = net.op("relu", net.conv(x, 16, 1))
+    x = net.op("relu", net.conv(x, 32, strides=(2, 2)))
+    x = net.op("mean", x, axes=(1, 2), keepdims=False)
+    return net.graph(net.dense(net.op("relu", net.dense(x, 256)), 10))
+
+
+def noise(graph: microc.Graph, other: microc.Graph, data: Array) -> float:
+    first, second = (microc.compile(net, check=False) for net in (graph, other))
+    pairs = [(np.asarray(first(x), np.float64), np.asarray(second(x), np.float64)) for x in data]
+    return float(sum(np.square(a - b).sum() for a, b in pairs) / sum(np.square(a).sum() for a, _ in pairs))
+
+
+def test_half_way_between_4_and_8_bits() -> None:
+    """At most half of the noise of 4 bits, within the flash; the prediction is of the right size."""
+    graph, data, board = deep(), images(16), load_board(BOARD)
+    fine, coarse = (microc.quantize(graph, data, weights=bits) for bits in (8, 4))
+    limit = (cost(fine.graph, board)["flash"] + cost(coarse.graph, board)["flash"]) // 2
+    found = microc.quantize(graph, data, flash=limit, board=BOARD)
+    assert cost(found.graph, board)["flash"] <= limit
+    measured = noise(graph, found.graph, images(8))
+    assert measured < 0.5 * noise(graph, coarse.graph, images(8))
+    chosen = next(point for point in found.report["mixed"]["front"] if point["chosen"])
+    assert 0.3 < chosen["noise"] / measured < 3
+    bits = {layer["layer"]: layer["bits"] for layer in found.report["mixed"]["layers"]}
+    assert set(bits.values()) > {4} and len(set(bits.values())) > 1
+
+
+def test_accuracy_is_kept_with_the_least_flash(tmp_path: Path) -> None:
+    graph, data = deep(), images(60)
+    network = microc.compile(graph, check=False)
+    truth = np.array([np.asarray(network(x)).argmax() for x in data])
+    np.savez(tmp_path / "data.npz", x=data, truth=truth)
+    found = microc.quantize(graph, tmp_path / "data.npz", labels="truth", max_drop=0.05, board=BOARD)
+    points = found.report["mixed"]["front"]
+    chosen = next(point for point in points if point["chosen"])
+    assert found.report["classification"]["accuracy"] == chosen["score"] >= 0.95
+    assert chosen["flash"] < points[-1]["flash"]
+    assert all(p["score"] is None or p["score"] < 0.95 for p in points if p["flash"] < chosen["flash"])
+
+
+def test_bits_by_hand() -> None:
+    graph = classifier()
+    weights = [node.inputs[1] for node in graph.nodes if node.op in ("conv2d", "dense")]
+    found = microc.quantize(graph, images(8), bits={weights[1]: 2, weights[3]: 4})
+    most = [int(np.abs(weight.data).max()) for name, weight in found.recipe.weights.items() if name in weights]
+    assert sorted(most) == [1, 7, 127, 127, 127][: len(most)]
+    result = next(node.outputs[0] for node in graph.nodes if node.op == "dense")
+    floats = microc.quantize(graph, images(8), float_layers=[result])
+    kept = next(node for node in floats.graph.nodes if node.op == "dense")
+    assert floats.graph.types[kept.inputs[1]].dtype == "float32"
+
+
+def test_fixed_layers_stay_in_a_search() -> None:
+    graph = deep()
+    first = next(node.inputs[1] for node in graph.nodes if node.op == "conv2d")
+    found = microc.quantize(graph, images(4), bits={first: 2}, flash=1 << 20, board=BOARD)
+    assert [layer["bits"] for layer in found.report["mixed"]["layers"]] == [2, 8, 8, 8, 8]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[MicrocError], str]] = {
+    "too little flash": ({"flash": 5000, "board": BOARD}, FitError, "flash of at least [0-9]+, 5000 allowed"),
+    "too little time": ({"time": 1e-5, "board": BOARD}, FitError, "cycles of at least [0-9]+, 800 allowed"),
+    "too little RAM": ({"ram": 100, "board": BOARD}, FitError, "100 are allowed"),
+    "no board": ({"flash": 5000}, UsageError, "those of a board"),
+    "no clock": ({"time": 1.0, "board": "host"}, UsageError, "has no clock"),
+    "no labels": ({"max_drop": 0.1, "board": BOARD}, UsageError, "without labels"),
+    "other bits": ({"bits": {"w": 3}}, UsageError, "bits of 'w'"),
+    "no layer": ({"bits": {"nothing": 4}}, UsageError, "no layer 'nothing'"),
+    "no float layer": ({"float_layers": "nothing"}, UsageError, "no layer 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    given, error, words = REFUSED[name]
+    with pytest.raises(error, match=words) as caught:
+        microc.quantize(deep(), images(3), **given)
+    assert caught.value.hint
+
+
+def test_a_drop_that_nothing_keeps() -> None:
+    graph, data = deep(), images(3)
+    expected = microc.compile(graph, optimize="speed", check=False)(data[0])
+    with pytest.raises(FitError, match="falls by at least"):
+        microc.quantize(
+            graph, data, board=BOARD, max_drop=0.0, evaluate=lambda network: -np.abs(network(data[0]) - expected).sum()
+        )
