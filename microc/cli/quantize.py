@@ -77,6 +77,9 @@ def _paragraphs(arguments: Arguments, path: str, report: Mapping[str, Any]) -> I
     yield _noisiest(report["values"])
     if report["floats"]["operators"]:
         yield _in_floats(report["floats"])
+
+    if report["advice"]:
+        yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
     if "cost" in report:
         yield _compared(report["board"], report["float_cost"], report["cost"])
 

@@ -23,7 +23,7 @@ from microc.quantization.by_hand import BITS, labels
 from microc.quantization.cost import Price, cost, priced
 from microc.quantization.observe import Row
 from microc.quantization.score import Score
-from microc.quantization.sensitivity import noise_of
+from microc.quantization.sensitivity import noise_of, rounded_weight
 from microc.quantization.write import Recipe, quantised
 from microc.target import Board
 from microc.transform.qdq import LAYERS
@@ -142,7 +142,7 @@ def _options(task: Task) -> tuple[list[list[Option]], dict[str, Any]]:
     """What each layer may be, and what all networks cost beside that: total costs less those of the layers at 8 bits."""
     recipes = {bits: task.decide(dict.fromkeys(task.weights, bits)) for bits in BITS}
     changes = {
-        (name, bits): {name: recipe.weights[name].real.astype(np.float32)}
+        (name, bits): rounded_weight(name, recipe.weights[name])
         for bits, recipe in recipes.items()
         for name in task.weights
     }

@@ -13,6 +13,7 @@ from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import by_hand
+from microc.quantization.advice import advice
 from microc.quantization.equalise import equalised
 from microc.quantization.floats import floats_report
 from microc.quantization.loops import distinct, flattened
@@ -27,6 +28,7 @@ from microc.quantization.report import answers_report, compared, values_report, 
 from microc.quantization.samples import data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import score_by
+from microc.quantization.sensitivity import alone
 from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
 from microc.target import Board
@@ -117,6 +119,13 @@ def quantize(
         "floats": floats_report(written.graph),
         **told,
     }
+    found_alone, names = alone(graph, samples.rows, recipe), by_hand.labels(graph, found.weights)
+    for value in report["values"]:
+        value["sensitivity"] = found_alone.get(value["value"])
+    for weight in report["weights"]:
+        weight["sensitivity"] = found_alone.get(weight["constant"])
+        weight["layer"] = names.get(weight["constant"], weight["constant"])
+    report["advice"] = advice(report)
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(graph), score(written.graph)
     return Quantized(written.graph, written.exact, graph, recipe, report)

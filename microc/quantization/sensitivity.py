@@ -8,7 +8,7 @@ layers is near the sum of theirs: what the search (:mod:`.budget`) adds up, and 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,12 +18,19 @@ from microc.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
+from microc.quantization.scheme import Activation, Weight, faked
+from microc.quantization.write import Recipe
 
 Row = tuple[Array, ...]
+Change = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+"""From all values of the network to some of them as they shall be: constants, activations."""
 Key = TypeVar("Key", bound=Hashable)
 MOST_WORK = 1 << 33
 """Multiply-accumulates that are spent: about a minute of numpy."""
+MOST_REPORT_WORK = 1 << 31
+"""The same, for what is only told."""
 MOST_SAMPLES = 32
+FEW_SAMPLES = 4
 LEAST_SAMPLES = 2
 
 
@@ -32,12 +39,14 @@ def sample_count(graph: Graph, changes: int, most: int = MOST_SAMPLES) -> int:
     return int(np.clip(MOST_WORK // max(1, count_macs(graph) * changes), LEAST_SAMPLES, most))
 
 
-def noise_of(graph: Graph, rows: Sequence[Row], changes: Mapping[Key, Mapping[str, Array]]) -> dict[Key, float]:
-    """For each change, constants by name with what takes their place: the noise that it causes alone.
+def noise_of(
+    graph: Graph, rows: Sequence[Row], changes: Mapping[Key, Change], most: int = MOST_SAMPLES
+) -> dict[Key, float]:
+    """For each change the noise that it causes alone, on at most so many samples.
 
     State lives from sample to sample as the float network leaves it.
     """
-    rows = rows[: sample_count(graph, len(changes))]
+    rows = rows[: sample_count(graph, len(changes), most)]
     ends = tuple(dict.fromkeys((*graph.outputs, *graph.updates.values())))
     signal = dict.fromkeys(ends, 0.0)
     noise = {key: dict.fromkeys(ends, 0.0) for key in changes}
@@ -47,11 +56,32 @@ def noise_of(graph: Graph, rows: Sequence[Row], changes: Mapping[Key, Mapping[st
         for end in ends:
             signal[end] += _power(values[end])
         for key, change in changes.items():
-            changed = _rerun(graph, apply, values, change)
+            changed = _rerun(graph, apply, values, change(values))
             for end in ends:
                 noise[key][end] += _power(values[end] - changed[end]) if end in changed else 0.0
         state = {name: values[value] for name, value in graph.updates.items()}
     return {key: sum(of[end] / signal[end] for end in ends if signal[end] > 0) for key, of in noise.items()}
+
+
+def rounded_weight(name: str, weight: Weight) -> Change:
+    """A constant as it is stored."""
+    real = weight.real.astype(np.float32)
+    return lambda _: {name: real}
+
+
+def rounded_value(name: str, how: Activation) -> Change:
+    """An activation as it is stored."""
+    return lambda values: {name: faked(values[name], how).astype(np.float32)}
+
+
+def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
+    """The noise that each activation and each constant of a recipe causes alone, on a few samples; of what loops make in a
+    turn it is not told, nor of anything in a network too large for it."""
+    changes = {name: rounded_value(name, how) for name, how in recipe.activations.items() if name in graph.types}
+    changes |= {name: rounded_weight(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
+    if count_macs(graph) * len(changes) * LEAST_SAMPLES > MOST_REPORT_WORK:
+        return {}
+    return noise_of(graph, rows, changes, FEW_SAMPLES)
 
 
 def _rerun(
