@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -25,7 +24,7 @@ if TYPE_CHECKING:  # what compiles is imported where it is used: a network that 
     from microc.driver.compile.lower import Progress
     from microc.driver.desktop.library import Library
     from microc.dtypes import Array
-    from microc.module import Call, Module
+    from microc.module import Module
 
 
 class Program:
@@ -60,61 +59,9 @@ class Program:
         """
         if self._found is not None:
             return dict(self._found.report)
-        from microc.codegen.manifest import streaming_data
-        from microc.codegen.stack import stack_bound
-        from microc.driver.advice import told_of
-        from microc.driver.compile.fit import capacity, footprint
-        from microc.plan.overlap import shared_bytes
+        from microc.driver.report.summary import summary
 
-        module, plan = self.module, self.module.plan
-        assert plan is not None
-        need = footprint((module,), self.board)
-        return {
-            "model": module.name,
-            "source": module.source,
-            "fingerprint": module.fingerprint,
-            "board": self.board.name,
-            "cpu": self.board.target.cpu,
-            "kernels": len(module.calls),
-            "functions": len(module.kernels),
-            "macs": module.macs,
-            **told_of(module, self.board.target),
-            "optimize": module.options["optimize"],
-            "estimated_instructions": module.instructions,
-            "estimated_cycles": sum(c.cycles for c in module.calls),
-            "nominal_macs": module.nominal_macs,
-            "weight_bytes": module.const_bytes,
-            "arena": plan.size,
-            "arena_lower_bound": plan.lower_bound,
-            "streaming": None if module.streaming is None else streaming_data(module.streaming),
-            "without_streams": asdict(module.plain) if module.plain else None,
-            "planner": plan.planner,
-            "io_in_arena": plan.io_in_arena,
-            "sizes": [asdict(size) for size in module.sizes],
-            "stack_bound": stack_bound(module),
-            "flash": need.flash,
-            "ram": need.ram,
-            "board_flash": capacity(self.board, "flash"),
-            "board_ram": capacity(self.board, "ram"),
-            "inputs": [_tensor(module, name) for name in module.inputs],
-            "outputs": [_tensor(module, name) for name in module.outputs],
-            "layers": [
-                {
-                    "kernel": k,
-                    "function": c.kernel,
-                    "layer": c.layer,
-                    "op": c.op,
-                    "macs": c.macs,
-                    "rule": c.rule,
-                    "schedule": c.schedule,
-                    "estimated_instructions": c.instructions,
-                    "estimated_cycles": c.cycles,
-                    "in_place": shared_bytes(module, c),
-                    "streamed": _streamed(c),
-                }
-                for k, c in enumerate(module.calls)
-            ],
-        }
+        return summary(self.module, self.board)
 
     def files(self) -> dict[str, str | bytes]:
         """The C project: contents by file name."""
@@ -157,9 +104,10 @@ class Program:
 
     def _frames(self, inputs: Sequence[Any]) -> list[tuple[Array, ...]]:
         """What each run of the example takes; UsageError where that are no inputs of the network."""
+        from microc.driver.report.summary import tensor_data
         from microc.driver.sizes.shapes import RunShapes, as_array
 
-        given = [_tensor(self.module, name) for name in self.module.inputs]
+        given = [tensor_data(self.module, name) for name in self.module.inputs]
         arrays = [as_array(f"input {k}", array) for k, array in enumerate(inputs)]
         longer = [array.ndim == len(tensor["shape"]) + 1 for array, tensor in zip(arrays, given, strict=False)]
         if not self.module.state or not longer or not all(longer):
@@ -179,26 +127,6 @@ class Program:
 
         with active(self.plugins):
             return build_library(shared_files(self.module, __version__))
-
-
-def _streamed(call: Call) -> dict[str, Any] | None:
-    """What a kernel of several layers trades for memory; None for all others."""
-    if call.streamed is None:
-        return None
-    price = call.streamed
-    return {"layers": list(price.layers), "extra_macs": price.extra_macs, "moved_bytes": price.moved}
-
-
-def _tensor(module: Module, name: str) -> dict[str, Any]:
-    value = module.values[name]
-    return {
-        "name": name,
-        "label": value.label,
-        "dtype": value.dtype,
-        "shape": list(value.shape),
-        "scale": value.scale,
-        "zero_point": value.zero_point,
-    }
 
 
 @overload
@@ -275,8 +203,10 @@ def compile(
     program = Program(module, found, chosen.plugins, entry)
     if check and isinstance(source, Graph) and source is not model:
         from microc.driver.measure.quick_check import quick_check
+        from microc.driver.report.summary import tensor_data
 
-        quick_check(model, None, [_tensor(program.module, name) for name in program.module.inputs], source, chosen)
+        inputs = [tensor_data(program.module, name) for name in program.module.inputs]
+        quick_check(model, None, inputs, source, chosen)
     return program
 
 
