@@ -14,6 +14,7 @@ from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE
 from microc.isa.vocabulary.lanes import LANES, VECTOR
+from microc.isa.vocabulary.products import BITS
 from microc.module import Value
 from microc.tir import ir
 from microc.tir.rewrite import buffers_written
@@ -82,7 +83,9 @@ def operands(name: str) -> tuple[Array, ...]:
                 np.int32
             )
         elif param.name == "depth":
-            array = np.resize([1, 15, 16, 17, 32, 48, 64, DEEP], param.shape).astype(np.int32)
+            whole = next((form.group for form in BITS.values() if f"_i{form.bits}_" in name), 0)
+            depths = [whole, 2 * whole] if whole else [1, 15, 16, 17, 32, 48, 64, DEEP]
+            array = np.resize(depths, param.shape).astype(np.int32)
         elif op.startswith(("shl", "shift_round")) and param.name == "b":
             array = -dice.integers(0, 32, param.shape).astype(np.int32)
         elif op in ("gather", "scatter") and param.name == "a":
