@@ -25,7 +25,7 @@ from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS, chosen
 from microc.quantization.repairs import repaired
 from microc.quantization.report import answers_report, compared, values_report, weights_report
-from microc.quantization.samples import data_of
+from microc.quantization.samples import calibration_of, data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import score_by
 from microc.quantization.sensitivity import alone
@@ -80,7 +80,8 @@ def quantize(
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
     graph = prepared(read_model(source_of(model, chosen_options), chosen_options), chosen_options)
-    samples = data_of(graph, data, labels, pixels)
+    alone_judged = evaluate is None or callable(evaluate)
+    samples = (data_of if alone_judged else calibration_of)(graph, data, labels, pixels)
     floating = by_hand.floating(graph, float_layers)
     found = places(graph, floating)
     if not found.values:
@@ -92,7 +93,7 @@ def quantize(
         graph = distinct(better)
         found = places(graph, floating)
         seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
-    judged = samples if evaluate is None or callable(evaluate) else data_of(graph, evaluate, labels, pixels)
+    judged = samples if alone_judged else data_of(graph, evaluate, labels, pixels)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
     chosen_bits = dict.fromkeys(found.weights, weights) | fixed

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from microc.driver import accepted
+from microc.driver.data.files import read
 from microc.driver.data.fit import fit
 from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
@@ -56,12 +57,20 @@ def data_of(graph: Graph, given: Any, labels: str = "", pixels: tuple[float, flo
     if isinstance(given, (str, os.PathLike)):
         path = accepted.path("data", given)
         outputs = [_tensor(graph, name) for name in graph.outputs]
-        read = read_samples(tensors_of(graph), outputs, path, labels, None, pixels)
-        return _checked(graph, read.inputs, read.labels, read.notes, path)
+        found = read_samples(tensors_of(graph), outputs, path, labels, None, pixels)
+        return _checked(graph, found.inputs, found.labels, found.notes, path)
     fitted = [
         fit(array, tensor, _GIVEN) for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
     ]
     return _checked(graph, [array for array, _ in fitted], None, [note for _, note in fitted if note], _GIVEN)
+
+
+def calibration_of(graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None) -> Data:
+    """The same where labels are looked for elsewhere: those that are in the data, too, are no input."""
+    if isinstance(given, (str, os.PathLike)) and labels:
+        path = accepted.path("data", given)
+        labels = labels if not path.is_dir() and labels in read(path) else ""
+    return data_of(graph, given, labels, pixels)
 
 
 def _arrays(graph: Graph, given: Any) -> list[Array]:

@@ -83,7 +83,7 @@ def noise(graph: microc.Graph, other: microc.Graph, data: Array) -> float:
 
 
 def test_half_way_between_4_and_8_bits() -> None:
-    """At most half of the noise of 4 bits, within the flash; the prediction is of the right size."""
+    """At most half of the noise of 4 bits, within the flash; repairs make it less than what was predicted without them."""
     graph, data, board = deep(), images(16), load_board(BOARD)
     fine, coarse = (microc.quantize(graph, data, weights=bits) for bits in (8, 4))
     limit = (cost(fine.graph, board)["flash"] + cost(coarse.graph, board)["flash"]) // 2
@@ -92,7 +92,7 @@ def test_half_way_between_4_and_8_bits() -> None:
     measured = noise(graph, found.graph, images(8))
     assert measured < 0.5 * noise(graph, coarse.graph, images(8))
     chosen = next(point for point in found.report["mixed"]["front"] if point["chosen"])
-    assert 0.3 < chosen["noise"] / measured < 3
+    assert measured < 3 * chosen["noise"]
     bits = {layer["layer"]: layer["bits"] for layer in found.report["mixed"]["layers"]}
     assert set(bits.values()) > {4} and len(set(bits.values())) > 1
 
@@ -105,7 +105,7 @@ def test_accuracy_is_kept_with_the_least_flash(tmp_path: Path) -> None:
     found = microc.quantize(graph, tmp_path / "data.npz", labels="truth", max_drop=0.05, board=BOARD)
     points = found.report["mixed"]["front"]
     chosen = next(point for point in points if point["chosen"])
-    assert found.report["classification"]["accuracy"] == chosen["score"] >= 0.95
+    assert found.report["classification"]["accuracy"] >= chosen["score"] >= 0.95  # scored before repairs
     assert chosen["flash"] < points[-1]["flash"]
     assert all(p["score"] is None or p["score"] < 0.95 for p in points if p["flash"] < chosen["flash"])
 

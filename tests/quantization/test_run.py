@@ -92,6 +92,17 @@ def test_labels_are_counted(tmp_path: Path) -> None:
     assert report["changed_count"] == round(30 * (1 - report["accuracy"]))
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_calibration_data_need_no_labels(known: bool, tmp_path: Path) -> None:
+    """Where there are others to evaluate on; if they have some, these are no input."""
+    graph, data = classifier(), images(8)
+    arrays: dict[str, Any] = {"x": data, "truth": np.zeros(8)}
+    np.savez(tmp_path / "data.npz", **(arrays if known else {"x": data}))
+    np.savez(tmp_path / "test.npz", x=data, truth=np.arange(8) % 5)
+    found = microc.quantize(graph, tmp_path / "data.npz", evaluate=tmp_path / "test.npz", labels="truth")
+    assert found.report["classification"]["samples"] == 8
+
+
 def test_dead_channels_and_large_biases() -> None:
     """A channel without weights has a scale that its bias fits."""
     net = Net((1, 4))
