@@ -33,7 +33,7 @@ def test_integers_answer_as_floats_do(ranges: str, most: float) -> None:
 
 def test_everything_runs_on_integers() -> None:
     """Floats are left at the ends only."""
-    found = microc.quantize(classifier(), images(8))
+    found = microc.quantize(classifier(), images(7))
     floats = [node.op for node in found.graph.nodes if found.graph.types[node.outputs[0]].dtype == "float32"]
     assert floats == ["dequantize"]
     assert found.graph.nodes[0].op == "quantize"
@@ -49,20 +49,20 @@ def test_16_bits_are_nearer() -> None:
 
 @pytest.mark.parametrize(("bits", "most"), [(4, 7), (2, 1)])
 def test_weights_of_few_bits(bits: int, most: int) -> None:
-    found = microc.quantize(classifier(), images(8), weights=bits)
+    found = microc.quantize(classifier(), images(7), weights=bits)
     layers = [node for node in found.graph.nodes if node.op in ("conv2d", "dense")]
     assert {int(np.abs(found.graph.consts[node.inputs[1]]).max()) for node in layers} == {most}
 
 
 def test_runs_are_repeatable() -> None:
-    graph, data = classifier(), images(8)
+    graph, data = classifier(), images(7)
     first, second = (microc.quantize(graph, data, seed=3) for _ in range(2))
     assert first.recipe.activations == second.recipe.activations
     assert first.report == second.report
 
 
 def test_saved_and_compiled_exactly(tmp_path: Path) -> None:
-    data, found = images(8), microc.quantize(classifier(), images(8))
+    data, found = images(7), microc.quantize(classifier(), images(7))
     again = microc.load(found.save(tmp_path / "net.mcg"))
     assert np.array_equal(answers(found.graph, data), answers(again, data))
 
@@ -95,12 +95,12 @@ def test_labels_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("known", [False, True])
 def test_calibration_data_need_no_labels(known: bool, tmp_path: Path) -> None:
     """Where there are others to evaluate on; if they have some, these are no input."""
-    graph, data = classifier(), images(8)
-    arrays: dict[str, Any] = {"x": data, "truth": np.zeros(8)}
+    graph, data = classifier(), images(7)
+    arrays: dict[str, Any] = {"x": data, "truth": np.zeros(7)}
     np.savez(tmp_path / "data.npz", **(arrays if known else {"x": data}))
-    np.savez(tmp_path / "test.npz", x=data, truth=np.arange(8) % 5)
+    np.savez(tmp_path / "test.npz", x=data, truth=np.arange(7) % 5)
     found = microc.quantize(graph, tmp_path / "data.npz", evaluate=tmp_path / "test.npz", labels="truth")
-    assert found.report["classification"]["samples"] == 8
+    assert found.report["classification"]["samples"] == 7
 
 
 def test_dead_channels_and_large_biases() -> None:
