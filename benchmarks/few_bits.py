@@ -12,23 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from mlperf_tiny import board_of, corpus
-from operators import ALL_CORES, agreeing, inputs
+from operators import ALL_CORES, agreeing, inputs, run
 
-import microc
-from microc.codegen.files import write_tree
-from microc.codegen.memory import Memory
-from microc.codegen.project import project_files
-from microc.device.client import Client
-from microc.device.emulator import Emulator, instructions
-from microc.device.toolchain import run_make, section_sizes
-from microc.device.transport import open_transport
 from microc.driver.compile.pipeline import compile_graph
 from microc.driver.model import read_model
 from microc.driver.options import make_options
@@ -93,22 +83,10 @@ def measure(graph: Graph, board: Board, optimize: str) -> Figures:
     """Compile, build, boot, run once on random data."""
     module = compile_graph(graph, graph.name, board.target, make_options(optimize=optimize))
     data = inputs(graph)
-    with tempfile.TemporaryDirectory(prefix="microc-") as folder:
-        project = Path(folder) / "project"
-        write_tree(project, project_files((module,), board, microc.__version__))
-        run_make(project)
-        flash = section_sizes(project / "firmware.elf").flash
-        with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
-            client.hello()
-            client.expect(module.fingerprint)
-            names = Memory(module).names
-            for name, array in zip(module.inputs, data.values(), strict=True):
-                client.write_tensor(names.index(name), array.tobytes())
-            counts = [instructions(board, ticks) for ticks in client.profile()]
-            got = [client.read_tensor(names.index(name)) for name in module.outputs]
+    counts, sizes, got = run(module, board, data)
     stored = (v for v in module.values.values() if v.storage == "const" and v.label.endswith("_weight"))
     layers = tuple((c.layer, n, c.rule) for c, n in zip(module.calls, counts, strict=True))
-    return Figures(sum(counts), sum(v.nbytes for v in stored), flash, all(agreeing(graph, data, got)), layers)
+    return Figures(sum(counts), sum(v.nbytes for v in stored), sizes.flash, all(agreeing(graph, data, got)), layers)
 
 
 def rows(name: str, graph: Graph, core: str, options: argparse.Namespace) -> Iterator[tuple[str, bool]]:

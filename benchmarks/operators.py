@@ -32,7 +32,7 @@ from microc.codegen.memory import Memory
 from microc.codegen.project import project_files
 from microc.device.client import Client
 from microc.device.emulator import Emulator, instructions
-from microc.device.toolchain import run_make, section_sizes
+from microc.device.toolchain import Sizes, run_make, section_sizes
 from microc.device.transport import open_transport
 from microc.driver.compile.pipeline import compile_graph, optimise
 from microc.driver.options import make_options
@@ -90,11 +90,12 @@ def measure(core: str, board: Board, dtype: str, batch: list[Application]) -> It
     data = inputs(graph)
     counts, sizes, got = run(module, board, data)
     right = agreeing(graph, data, got)
+    size_of = {s.name.split(".")[0]: s.size for s in sizes.symbols}
     found, code, rules = defaultdict(int), defaultdict(dict), defaultdict(dict)
     for call, count in zip(module.calls, counts, strict=True):
         place = int(re.split(r"#|out_", call.layer)[1].split()[0])
         found[place] += count
-        code[place][call.kernel] = sizes.get(call.kernel, 0)
+        code[place][call.kernel] = size_of.get(call.kernel, 0)
         rules[place][call.rule or "copy"] = None
     for k, application in enumerate(batch):
         work, unit = application.work(writer, outputs[f"out_{k}"])
@@ -130,13 +131,13 @@ def agreeing(graph: Graph, data: dict[str, Array], got: list[bytes]) -> list[boo
     return found
 
 
-def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], dict[str, int], list[bytes]]:
-    """Instructions of every call, the size of every function, and the outputs."""
+def run(module: Module, board: Board, data: dict[str, Array]) -> tuple[list[int], Sizes, list[bytes]]:
+    """Instructions of every call, the sizes of the firmware, and the outputs."""
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         project = Path(folder) / "project"
         write_tree(project, project_files((module,), board, microc.__version__))
         run_make(project)
-        sizes = {s.name.split(".")[0]: s.size for s in section_sizes(project / "firmware.elf").symbols}
+        sizes = section_sizes(project / "firmware.elf")
         with Emulator(board, project / "firmware.elf") as emulator, Client(open_transport(emulator.url)) as client:
             client.hello()
             client.expect(module.fingerprint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
@@ -54,7 +53,7 @@ def _costs(found: Quantized, name: str) -> dict[str, Any]:
     from microc.device.boards import load_board
     from microc.quantization.cost import cost
 
-    board = load_board(Path(name) if Path(name).suffix == ".toml" else name)
+    board = load_board(name)
     return {"board": board.name, "float_cost": cost(found.float_graph, board), "cost": cost(found.graph, board)}
 
 
@@ -77,7 +76,6 @@ def _paragraphs(arguments: Arguments, path: str, report: Mapping[str, Any]) -> I
     yield _noisiest(report["values"])
     if report["floats"]["operators"]:
         yield _in_floats(report["floats"])
-
     if report["advice"]:
         yield "what to try next\n" + "\n".join(f"- {line}" for line in report["advice"])
     if "cost" in report:

@@ -38,24 +38,23 @@ def quanta(text: str) -> int:
 
 
 def tolerance(text: str) -> float:
-    try:
-        tolerance = float(text)
-    except ValueError:
-        tolerance = -1.0
-    if not 0 <= tolerance < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no tolerance between 0 and 1")
-    return tolerance
+    return _below(1, text, "tolerance between 0 and 1")
 
 
 def share(text: str) -> float:
     """0.01 or 1%."""
+    return _below(1e6, text, "share: write 0.01 or 1%")
+
+
+def _below(most: float, text: str, what: str) -> float:
+    """A number that is not negative, or so many percent."""
     try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        share = -1.0
-    if not 0 <= share < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: write 0.01 or 1%")
-    return share
+        number = -1.0
+    if not 0 <= number < most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+    return number
 
 
 def size(text: str) -> int:

@@ -57,7 +57,7 @@ def limits_of(
         return None
     if not board:
         raise UsageError("limits are those of a board", hint="name it with board (--board): microc boards lists them")
-    found = board if isinstance(board, Board) else load_board(board)
+    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     return Limits(found, cycles=None if time is None else _cycles(found, time), max_drop=max_drop, **amounts)
 
 

@@ -16,10 +16,8 @@ from microc.quantization.scheme import Activation
 from microc.transform.qdq import LAYERS, has_integer_form
 from microc.transform.qdq_bias import sum_behind
 from microc.transform.qdq_moves import moves
-from microc.transform.qdq_values import JOINS
+from microc.transform.qdq_values import CHOICES, CLAMPS, JOINS
 
-CLAMPS = frozenset(("relu", "clip"))
-CHOOSING = frozenset(("max_pool2d", "max", "min"))
 _SUMS = frozenset(("add", "sub"))
 _ONE = Activation("int16", Quant((2.0**-15,), (0,)))
 SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
@@ -203,7 +201,7 @@ class _Finder:
         """What operators in loops read, but layers; as it is or moved, clamped, joined, from turn to turn."""
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
-            if moves(node) or node.op in CLAMPS | CHOOSING | JOINS:
+            if moves(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += ((name, node.outputs[0]) for name in self.activations(node))
             elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] not in self.outside:
                 wide.update(self.activations(node))
@@ -214,7 +212,7 @@ class _Finder:
         return frozenset(wide)
 
     def keeps_scale(self, node: Node) -> bool:
-        return (moves(node) or node.op in CHOOSING) and self.is_float(node.outputs[0])
+        return (moves(node) or node.op in CHOICES) and self.is_float(node.outputs[0])
 
     def share(self, node: Node, wanted: set[str]) -> None:
         """Operands and result of what moves elements have one scale; operands of a concatenation where nothing else reads

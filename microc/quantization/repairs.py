@@ -84,12 +84,12 @@ class Moments:
 
 
 class Trial:
-    """An attempt, compiled."""
+    """An attempt, compiled. ``before``: the one that it was made from."""
 
-    def __init__(self, graph: Graph, attempt: Attempt, seed: int) -> None:
+    def __init__(self, graph: Graph, attempt: Attempt, seed: int, before: Trial | None = None) -> None:
         self.graph, self.attempt, self.seed = graph, attempt, seed
         self.written = quantised(attempt.graph(graph), attempt.recipe)
-        self.pair = Pair(graph, self.written)
+        self.pair: Pair = Pair(graph, self.written, None if before is None else before.pair)
 
     def decibels(self, held: Sequence[Row]) -> float:
         """The ratio of signal to noise at the outputs, their mean."""
@@ -168,25 +168,25 @@ REPAIRS: Mapping[str, tuple[Repair, int]] = {
 
 def repaired(
     graph: Graph, recipe: Recipe, bits: Widths, samples: Sequence[Row], seed: int, progress: Progress | None = None
-) -> tuple[Attempt, list[dict[str, Any]]]:
-    """The recipe after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
+) -> tuple[Trial, list[dict[str, Any]]]:
+    """The network after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
     ``kept``."""
-    if len(samples) < FEWEST:
-        return Attempt(recipe), []
     best = Trial(graph, Attempt(recipe), seed)
+    if len(samples) < FEWEST:
+        return best, []
     made, held = split(graph, samples, seed)
     before, told = best.decibels(held), list[dict[str, Any]]()
     for number, (name, (repair, rounds)) in enumerate(REPAIRS.items()):
         for _ in range(rounds):
             if progress is not None:
                 progress(f"repair: {name}", number, len(REPAIRS))
-            trial = Trial(graph, repair(best, made, bits), seed)
+            trial = Trial(graph, repair(best, made, bits), seed, best)
             after = trial.decibels(held)
             told.append({"name": name, "before": before, "after": after, "kept": after > before})
             if after <= before:
                 break
             best, before = trial, after
-    return best.attempt, told
+    return best, told
 
 
 def split(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:

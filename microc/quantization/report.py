@@ -6,23 +6,21 @@ of noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from microc import dtypes
-from microc.driver.measure.evaluate import classify
 from microc.dtypes import Array
 from microc.graph.ir import Graph
 from microc.quantization.observe import Progress
 from microc.quantization.pair import Pair
 from microc.quantization.samples import Data
-from microc.quantization.write import Written
+from microc.quantization.scheme import Activation, Weight
+from microc.quantization.score import classified
 
-Run = Callable[..., Any]
-Evaluate = Callable[[Run], float]
 _SHOWN_CHANGES = 100
 
 
@@ -61,9 +59,8 @@ class Comparison:
     answers: tuple[dict[str, Array], dict[str, Array]] = field(default_factory=lambda: ({}, {}))
 
 
-def compared(graph: Graph, written: Written, data: Data, progress: Progress | None = None) -> Comparison:
-    """The float ``graph`` and the quantised one on data; of values, those whose integers there still are."""
-    pair = Pair(graph, written)
+def compared(pair: Pair, data: Data, progress: Progress | None = None) -> Comparison:
+    """The float network and the quantised one on data."""
     found, rows = Comparison({value: Noise() for value in pair.names}), (list[Any](), list[Any]())
     for number, (real, integer) in enumerate(pair.rows(data.rows)):
         if progress is not None:
@@ -77,7 +74,7 @@ def compared(graph: Graph, written: Written, data: Data, progress: Progress | No
     return found
 
 
-def answers_report(found: Comparison, labels: Array | None, answer: str = "") -> dict[str, Any]:
+def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
     """Outputs: signal to noise; where there are labels, how often each network is right, and whose answer changed."""
     told: dict[str, Any] = {
         "outputs": [
@@ -87,13 +84,11 @@ def answers_report(found: Comparison, labels: Array | None, answer: str = "") ->
     }
     if labels is None:
         return told
-    kinds = {name: {"name": name, "scale": None, "zero_point": None} for name in found.answers[0]}
-    real, integer = (classify(answers, kinds, labels, answer) for answers in found.answers)
-    name = real.output
-    first, second = (answers[name].reshape(len(labels), -1).argmax(axis=1) for answers in found.answers)
+    real, integer = (classified(answers, labels) for answers in found.answers)
+    first, second = real.answers, integer.answers
     changed = np.flatnonzero(first != second)
     told["classification"] = {
-        "output": name,
+        "output": real.output,
         "samples": len(labels),
         "float_accuracy": real.accuracy,
         "accuracy": integer.accuracy,
@@ -112,7 +107,7 @@ def _largest(found: Comparison, name: str) -> float:
     return float(np.abs(a - b).max(initial=0.0))
 
 
-def values_report(found: Comparison, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+def values_report(found: Comparison, recipe: Mapping[str, Activation]) -> list[dict[str, Any]]:
     """Of every quantised value: its type, range, ratio of signal to noise, and the share that is saturated."""
     lines = []
     for name, noise in found.values.items():
@@ -133,7 +128,7 @@ def values_report(found: Comparison, recipe: Mapping[str, Any]) -> list[dict[str
     return lines
 
 
-def weights_report(graph: Graph, recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str, Any]]:
     """Of every stored constant: elements, levels, ratio of signal to noise."""
     lines = []
     for name, weight in recipe.items():

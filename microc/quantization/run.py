@@ -30,7 +30,7 @@ from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import score_by
 from microc.quantization.sensitivity import alone
 from microc.quantization.weights import like, quantised_constant, quantised_weights
-from microc.quantization.write import Recipe, quantised
+from microc.quantization.write import Recipe
 from microc.target import Board
 from microc.transform.qdq import LAYERS
 
@@ -80,20 +80,21 @@ def quantize(
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
     graph = prepared(read_model(source_of(model, chosen_options), chosen_options), chosen_options)
-    alone_judged = evaluate is None or callable(evaluate)
-    samples = (data_of if alone_judged else calibration_of)(graph, data, labels, pixels)
+    same_data = evaluate is None or callable(evaluate)
+    samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
+    rows = samples.rows[:MOST_SAMPLES]
     floating = by_hand.floating(graph, float_layers)
     found = places(graph, floating)
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
     named = by_hand.widths(graph, found.weights, bits or {})
-    seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
+    seen = observe(graph, found.seen, rows, seed, progress)
     better = equalised(graph, seen, activations, weights)
     if better is not graph:
         graph = distinct(better)
         found = places(graph, floating)
-        seen = observe(graph, found.seen, samples.rows[:MOST_SAMPLES], seed, progress)
-    judged = samples if alone_judged else data_of(graph, evaluate, labels, pixels)
+        seen = observe(graph, found.seen, rows, seed, progress)
+    judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
     chosen_bits = dict.fromkeys(found.weights, weights) | fixed
@@ -105,9 +106,9 @@ def quantize(
         searched, told["mixed"] = search(task)
         chosen_bits |= searched
     recipe = decide(chosen_bits)
-    attempt, repairs = repaired(graph, recipe, chosen_bits, samples.rows[:MOST_SAMPLES], seed, progress)
-    recipe, written = attempt.recipe, quantised(attempt.graph(graph), attempt.recipe)
-    comparison = compared(graph, written, judged, progress)
+    best, repairs = repaired(graph, recipe, chosen_bits, rows, seed, progress)
+    recipe, written = best.attempt.recipe, best.written
+    comparison = compared(best.pair, judged, progress)
     report: dict[str, Any] = {
         "model": graph.name,
         "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],

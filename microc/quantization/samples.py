@@ -18,8 +18,8 @@ from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
+from microc.quantization.observe import Row
 
-Row = tuple[Array, ...]
 MOST = 1 << 14
 """Samples that are read of a generator."""
 _GIVEN = Path("data")

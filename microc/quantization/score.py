@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from microc.driver import accepted
 from microc.driver.api import compile
-from microc.driver.measure.evaluate import classify
+from microc.driver.measure.evaluate import Classification, classify
+from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.observe import rows_of, runner
@@ -43,5 +44,10 @@ def _accuracy(graph: Graph, data: Data) -> float:
     ends = list(dict.fromkeys(graph.outputs))
     rows = list(rows_of(runner(graph, ends), data.rows))
     answers = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(ends)}
-    tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in ends}
-    return classify(answers, tensors, data.labels).accuracy
+    return classified(answers, data.labels).accuracy
+
+
+def classified(answers: Mapping[str, Array], labels: Array) -> Classification:
+    """Classes that outputs of floats, by name, tell."""
+    tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in answers}
+    return classify(answers, tensors, labels)

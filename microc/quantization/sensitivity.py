@@ -18,10 +18,10 @@ from microc.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
+from microc.quantization.observe import Row
 from microc.quantization.scheme import Activation, Weight, faked
 from microc.quantization.write import Recipe
 
-Row = tuple[Array, ...]
 Change = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 """From all values of the network to some of them as they shall be: constants, activations."""
 Key = TypeVar("Key", bound=Hashable)

@@ -26,7 +26,7 @@ CHOICES = frozenset(("max_pool2d", "max", "min"))
 JOINS = frozenset(("concat", "maximum", "minimum", "where"))
 """Operators whose result holds elements of several operands."""
 
-_CLAMPS = frozenset(("relu", "clip"))
+CLAMPS = frozenset(("relu", "clip"))
 
 
 def quantised_as(node: Node) -> tuple[Quant, Attr]:
@@ -96,7 +96,7 @@ class Values:
                     return None
                 quant = Quant(user.attr("scale"), user.attr("zero_point"))
                 return TensorType(shape, user.attr("out_dtype"), quant, self.types[value].layout)
-            if len(users) > 1 or not (moves(user) or user.op in CHOICES | _CLAMPS | JOINS):
+            if len(users) > 1 or not (moves(user) or user.op in CHOICES | CLAMPS | JOINS):
                 return None
             value = user.outputs[0]
         return None

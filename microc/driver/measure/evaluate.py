@@ -30,11 +30,12 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """How often the classes are right. ``confusion[truth, answer]`` counts samples."""
+    """How often the classes are right. ``answers``: the class of each sample; ``confusion[truth, answer]`` counts samples."""
 
     output: str
     correct: int
     total: int
+    answers: Array
     confusion: Array
 
     @property
@@ -126,7 +127,7 @@ def classify(
         )
     confusion = np.zeros((classes, classes), np.int64)
     np.add.at(confusion, (labels, answers), 1)
-    return Classification(name, int(np.trace(confusion)), len(labels), confusion)
+    return Classification(name, int(np.trace(confusion)), len(labels), answers, confusion)
 
 
 def _is_class(output: Array, tensor: Mapping[str, Any]) -> bool:
