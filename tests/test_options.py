@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
     "name": ["kws"], "input_shapes": ["x=1,3,8", "*=2,2"], "inputs": ["a,b", '"c,d"'], "outputs": ["e"],
     "input_dtype": ["float32"], "input_layout": ["x=NCHW"], "output_dtype": ["y=int8", "z=uint8"], "output_layout": ["NHWC"],
+    "input_normalize": ["127.5 64", "x=1,2,3 4,5,6"], "input_colour": ["bgr"], "input_frame": ["x=120x160"],
+    "input_crop": ["96x96"], "input_resize": ["nearest"],
     "plugins": [str(ROOT / "examples" / "custom_operator" / "operators.py")], "bounds": ["n=4", "m=8:64:8"],
     "opt_level": ["1"], "disabled": ["fuse", "layout,padding"], "io_in_arena": ["caller"], "protocol": ["mlperf"],
     "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
@@ -27,6 +29,8 @@ WORDS = {
 VALUES = {
     "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
     "input_dtype": {"*": "float32"}, "input_layout": {"x": "NCHW"}, "output_dtype": {"y": "int8", "z": "uint8"},
+    "input_normalize": {"*": ((127.5,), (64.0,)), "x": ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))}, "input_colour": {"*": "bgr"},
+    "input_frame": {"x": (120, 160)}, "input_crop": {"*": (96, 96)}, "input_resize": {"*": "nearest"},
     "output_layout": {"*": "NHWC"}, "bounds": {"n": Bound(4), "m": Bound(64, 8, 8)}, "opt_level": 1,
     "disabled": frozenset({"fuse", "layout", "padding"}), "io_in_arena": False, "protocol": "mlperf", "requantize": "fixed",
     "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
@@ -41,7 +45,7 @@ def parsed(*words: str) -> dict[str, object]:
 
 def test_every_flag_sets_its_keyword() -> None:
     assert set(WORDS) == {name for name, option in OPTIONS.items() if option.flag}
-    said = [word for name, words in WORDS.items() for each in words for word in (OPTIONS[name].flag, each)]
+    said = [word for name, words in WORDS.items() for each in words for word in (OPTIONS[name].flag, *each.split(" "))]
     said += [OPTIONS[name].flag for name, words in WORDS.items() if not words]
     chosen = make_options(**parsed(*said))
     assert {name: getattr(chosen, name) for name in VALUES} == VALUES and len(chosen.plugins) == 1
@@ -56,12 +60,14 @@ def test_every_flag_sets_its_keyword() -> None:
         ("--flash", "64Q", "no number of bytes"),
         ("--hop", "x", "no whole number"),
         ("--stream", "x=y", "no axis"),
+        ("--input-frame", "120", "no size: write NAME=120x160"),
+        ("--input-normalize", "1 x", "no mean and deviation"),
         ("--optimize", "fast", "invalid choice"),
     ],
 )
 def test_a_wrong_word_is_refused_by_its_flag(flag: str, word: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        parsed(flag, word)
+        parsed(flag, *word.split(" "))
     assert flag in caught.value.what
 
 

@@ -59,9 +59,23 @@ def _add(command: argparse._ActionsContainer, name: str, option: Option) -> None
         more["choices"] = list(option.words)
     else:
         more.update(type=_spoken(option.word), metavar=option.metavar)
+    parts = option.metavar.split()
     if _repeats(name):
         more["action"], help = "append", f"{help}; repeatable"
+    if len(parts) > 1:
+        more |= {"nargs": len(parts), "metavar": tuple(parts), "type": str, "action": _Together, "const": more["type"]}
     command.add_argument(option.flag, dest=_PREFIX + name, help=help, **more)
+
+
+class _Together(argparse.Action):
+    """Several words are spoken as one, which ``const`` means; the flag may be given several times."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
+        try:
+            meant = self.const(" ".join(values))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), meant])
 
 
 def _repeats(name: str) -> bool:

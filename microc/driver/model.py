@@ -14,7 +14,7 @@ from microc import __version__
 from microc.codegen.files import replacing
 from microc.codegen.names import network_name
 from microc.driver import accepted
-from microc.driver.options import Options, make_options
+from microc.driver.options import PREPARATION, Options, make_options
 from microc.errors import OutputError, UsageError
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
@@ -30,6 +30,7 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
     from microc.frontend.detect import load as load_file
     from microc.graph.cut import cut
     from microc.transform.boundary import Boundary, adapt
+    from microc.transform.preparation import preparations
 
     with active(options.plugins):
         if isinstance(source, Graph):
@@ -41,7 +42,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
             raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
-        ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout)
+        raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
+        ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
         return replace(adapt(graph, ends), name=network_name(options.name or stem))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from microc import dtypes
+from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType, fresh_name
 from microc.ops.rounding import Multiplier, Rounding, Ties
 from microc.transform.axes import permuted_type
 from microc.transform.layout import CHANNELS_FIRST, CHANNELS_LAST
+from microc.transform.preparation import Preparation, framing, normalising
 
 LAYOUTS = ("NCHW", "NHWC")
 EVERY = "*"
@@ -27,13 +29,15 @@ class Boundary:
     """What inputs and outputs shall be, by name; ``*`` speaks of all others to which it can apply.
 
     dtypes: for ``*`` the real numbers (floats and quantised tensors). layouts: ``NCHW`` or ``NHWC``; for ``*`` the tensors of
-    four axes.
+    four axes. preparations: what becomes of an input's raw numbers; their dtype is uint8 where none is given, and images have
+    channels last.
     """
 
     input_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
     output_dtypes: Mapping[str, str] = field(default_factory=lambda: _NONE)
     input_layouts: Mapping[str, str] = field(default_factory=lambda: _NONE)
     output_layouts: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    preparations: Mapping[str, Preparation] = field(default_factory=dict)
 
 
 def adapt(graph: Graph, boundary: Boundary) -> Graph:
@@ -45,16 +49,29 @@ def adapt(graph: Graph, boundary: Boundary) -> Graph:
 
     Raises UsageError for names that are no inputs or outputs, and for what cannot be converted.
     """
-    for what, names, *wishes in (
-        ("input", graph.inputs, boundary.input_dtypes, boundary.input_layouts),
-        ("output", graph.outputs, boundary.output_dtypes, boundary.output_layouts),
-    ):
+    ends: tuple[tuple[str, tuple[str, ...], tuple[Mapping[str, object], ...]], ...] = (
+        ("input", graph.inputs, (boundary.input_dtypes, boundary.input_layouts, boundary.preparations)),
+        ("output", graph.outputs, (boundary.output_dtypes, boundary.output_layouts)),
+    )
+    for what, names, wishes in ends:
         for name in sorted({name for wish in wishes for name in wish} - {EVERY, *names}):
             raise UsageError(
                 f"the network has no {what} {name!r}", where=graph.name, hint=f"its {what}s are {', '.join(names)}"
             )
+    if EVERY in boundary.preparations and len(graph.inputs) != 1:
+        raise UsageError(
+            f"there are {len(graph.inputs)} inputs, and which of them is prepared is not said", where=graph.name,
+            hint=f"name it: --input-normalize {graph.inputs[0]}=127.5 127.5; inputs: {', '.join(graph.inputs)}",
+        )  # fmt: skip
     for name in graph.inputs:
-        graph = _End(graph, name, "input").adapted(boundary.input_dtypes, boundary.input_layouts)
+        wanted = boundary.preparations.get(name) or boundary.preparations.get(EVERY)
+        end = _End(graph, name, "input")
+        if wanted:
+            dtype = boundary.input_dtypes.get(name) or boundary.input_dtypes.get(EVERY, "uint8")
+            layout = boundary.input_layouts.get(name) or boundary.input_layouts.get(EVERY, "")
+            graph = end.prepared(wanted, dtype, layout)
+        else:
+            graph = end.adapted(boundary.input_dtypes, boundary.input_layouts)
     for name in graph.outputs:
         graph = _End(graph, name, "output").adapted(boundary.output_dtypes, boundary.output_layouts)
     return graph
@@ -80,30 +97,70 @@ class _End:
         layout = wanted_layouts.get(self.name) or (wanted_layouts.get(EVERY) if len(kind.shape) == 4 else None)
         real = kind.quant is not None or dtypes.is_float(kind.dtype)
         dtype = wanted_dtypes.get(self.name) or (wanted_dtypes.get(EVERY) if real else None)
-        if dtype is not None and dtype not in _DTYPES:
-            raise self.refusal(f"cannot be {dtype!r}", "dtypes: " + ", ".join(_DTYPES))
+        if dtype is not None:
+            self.check_dtype(dtype)
         if dtype is not None and dtypes.is_integer(dtype) and dtypes.is_float(kind.dtype):
             end = replace(end, graph=end.stored())
         if layout is not None:
-            end = replace(end, graph=end.in_layout(layout))
+            end = replace(end, graph=end.in_layout(layout, self.layout))
         return end.graph if dtype is None else end.in_dtype(dtype)
+
+    def check_dtype(self, dtype: str) -> None:
+        if dtype not in _DTYPES:
+            raise self.refusal(f"cannot be {dtype!r}", "dtypes: " + ", ".join(_DTYPES))
+
+    # ------------------------------------------------------------ preparation
+
+    def prepared(self, wanted: Preparation, dtype: str, layout: str) -> Graph:
+        """The graph with what makes this input from raw numbers of ``dtype`` in ``layout`` (empty: images have channels last,
+        all else keeps its own)."""
+        self.check_dtype(dtype)
+        end, rank = self, len(self.kind.shape)
+        if wanted.is_image and rank != 4:
+            raise self.refusal(f"has {rank} axes and is no image", "only --input-normalize speaks of it")
+        own = self.layout
+        if not own and wanted.is_image:
+            _, first, _, last = self.kind.shape
+            own = "NCHW" if first in (1, 3) and last not in (1, 3) else "NHWC"
+        layout = layout or ("NHWC" if wanted.is_image else own)
+        if layout:
+            end = replace(end, graph=end.in_layout(layout, own))
+        channels = 1 if layout == "NCHW" and rank in CHANNELS_FIRST else rank - 1
+        if wanted.normalize is not None:
+            for step in normalising(wanted.normalize, end.kind, channels, dtype, self.refusal):
+                end = replace(end, graph=end.behind(step.op, step.attrs, step.outer, step.operands))
+        elif dtypes.is_float(end.kind.dtype) and dtype != end.kind.dtype:
+            cast = end.behind("cast", {"dtype": end.kind.dtype}, replace(end.kind, dtype=dtype))
+            end = replace(end, graph=cast)
+        else:
+            end = replace(end, graph=end.in_dtype(dtype))
+        if wanted.is_image:
+            axes = (2, 3, 1) if layout == "NCHW" else (1, 2, 3)
+            for step in framing(wanted, end.kind, axes, self.refusal):
+                end = replace(end, graph=end.behind(step.op, step.attrs, step.outer, step.operands))
+        return end.graph
 
     # ------------------------------------------------------------ layout
 
-    def in_layout(self, wanted: str) -> Graph:
-        """The end in a layout; that of the network is what its convolutions and pools say."""
+    @property
+    def layout(self) -> str:
+        """What the network's convolutions and pools say; empty where they say nothing or differ."""
+        own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
+        return own.pop() if len(own) == 1 else ""
+
+    def in_layout(self, wanted: str, own: str) -> Graph:
+        """The end in a layout; ``own`` is that of the network."""
         if wanted not in LAYOUTS:
             raise self.refusal(f"cannot have the layout {wanted!r}", "layouts: " + ", ".join(LAYOUTS))
         rank = len(self.kind.shape)
+        if own == wanted:
+            return self.graph
         if rank not in CHANNELS_LAST:
             raise self.refusal(f"has {rank} axes and no layout", "only tensors of three or four axes have one")
-        own = {str(node.attrs["layout"]) for node in self.graph.nodes if "layout" in node.attrs}
-        if len(own) != 1:
+        if not own:
             raise self.refusal(
                 "has no layout that could be told: the network has no convolutions or pools of one layout"
             )
-        if own == {wanted}:
-            return self.graph
         first, last = CHANNELS_FIRST[rank], CHANNELS_LAST[rank]
         to_wanted, back = (first, last) if wanted == "NCHW" else (last, first)
         axes: dict[str, Attr] = {"axes": back if self.what == "input" else to_wanted}
@@ -170,15 +227,20 @@ class _End:
 
     # ------------------------------------------------------------ edit
 
-    def behind(self, op: str, attrs: Mapping[str, Attr], outer: TensorType) -> Graph:
-        """The graph with an operator at this end: the end is ``outer`` and keeps its name, the network's value gets another."""
+    def behind(self, op: str, attrs: Mapping[str, Attr], outer: TensorType, operands: Sequence[Array] = ()) -> Graph:
+        """The graph with an operator at this end: the end is ``outer`` and keeps its name, the network's value gets another.
+        Of an input, constant ``operands`` follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
         renamed = _renamed(graph, {name: inner})
-        types = {**renamed.types, name: outer}
+        types, consts = {**renamed.types, name: outer}, dict(renamed.consts)
         if self.what == "input":
-            nodes = (Node(op, (name,), (inner,), attrs, graph.place(name)), *renamed.nodes)
-            return replace(renamed, inputs=graph.inputs, types=types, nodes=nodes)
+            given = [name]
+            for array in operands:
+                given.append(fresh_name(types, f"{name}.{op}"))
+                types[given[-1]], consts[given[-1]] = TensorType(array.shape, array.dtype.name), array
+            nodes = (Node(op, tuple(given), (inner,), attrs, graph.place(name)), *renamed.nodes)
+            return replace(renamed, inputs=graph.inputs, types=types, consts=consts, nodes=nodes)
         nodes = (*renamed.nodes, Node(op, (inner,), (name,), attrs, graph.place(name)))
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 

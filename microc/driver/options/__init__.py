@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from microc.schedule.rules import ScheduleRule
     from microc.transform.context import Instrument, Pass
 
-__all__ = ["ENDS", "OPTIONS", "Bound", "Options", "make_options"]
+__all__ = ["ENDS", "OPTIONS", "PREPARATION", "Bound", "Options", "make_options"]
 
 HYBRID = ("float", "dynamic")
 ROUNDING = ("tflm", "litert", "single")
@@ -32,7 +32,11 @@ REQUANTIZE = ("float", "fixed")
 PROTOCOLS = ("rpc", "mlperf")
 OPT_LEVELS = (0, 1, 2)
 LATE = ("window", "lookahead")
-ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout")
+PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
+"""What is done to raw inputs, each ``input_...``."""
+COLOURS = ("rgb", "bgr", "gray")
+RESIZING = ("bilinear", "nearest")
+ENDS = ("input_dtype", "output_dtype", "input_layout", "output_layout", *(f"input_{name}" for name in PREPARATION))
 
 
 def _end(flag: str, metavar: str, help: str) -> Any:
@@ -66,6 +70,29 @@ class Options:
     input_layout: Mapping[str, str] = _end(
         "--input-layout", "[NAME=]NCHW|NHWC",
         "order of the input's axes, channels first or last; all images unless named",
+    )  # fmt: skip
+    input_normalize: Mapping[str, checks.Normalization] = option(
+        dict, checks.by_name(checks.normalization), "raw numbers come in, and (x - MEAN) / STD is what the network takes: one "
+        "number, or one for each of its channels between commas; uint8 unless --input-dtype says another type",
+        group=READING, flag="--input-normalize", word=words.normalization, metavar="[NAME=]MEAN STD",
+    )  # fmt: skip
+    input_colour: Mapping[str, str] = option(
+        dict, checks.by_name(checks.one_of(COLOURS)), "channels of the camera's frame; bgr: those of the network reversed; gray "
+        "is repeated, or made of three (ITU-R BT.601), as the network has three or one",
+        group=READING, flag="--input-colour", word=words.wish, metavar="[NAME=]" + "|".join(COLOURS),
+    )  # fmt: skip
+    input_frame: Mapping[str, tuple[int, int]] = option(
+        dict, checks.by_name(checks.pixels), "size of the camera's frame, uint8 and with channels last unless --input-dtype and "
+        "--input-layout say else; it is resized to what the network takes",
+        group=READING, flag="--input-frame", word=words.pixels, metavar="[NAME=]HEIGHTxWIDTH",
+    )  # fmt: skip
+    input_crop: Mapping[str, tuple[int, int]] = option(
+        dict, checks.by_name(checks.pixels), "the middle of the frame, which alone is used", default="all of it",
+        group=READING, flag="--input-crop", word=words.pixels, metavar="[NAME=]HEIGHTxWIDTH",
+    )  # fmt: skip
+    input_resize: Mapping[str, str] = option(
+        dict, checks.by_name(checks.one_of(RESIZING)), "how, between centres of pixels; integers are rounded to the nearest",
+        default="bilinear", group=READING, flag="--input-resize", word=words.wish, metavar="[NAME=]" + "|".join(RESIZING),
     )  # fmt: skip
     output_dtype: Mapping[str, str] = _end(
         "--output-dtype", "[NAME=]DTYPE",
@@ -174,6 +201,8 @@ _UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments"})
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key}={_words(of)}" for key, of in sorted(value.items()))
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return " ".join(map(_words, value))
     if isinstance(value, (tuple, frozenset)):
         parts = sorted(value) if isinstance(value, frozenset) else value
         return ",".join(str(getattr(part, "name", part)) for part in parts)

@@ -20,6 +20,11 @@ EVERY = "*"
 """The name that a value alone goes by: it speaks of all inputs or outputs."""
 AXES = 64
 """More than any tensor has."""
+PIXELS = 1 << 15
+"""More than a side of a frame has."""
+REAL = 1e30
+Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+"""Means and deviations, one or as many as there are channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,37 @@ def some_of(known: Sequence[str]) -> Check:
         return found
 
     return check
+
+
+def one_of(known: Sequence[str]) -> Check:
+    """One of the words that there are."""
+    return lambda name, value: accepted.choice(name, value, known)
+
+
+def pixels(name: str, value: Any) -> tuple[int, int]:
+    """Height and width."""
+    found = accepted.integers(name, value, 1)
+    if len(found) != 2 or max(found) >= PIXELS:
+        raise accepted.refused(name, value, f"height and width, each less than {PIXELS}: (120, 160)")
+    return found[0], found[1]
+
+
+def normalization(name: str, value: Any) -> Normalization:
+    """A mean and a deviation, each a number or one for each channel; no deviation is zero."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise accepted.refused(name, value, "mean and deviation: (127.5, 127.5), or ((124, 116, 104), (58, 57, 57))")
+    mean, deviation = (_reals(name, part) for part in value)
+    if 0.0 in deviation:
+        raise UsageError(f"{name} divides by zero", hint="give a deviation that is not 0; 1 leaves numbers as they are")
+    return mean, deviation
+
+
+def _reals(name: str, value: Any) -> tuple[float, ...]:
+    several = value if isinstance(value, (list, tuple)) or hasattr(value, "tolist") else (value,)
+    found = tuple(accepted.number(name, number, -REAL, REAL) for number in several)
+    if not found:
+        raise accepted.refused(name, value, "a number, or one for each channel")
+    return found
 
 
 def axis(name: str, value: Any) -> int:

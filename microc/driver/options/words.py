@@ -56,6 +56,25 @@ def axis(text: str) -> tuple[str, int]:
         raise ValueError(f"{text!r} is no axis: write NAME=1, or the number alone for all") from None
 
 
+def pixels(text: str) -> tuple[str, tuple[int, int]]:
+    """NAME=120x160, or the size alone."""
+    name, size = wish(text)
+    height, _, width = size.partition("x")
+    if not height.isdecimal() or not width.isdecimal():
+        raise ValueError(f"{text!r} is no size: write NAME=120x160, height first, or the size alone")
+    return name, (int(height), int(width))
+
+
+def normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+    """NAME=MEAN STD, or the numbers alone; each is several between commas, or one."""
+    name, _, numbers = text.rpartition("=")
+    try:
+        mean, deviation = (tuple(float(part) for part in several.split(",")) for several in numbers.split())
+    except ValueError:
+        raise ValueError(f"{text!r} is no mean and deviation: write 127.5 127.5, or 124,116,104 58,57,57") from None
+    return name or "*", (mean, deviation)
+
+
 def bytes(text: str) -> int:
     """65536 or 64K."""
     units = {"K": 1024, "M": 1024 * 1024}
