@@ -16,6 +16,7 @@ from microc.transform import (
     legalize,
     narrow_views,
     qdq,
+    raw_inputs,
     rounding,
     unary_functions,
 )
@@ -28,10 +29,12 @@ NORMALISING = (
     canonicalise.PASS,
     layout.PASS,
     canonicalise.PASS,
+    raw_inputs.SCALES,
 )
 """What comes before the whole run becomes a step of a stream, where that is wanted."""
 
 LOWERING = (
+    raw_inputs.SHIFTS,
     legalize.PASS,
     fold_constants.PASS,
     canonicalise.PASS,

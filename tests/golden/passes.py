@@ -28,6 +28,7 @@ from microc.transform import (
     legalize,
     narrow_views,
     qdq,
+    raw_inputs,
     rounding,
     unary_functions,
 )
@@ -76,6 +77,16 @@ def qdq_wide() -> Graph:
 def qdq_sum() -> Graph:
     net = Network(x=TensorType((2, 4), "int8"), y=TensorType((2, 4), "int8"))
     quantized(net, net.op("add", dequantized(net, "x"), dequantized(net, "y", 0.25, 0)))
+    return net.graph()
+
+
+def raw_rows() -> Graph:
+    """Bytes, their channels reversed and normalised one by one, before a dense layer."""
+    net = Network(x=TensorType((1, 3), "uint8"))
+    real = net.op("cast", net.op("reverse", "x", axes=(1,)), dtype="float32")
+    centred = net.op("sub", real, net.constant(np.array([[1.0, 2.0, 4.0]], np.float32)))
+    scaled = net.op("mul", centred, net.constant(np.array([[0.5, 0.25, 0.125]], np.float32)))
+    net.op("dense", scaled, net.constant(np.arange(6, dtype=np.float32).reshape(2, 3)))
     return net.graph()
 
 
@@ -262,6 +273,8 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "unary_functions_clamp": (unary_functions.PASS, rescaled, {}),
     "unary_functions_tables": (unary_functions.PASS, tables, {}),
     "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
+    "raw_scales": (raw_inputs.SCALES, raw_rows, {}),
+    "raw_shifts": (raw_inputs.SHIFTS, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
     "layer_norm": (layer_norm.PASS, normalised, {}),
     "layer_norm_fixed": (layer_norm.PASS, normalised_integers, {"requantize": "fixed"}),
     "common_subexpressions": (common_subexpressions.PASS, twice, {}),
