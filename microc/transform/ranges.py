@@ -218,7 +218,7 @@ def _clamp(node: Node, kind: TensorType) -> Range | None:
 def _lookup(graph: Graph, node: Node, ranges: Ranges) -> Range | None:
     """The least and greatest entry that each channel can hit."""
     data, table = ranges.get(node.inputs[0]), graph.consts.get(node.inputs[1])
-    if data is None or table is None or table.dtype.kind not in "iu":
+    if len(node.inputs) > 2 or data is None or table is None or table.dtype.kind not in "iu":
         return None
     entry, lowest = np.arange(256), dtypes.int_range(graph.types[node.inputs[0]].dtype)[0]
     distinct, channel = np.unique((data.low - lowest) * 256 + data.high - lowest, return_inverse=True)

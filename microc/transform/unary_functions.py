@@ -13,10 +13,13 @@ written in the cheapest way that gives the same number for every number that the
   (both sides rise with r, agree where a <= clamp(r, m, M) <= b, and are a or b elsewhere);
 - ``lookup``, where it takes the place of two nodes, or of a fixed-point sum, product or quotient; a new table has to earn its
   bytes, which it does of few elements, too, where floats lie in between: their code is longer than a table, and slower by far.
+
+Of pixels each channel may have a function of its own, because constants differ by channel: as many tables, one behind the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,6 +36,8 @@ from microc.transform.ranges import Range, value_ranges
 
 ENTRIES = 256
 """A value with so many elements is worth a table of its own."""
+COLOURS = 4
+"""So many channels may differ."""
 
 _FIXED = ("qadd", "qmul", "qdiv")
 _RESCALERS = ("requantize", "requantize_float", "qadd", "qmul")
@@ -46,7 +51,8 @@ def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A value as a function of ``root``: its numbers for the root's lowest number up to the highest.
+    """A value as a function of ``root``: its numbers for the root's lowest number up to the highest, for all channels alike or
+    for each, of shape (256, 1 or channels).
 
     ``depth`` counts the nodes in between; ``tabulated`` says that one of them is a table, which can be replaced, ``real`` that
     floats are among their values.
@@ -93,18 +99,27 @@ class _Functions:
         tables = [operand.table if isinstance(operand, _Function) else operand for operand in operands]
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
+        if table.shape[1] > 1 and (table == table[:, :1]).all():
+            table = table[:, :1]
         depth = 1 + max(f.depth for f in functions)
         tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
         real = table.dtype.kind == "f" or any(f.real for f in functions)
         return _Function(functions[0].root, table, depth, tabulated, real)
 
     def operand(self, node: Node, position: int, whole: bool) -> _Function | Array | None:
-        """A function of a root, or a constant that is one number (or, ``whole``, anything); None for others."""
+        """A function of a root, or a constant that is one number, or one for each channel (or, ``whole``, anything); None for
+        others."""
         name = node.inputs[position]
-        array, kind = self.graph.consts.get(name), self.graph.types[name]
+        array, kind, shape = (
+            self.graph.consts.get(name),
+            self.graph.types[name],
+            self.graph.types[node.outputs[0]].shape,
+        )
+        if array is not None and not whole:
+            return _by_channel(array, shape)
         if array is not None:
-            return array if whole else array.reshape(-1)[:1] if array.size and (array == array.flat[0]).all() else None
-        if whole or kind.shape != self.graph.types[node.outputs[0]].shape:
+            return array
+        if whole or kind.shape != shape:
             return None
         shared = name in self.kept or len(self.readers[name]) > 1
         if name in self.known and not (shared and _is_byte(kind.dtype)):
@@ -127,27 +142,42 @@ class _Functions:
         if source.dtype == kind.dtype and name not in self.kept and np.array_equal(before, after):
             self.alias[name], self.known[name] = root, replace(found, depth=0)
             return node
-        low, high = int(after[0]), int(after[-1])
+        low, high = int(after[0, 0]), int(after[-1, 0])
         if source.dtype == kind.dtype and low <= high and np.array_equal(np.clip(before, low, high), after):
             return replace(
                 node, op="clip", inputs=(root,), attrs={"minimum": low, "maximum": high, "rounding": Rounding.NONE}
             )
         saves = found.depth > 1 or node.op in _FIXED
-        if not saves or not (found.tabulated or found.real or kind.size >= ENTRIES):
+        channels = table.shape[1]
+        worth = kind.size >= ENTRIES * channels or (channels == 1 and (found.tabulated or found.real))
+        if not saves or not worth:
             return node
-        constant = fresh_name(self.types, f"{name}.table")
-        self.types[constant], self.consts[constant] = TensorType(table.shape, kind.dtype), table
-        return replace(node, op="lookup", inputs=(root, constant), attrs={})
+        operands = {"table": np.ascontiguousarray(table.T).reshape(-1)}
+        if channels > 1:
+            operands["first"] = np.arange(0, table.size, ENTRIES, dtype=np.int16)
+        inputs = [root]
+        for stem, array in operands.items():
+            inputs.append(fresh_name(self.types, f"{name}.{stem}"))
+            self.types[inputs[-1]], self.consts[inputs[-1]] = TensorType(array.shape, str(array.dtype)), array
+        return replace(node, op="lookup", inputs=tuple(inputs), attrs={})
 
 
 def _is_byte(dtype: str) -> bool:
     return dtypes.is_integer(dtype) and dtypes.nbytes(dtype) == 1
 
 
+def _by_channel(array: Array, shape: Sequence[int]) -> Array | None:
+    """A constant operand of a result of ``shape`` as one number, or as one for each channel; None where it is more."""
+    if array.size and (array == array.flat[0]).all():
+        return array.reshape(-1)[:1]
+    along = bool(shape) and array.size == array.shape[-1] == shape[-1] <= COLOURS
+    return array.reshape(-1) if along else None
+
+
 def _numbers(dtype: str) -> Array:
-    """All numbers of an 8-bit dtype, in its own dtype."""
+    """All numbers of an 8-bit dtype, in its own dtype, as a column."""
     low, high = dtypes.int_range(dtype)
-    return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))
+    return np.arange(low, high + 1).astype(dtypes.to_numpy(dtype))[:, None]
 
 
 def _domain(known: Range, dtype: str) -> slice:

@@ -71,6 +71,27 @@ def test_tables_that_follow_each_other_are_one() -> None:
     assert ops(run(net, last)) == ["lookup"]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_pixels_that_are_normalised_by_channel_and_quantised_are_a_table_for_each(dtype: str) -> None:
+    net = Network(x=TensorType((1, 16, 16, 3), dtype))
+    real = net.op("cast", "x", dtype="float32")
+    for op in ("sub", "mul"):
+        real = net.op(op, real, net.random(3))
+    net.op("quantize", real, scale=(0.7,), zero_point=(3,), axis=None, out_dtype="int8", rounding="even")
+    graph = run(net)
+    assert ops(graph) == ["lookup"] and [graph.types[name].shape for name in graph.nodes[0].inputs[1:]] == [
+        (768,),
+        (3,),
+    ]
+
+
+def test_a_table_for_each_channel_has_to_earn_its_bytes() -> None:
+    net = Network(x=TensorType((1, 16, 15, 3), "uint8"))
+    real = net.op("mul", net.op("cast", "x", dtype="float32"), net.random(3))
+    net.op("quantize", real, scale=(0.7,), zero_point=(3,), axis=None, out_dtype="int8", rounding="even")
+    assert ops(run(net)) == ["cast", "mul", "quantize"]
+
+
 def test_a_quotient_by_a_number_is_a_table() -> None:
     net = Network(x=EVERY)
     tables = [net.constant(table) for table in reciprocal_tables()]

@@ -1,4 +1,5 @@
-"""``lookup``: a function of one 8-bit number as a table of 256 results."""
+"""``lookup``: a function of one 8-bit number as a table of 256 results; or several functions, one behind the other in the table,
+and for each element where its own begins."""
 
 from __future__ import annotations
 
@@ -11,30 +12,34 @@ from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
 from microc.graph.ir import TensorType
+from microc.ops.elementwise.elementwise import broadcast
 from microc.ops.registry import Case, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    x, table = types
+    x, table, *first = types
     if x.dtype not in ("int8", "uint8"):
         raise ModelError(f"lookup of {x.dtype}; it takes int8 or uint8")
-    if table.shape != (256,):
-        raise ModelError(f"lookup in a table of shape {table.shape}; it takes 256 entries")
-    return (TensorType(x.shape, table.dtype),)
+    if len(table.shape) != 1 or table.size % 256 or not table.size or (table.size > 256 and not first):
+        raise ModelError(f"lookup in a table of shape {table.shape}; it takes 256 entries for each function")
+    if any(kind.dtype not in ("int16", "int32") for kind in first):
+        raise ModelError("lookup of functions that begin at places that are not int16 or int32")
+    return (TensorType(broadcast("lookup", (x, *first)), table.dtype),)
 
 
 def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x, table = arrays
-    return (table[x.astype(np.int32) - np.iinfo(x.dtype).min],)
+    x, table, *first = arrays
+    return (table[sum(first, x.astype(np.int32) - np.iinfo(x.dtype).min)],)
 
 
 def _scalar(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
     x: Expr = args[0]
     table: te.Tensor = args[1]
     low, _ = dtypes.int_range(x.dtype)
-    return table[ir.cast("int32", x) - low]
+    place = ir.cast("int32", x) - low
+    return table[place + ir.cast("int32", args[2]) if len(args) > 2 else place]
 
 
 def _cases() -> Iterable[Case]:
@@ -45,6 +50,10 @@ def _cases() -> Iterable[Case]:
         x = every.reshape(4, 64).astype(dtypes.to_numpy(dtype))
         types = (TensorType(x.shape, dtype), TensorType((256,), result))
         yield Case({}, types, consts=(1,), arrays=(x, table), name=f"{dtype}_to_{result}")
+    first, channels = TensorType((3,), "int16"), np.arange(768).astype(np.int8)
+    x = np.arange(96, dtype=np.uint8).reshape(32, 3)
+    kinds = (TensorType(x.shape, "uint8"), TensorType((768,), "int8"), first)
+    yield Case({}, kinds, consts=(1, 2), arrays=(x, channels, np.array([0, 256, 512], np.int16)), name="by channel")
     yield Case(
         {},
         (TensorType((1,), "int8"), TensorType((256,), "int8")),
