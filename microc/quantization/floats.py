@@ -8,6 +8,7 @@ from typing import Any
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.quantization.loops import body_of, flattened
+from microc.quantization.pixels import functions_of_bytes
 from microc.transform.qdq import LAYERS, has_integer_form
 
 _CHANGING = frozenset(("quantize", "dequantize"))
@@ -19,13 +20,14 @@ BESIDE = "an operand or its result stays in floats"
 
 def floats_report(graph: Graph) -> dict[str, Any]:
     """Of a quantised ``graph``: ``operators``, those that compute in float32, in loops too, each with its multiply-accumulates in
-    a run and the reason; ``share``, of all multiply-accumulates, those in floats."""
+    a run and the reason, but what compiled is a table; ``share``, of all multiply-accumulates, those in floats."""
     flat = flattened(graph)
+    tabulated = functions_of_bytes(flat)
     left, of_all, of_floats = list[dict[str, Any]](), 0, 0
     for node, macs in _counted(graph, 1):
         of_all += macs
         made = {flat.types[name].dtype for name in node.outputs if name}
-        if node.op not in _CHANGING and "float32" in made:
+        if node.op not in _CHANGING and "float32" in made and node.outputs[0] not in tabulated:
             of_floats += macs
             left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": _reason(node, flat)})
     return {"operators": left, "share": of_floats / max(1, of_all)}

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from microc.graph.ir import Graph, Node, Quant
 from microc.quantization.loops import flattened, given, handed
+from microc.quantization.pixels import functions_of_bytes
 from microc.quantization.scheme import Activation
 from microc.transform.qdq import LAYERS, has_integer_form
 from microc.transform.qdq_bias import sum_behind
@@ -68,6 +69,7 @@ class _Finder:
         self.outside = frozenset(graph.types)
         self.graph, self.floating = flattened(graph), floating
         self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
+        self.bytes = functions_of_bytes(self.graph)
         self.links = [
             link
             for node in self.graph.nodes
@@ -112,12 +114,13 @@ class _Finder:
             given=frozenset(b for node in self.graph.nodes for a, b in given(node) if self.is_activation(a)),
             wide=self.wide,
             narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if node.op in LAYERS) & self.wide,
-            known=self.known(values),
+            known=self.known(values) | self.known_bytes(values),
         )
 
     def is_integer(self, node: Node) -> bool:
         return (
             node.outputs[0] not in self.floating
+            and node.outputs[0] not in self.bytes
             and self.is_float(node.outputs[0])
             and has_integer_form(node, self.graph)
         )
@@ -257,3 +260,14 @@ class _Finder:
         return {
             value: found[self.first(value)] for value in values if value in self.wide and self.first(value) in found
         }
+
+    def known_bytes(self, values: Sequence[str]) -> dict[str, Activation]:
+        """The values that are raw bytes, and what is made of nothing else without computing."""
+        of: dict[str, set[Activation | None]] = {}
+        for value in values:
+            maker = self.makers.get(value)
+            if maker is None or not (self.keeps_scale(maker) and self.is_activation(maker.inputs[0])):
+                of.setdefault(self.first(value), set()).add(self.bytes.get(value))
+        found = {leader: next(iter(kinds)) for leader, kinds in of.items() if len(kinds) == 1}
+        named = ((value, found.get(self.first(value))) for value in values if value not in self.wide)
+        return {value: kind for value, kind in named if kind is not None}

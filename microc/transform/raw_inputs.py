@@ -27,6 +27,7 @@ from microc.transform.context import Pass, PassContext
 from microc.transform.ranges import tap_sets
 
 _LAYERS = ("conv2d", "dense")
+_BYTES = ("int8", "uint8")
 _ELEMENTWISE = ("cast", "sub", "add", "mul", "quantize", "dequantize", "lookup")
 
 
@@ -40,6 +41,14 @@ def fold_shifts(graph: Graph, context: PassContext) -> Graph:
     return rewrite(graph, ((P.op(_LAYERS), _with_means),))
 
 
+def centre(graph: Graph, context: PassContext) -> Graph:
+    """Means of bytes become one byte, which is a zero point; what is left of them goes into the bias.
+
+    Where padding is seen, that is done with at most half a byte's step: then zeros at the border are so much off.
+    """
+    return rewrite(graph, ((P.op(_LAYERS), _with_rounded_means),))
+
+
 # ---------------------------------------------------------------- factors and means
 
 
@@ -51,47 +60,67 @@ def _with_factors(match: Match) -> Replacement | None:
     weights = match.scope.consts[match.root.inputs[1]]
     with np.errstate(over="ignore"):
         scaled = (weights * _by_weight(vector, weights, match.root)).astype(weights.dtype)
-    return _emitted(match, node, scaled, None) if np.isfinite(scaled).all() else None
+    return _emitted(match, node.inputs[0], scaled) if np.isfinite(scaled).all() else None
 
 
 def _with_means(match: Match) -> Replacement | None:
-    found, layer = _applied(match, "sub"), match.root
+    found = _applied(match, "sub")
     if found is None or not _stays_inside(match):
         return None
-    node, vector = found
-    weights = match.scope.consts[layer.inputs[1]]
-    bias = match.scope.consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
-    shifted = bias - (weights.astype(np.float64) * _by_weight(vector, weights, layer)).reshape(len(weights), -1).sum(
-        axis=1
-    )
-    return _emitted(match, node, None, shifted.astype(weights.dtype)) if np.isfinite(shifted).all() else None
+    bias = _shifted(match, found[1])
+    return _emitted(match, found[0].inputs[0], bias=bias) if np.isfinite(bias).all() else None
+
+
+def _with_rounded_means(match: Match) -> Replacement | None:
+    found = _applied(match, "sub")
+    source = match.scope.producer(found[0].inputs[0]) if found is not None else None
+    if found is None or source is None or source.op != "cast":
+        return None
+    (node, means), dtype = found, match.type(source.inputs[0]).dtype
+    zero = np.rint(means.mean())
+    is_byte = dtype in _BYTES and dtypes.int_range(dtype)[0] <= zero <= dtypes.int_range(dtype)[1]
+    if not is_byte or (means == zero).all() or not (_stays_inside(match) or np.abs(means - zero).max() <= 0.5):
+        return None
+    point = match.constant(f"{node.outputs[0]}.zero", np.full_like(match.scope.consts[node.inputs[1]], zero))
+    centred = match.emit("sub", (node.inputs[0], point), node.attrs, match.type(node.outputs[0]), loc=node.loc)
+    return _emitted(match, centred, bias=_shifted(match, means - zero))
+
+
+def _shifted(match: Match, means: Array) -> Array:
+    """The layer's bias less its sums of ``means``."""
+    layer, consts = match.root, match.scope.consts
+    weights = consts[layer.inputs[1]]
+    bias = consts[layer.inputs[2]].reshape(-1) if len(layer.inputs) > 2 and layer.inputs[2] else 0.0
+    sums = (weights.astype(np.float64) * _by_weight(means, weights, layer)).reshape(len(weights), -1).sum(axis=1)
+    return np.asarray(bias - sums, weights.dtype)
 
 
 def _applied(match: Match, op: str) -> tuple[Node, Array] | None:
     """The node that combines what a layer of floats reads, raw numbers, with constants, and these for each of the layer's
-    channels. A reshape to rows may lie in between."""
+    channels. A reshape may lie in between, to rows where channels differ."""
     scope, layer = match.scope, match.root
     known = all(name in scope.consts for name in layer.inputs[1:] if name)
     if not known or scope.consts[layer.inputs[1]].dtype.kind != "f" or layer.attrs.get("dynamic"):
         return None
     node = _sole_producer(scope, layer.inputs[0])
-    if node is not None and node.op == "reshape":
-        before, after = match.type(node.inputs[0]).shape, match.type(node.outputs[0]).shape
-        if len(after) != 2 or before[:1] != after[:1]:
-            return None
+    moved = node is not None and node.op == "reshape"
+    if moved and node is not None:
         node = _sole_producer(scope, node.inputs[0])
     if node is None or node.op != op or node.attrs.get("activation") or node.inputs[1] not in scope.consts:
         return None
-    if match.type(node.inputs[0]).shape != match.type(node.outputs[0]).shape or not _is_raw(scope, node.inputs[0]):
-        return None
     constant, shape = scope.consts[node.inputs[1]], match.type(node.outputs[0]).shape
-    if layer.op == "dense":
-        depth = scope.consts[layer.inputs[1]].shape[-1]
-        rows = np.broadcast_to(constant, shape).reshape(-1, depth)
-        return (node, rows[0]) if (rows == rows[0]).all() else None
-    if layer.attrs.get("layout") != "NHWC" or constant.size not in (1, constant.shape[-1]):
+    if match.type(node.inputs[0]).shape != shape or not _is_raw(scope, node.inputs[0]):
         return None
-    return node, np.broadcast_to(constant.reshape(-1), shape[-1:])
+    is_conv = layer.op == "conv2d"
+    if is_conv and layer.attrs.get("layout") != "NHWC":
+        return None
+    width = match.type(layer.inputs[0]).shape[-1]
+    if (constant == constant.flat[0]).all():
+        return node, np.full(width, constant.flat[0])
+    if is_conv:
+        return (node, constant.reshape(-1)) if not moved and constant.size == constant.shape[-1] else None
+    rows = np.broadcast_to(constant, shape).reshape(-1, width)
+    return (node, rows[0]) if (rows == rows[0]).all() else None
 
 
 def _sole_producer(scope: Scope, value: str) -> Node | None:
@@ -126,11 +155,11 @@ def _stays_inside(match: Match) -> bool:
     return all(bool(taps.all()) for taps in tap_sets(g))
 
 
-def _emitted(match: Match, node: Node, weights: Array | None, bias: Array | None) -> Replacement:
-    """The layer on what ``node`` reads, with other weights or another bias."""
-    layer, data = match.root, node.inputs[0]
+def _emitted(match: Match, data: str, weights: Array | None = None, bias: Array | None = None) -> Replacement:
+    """The layer on other data, in rows where it reads rows, with other weights or another bias."""
+    layer = match.root
     between = match.scope.producer(layer.inputs[0])
-    if between is not None and between is not node:
+    if between is not None and between.op == "reshape":
         kind = match.type(between.outputs[0])
         data = match.emit("reshape", (data,), between.attrs, kind, between.outputs[0], between.loc)
     inputs = [data, *layer.inputs[1:]]
@@ -201,3 +230,4 @@ def _meets_layer(match: Match, value: str) -> bool:
 
 SCALES = Pass("raw_inputs", fold_scales)
 SHIFTS = Pass("raw_inputs", fold_shifts)
+CENTRED = Pass("raw_inputs", centre)

@@ -19,7 +19,7 @@ Of pixels each channel may have a function of its own, because constants differ 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,8 +49,18 @@ def simplify_unary_functions(graph: Graph, context: PassContext) -> Graph:
     return rewrite(found, _clamp_rules())
 
 
+def byte_functions(graph: Graph) -> Mapping[str, Function]:
+    """The values that are functions of one 8-bit value each."""
+    found = _Functions(graph)
+    for node in graph.nodes:
+        function = found.function(node)
+        if function is not None:
+            found.known[node.outputs[0]] = function
+    return found.known
+
+
 @dataclass(frozen=True, slots=True)
-class _Function:
+class Function:
     """A value as a function of ``root``: its numbers for the root's lowest number up to the highest, for all channels alike or
     for each, of shape (256, 1 or channels).
 
@@ -73,7 +83,7 @@ class _Functions:
         self.ranges = value_ranges(graph)
         self.readers = graph.consumers()
         self.kept = {*graph.outputs, *graph.updates.values()}
-        self.known: dict[str, _Function] = {}
+        self.known: dict[str, Function] = {}
         self.alias: dict[str, str] = {}
         self.types, self.consts = dict(graph.types), dict(graph.consts)
 
@@ -87,16 +97,16 @@ class _Functions:
             nodes.append(replace(node, inputs=tuple(self.alias.get(name, name) for name in node.inputs)))
         return without_dead_nodes(replace(self.graph, types=self.types, consts=self.consts).with_nodes(nodes))
 
-    def function(self, node: Node) -> _Function | None:
+    def function(self, node: Node) -> Function | None:
         """What the node computes of one 8-bit value; None if that is not all it depends on."""
         definition = registry.get(node.op)
         if not definition.elementwise or len(node.outputs) != 1 or node.attrs.get("axis") is not None:
             return None
         operands = [self.operand(node, k, k in definition.whole) for k, name in enumerate(node.inputs) if name]
-        functions = [operand for operand in operands if isinstance(operand, _Function)]
+        functions = [operand for operand in operands if isinstance(operand, Function)]
         if len({f.root for f in functions}) != 1 or any(operand is None for operand in operands):
             return None
-        tables = [operand.table if isinstance(operand, _Function) else operand for operand in operands]
+        tables = [operand.table if isinstance(operand, Function) else operand for operand in operands]
         with np.errstate(all="ignore"):
             (table,) = definition.reference({**definition.defaults, **node.attrs}, tables)
         if table.shape[1] > 1 and (table == table[:, :1]).all():
@@ -104,9 +114,9 @@ class _Functions:
         depth = 1 + max(f.depth for f in functions)
         tabulated = node.op == "lookup" or any(f.tabulated for f in functions)
         real = table.dtype.kind == "f" or any(f.real for f in functions)
-        return _Function(functions[0].root, table, depth, tabulated, real)
+        return Function(functions[0].root, table, depth, tabulated, real)
 
-    def operand(self, node: Node, position: int, whole: bool) -> _Function | Array | None:
+    def operand(self, node: Node, position: int, whole: bool) -> Function | Array | None:
         """A function of a root, or a constant that is one number, or one for each channel (or, ``whole``, anything); None for
         others."""
         name = node.inputs[position]
@@ -126,12 +136,12 @@ class _Functions:
             return self.known[name]
         return self.identity(name, kind)
 
-    def identity(self, name: str, kind: TensorType) -> _Function | None:
+    def identity(self, name: str, kind: TensorType) -> Function | None:
         if not _is_byte(kind.dtype) or name not in self.ranges or not kind.size:
             return None
-        return _Function(name, _numbers(kind.dtype))
+        return Function(name, _numbers(kind.dtype))
 
-    def simplified(self, node: Node, found: _Function) -> Node:
+    def simplified(self, node: Node, found: Function) -> Node:
         """The node, or one in its place that reads the root; an alias where the result is the root."""
         name, (root, table) = node.outputs[0], (found.root, found.table)
         source, kind = self.types[root], self.types[name]
