@@ -275,6 +275,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
     "raw_scales": (raw_inputs.SCALES, raw_rows, {}),
     "raw_shifts": (raw_inputs.SHIFTS, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
+    "raw_centred": (raw_inputs.CENTRED, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
     "layer_norm": (layer_norm.PASS, normalised, {}),
     "layer_norm_fixed": (layer_norm.PASS, normalised_integers, {"requantize": "fixed"}),
     "common_subexpressions": (common_subexpressions.PASS, twice, {}),
