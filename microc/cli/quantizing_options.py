@@ -19,7 +19,7 @@ def quantizing_command(add: Adder, model: str) -> None:
         "quantize",
         "make an integer network of a float one, and say how good it is",
         "model.onnx --data calibration.npz -o model.mcg",
-        "model.onnx --data images/ --pixels -1 1 --eval test/ --board nucleo-l476rg -o model.mcg",
+        "model.onnx --data images/ --pixels -1 1 --eval test/ --board nucleo-l476rg -o model.mcg --html report.html",
         "model.keras --data train.npz --labels y --activations int16 -o model.mcg",
         "model.onnx --data calibration.npz --weights 4 -o model.onnx",
         "model.onnx --data calibration.npz --flash 48K --board nucleo-l476rg -o model.mcg",
@@ -53,6 +53,10 @@ def quantizing_command(add: Adder, model: str) -> None:
     command.add_argument(
         "--board", default="", help="say what the network costs on it, before and after: a name (microc boards) or file"
     )
+    command.add_argument(
+        "--html", type=Path, metavar="F.html", help="write a report: accuracy, layers, the front, what to try next"
+    )
+    command.add_argument("--full", action="store_true", help="show all rows of long tables")
     command.add_argument("--seed", type=int, default=0, help="of what is drawn at random (default: 0)")
     command.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the graph file, model.mcg say"

@@ -114,3 +114,17 @@ def layer(name: str) -> str:
     start = name.find("#")
     shown = name[start:] if start > 0 else name
     return shown if len(shown) <= LAYER_WIDTH else shown[: LAYER_WIDTH - 3] + "..."
+
+
+def confusion(counts: Sequence[Sequence[int]], before: Sequence[Sequence[int]] | None = None) -> str:
+    """A confusion matrix, truth by row, with the share of each class that is right; ``before``: an earlier one, against which
+    every cell says how it changed."""
+    rows = []
+    for truth, row in enumerate(counts):
+        cells = [str(n or ".") for n in row]
+        if before is not None:
+            changes = [n - old for n, old in zip(row, before[truth], strict=True)]
+            cells = [f"{cell} {change:+d}" if change else cell for cell, change in zip(cells, changes, strict=True)]
+        total = sum(row)
+        rows.append((truth, *cells, f"{100 * row[truth] / total:.1f}" if total else ""))
+    return table(("truth \\ answer", *map(str, range(len(counts))), "% right"), rows, 0)

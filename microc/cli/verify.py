@@ -202,12 +202,7 @@ def _paragraphs(
 
 def _confusion(found: Classification) -> str:
     """The matrix, or of many classes the most frequent mistakes."""
-    count = len(found.confusion)
-    if count > _SHOWN_CLASSES:
+    if len(found.confusion) > _SHOWN_CLASSES:
         rows = found.mistakes()[:_SHOWN_MISTAKES]
         return show.table(("truth", "answer", "times"), rows, 0) if rows else ""
-    lines = []
-    for k, row in enumerate(found.confusion.tolist()):
-        recall = found.recall(k)
-        lines.append((k, *(n or "." for n in row), "" if recall is None else f"{100 * recall:.1f}"))
-    return show.table(("truth \\ answer", *map(str, range(count)), "% right"), lines, 0)
+    return show.confusion(found.confusion.tolist())

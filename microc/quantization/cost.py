@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from microc.device.boards import load_board
+from microc.driver import accepted
 from microc.driver.compile.fit import footprint
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
@@ -22,6 +25,11 @@ class Price:
     flash: int
     instructions: int
     cycles: int
+
+
+def board_of(given: Any) -> Board:
+    """A board, or the one of a name or file."""
+    return given if isinstance(given, Board) else load_board(accepted.path("a board", given))
 
 
 def cost(graph: Graph, board: Board) -> dict[str, Any]:
@@ -41,6 +49,24 @@ def priced(graph: Graph, board: Board, layers: Mapping[str, int]) -> tuple[dict[
             share = layers[place] / max(1, size)
             for k, amount in enumerate((_constants(call, module), call.instructions, call.cycles)):
                 parts[place][k] += share * amount
+    return _total(module, board), {place: Price(*map(round, part)) for place, part in parts.items()}
+
+
+def by_place(graph: Graph, board: Board) -> tuple[dict[str, Any], dict[str, Price]]:
+    """What :func:`cost` tells, and the price of what is computed at each place, here with its part of the code: a constant or a
+    kernel is divided among the steps that it serves, a step among the layers that it streams."""
+    module = compile_model(graph, board.target, Options())
+    served = Counter(name for call in module.calls for name in (call.kernel, *dict.fromkeys(call.args)))
+    code = {kernel.name: kernel.code_bytes for kernel in module.kernels}
+    parts: dict[str, list[float]] = {}
+    for call in module.calls:
+        constants = (module.values[name] for name in dict.fromkeys(call.args))
+        flash = sum(value.nbytes / served[value.name] for value in constants if value.storage == "const")
+        amounts = flash + code[call.kernel] / served[call.kernel], call.instructions, call.cycles
+        of = _places(call)
+        for place in of:
+            part = parts.setdefault(place, [0.0, 0.0, 0.0])
+            part[:] = (all_of + amount / len(of) for all_of, amount in zip(part, amounts, strict=True))
     return _total(module, board), {place: Price(*map(round, part)) for place, part in parts.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from microc.graph.ir import Graph, Node
@@ -15,12 +15,14 @@ _CHANGING = frozenset(("quantize", "dequantize"))
 UNSEEN = "the values in it cannot be observed: it is no loop with a bound"
 COMPUTED = "its weights are computed"
 FORMLESS = "has no integer form"
+ASKED = "as asked"
 BESIDE = "an operand or its result stays in floats"
 
 
-def floats_report(graph: Graph) -> dict[str, Any]:
-    """Of a quantised ``graph``: ``operators``, those that compute in float32, in loops too, each with its multiply-accumulates in
-    a run and the reason, but what compiled is a table; ``share``, of all multiply-accumulates, those in floats."""
+def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
+    """Of a quantised ``graph``, of which the results ``asked`` for shall stay in floats: ``operators``, those that compute in
+    float32, in loops too, each with its multiply-accumulates in a run and the reason, but what compiled is a table; ``share``,
+    of all multiply-accumulates, those in floats."""
     flat = flattened(graph)
     tabulated = functions_of_bytes(flat)
     left, of_all, of_floats = list[dict[str, Any]](), 0, 0
@@ -29,7 +31,7 @@ def floats_report(graph: Graph) -> dict[str, Any]:
         made = {flat.types[name].dtype for name in node.outputs if name}
         if node.op not in _CHANGING and "float32" in made and node.outputs[0] not in tabulated:
             of_floats += macs
-            left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": _reason(node, flat)})
+            left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": _reason(node, flat, asked)})
     return {"operators": left, "share": of_floats / max(1, of_all)}
 
 
@@ -45,7 +47,9 @@ def _counted(graph: Graph, turns: int) -> Iterator[tuple[Node, int]]:
         yield node, turns * count(node.attrs, *kinds) if count is not None else 0
 
 
-def _reason(node: Node, flat: Graph) -> str:
+def _reason(node: Node, flat: Graph, asked: Container[str]) -> str:
+    if node.outputs[0] in asked:
+        return ASKED
     if registry.get(node.op).regions:
         return UNSEEN
     if has_integer_form(node, flat):

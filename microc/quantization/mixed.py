@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.quantization.budget import Option, Point, front
 from microc.quantization.by_hand import BITS, labels
-from microc.quantization.cost import Price, cost, priced
+from microc.quantization.cost import Price, board_of, cost, priced
 from microc.quantization.observe import Row
 from microc.quantization.score import Score
 from microc.quantization.sensitivity import noise_of, rounded_weight
@@ -57,7 +56,7 @@ def limits_of(
         return None
     if not board:
         raise UsageError("limits are those of a board", hint="name it with board (--board): microc boards lists them")
-    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+    found = board_of(board)
     return Limits(found, cycles=None if time is None else _cycles(found, time), max_drop=max_drop, **amounts)
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from microc.codegen.files import replacing
 from microc.driver.model import ONNX, save
 from microc.graph.ir import Graph
+from microc.quantization.page import to_html
 from microc.quantization.write import Recipe
 
 
@@ -28,3 +30,9 @@ class Quantized:
     def save(self, path: str | Path) -> Path:
         """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""
         return save(self.exact if Path(path).suffix == ONNX else self.graph, path)
+
+    def save_report(self, path: str | Path) -> Path:
+        """Write the report as a page of HTML that needs nothing else."""
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(to_html(self.report), encoding="utf-8")
+        return Path(path)

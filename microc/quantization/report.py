@@ -92,6 +92,7 @@ def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
         "samples": len(labels),
         "float_accuracy": real.accuracy,
         "accuracy": integer.accuracy,
+        "float_confusion": real.confusion.tolist(),
         "confusion": integer.confusion.tolist(),
         "changed": [
             {"sample": int(k), "truth": int(labels[k]), "float": int(first[k]), "quantised": int(second[k])}
@@ -135,16 +136,23 @@ def weights_report(graph: Graph, recipe: Mapping[str, Weight]) -> list[dict[str,
         noise = Noise()
         reals = graph.consts[name].astype(np.float64)
         noise.signal, noise.noise = float(np.square(reals).sum()), float(np.square(weight.real - reals).sum())
-        most = int(np.abs(weight.data.astype(np.int64)).max(initial=0))
-        lines.append(
-            {
-                "constant": name,
-                "elements": reals.size,
-                "bits": max(2, most.bit_length() + 1),
-                "decibels": noise.decibels,
-            }
-        )
+        bits = stored_bits(weight.data)
+        lines.append({"constant": name, "elements": reals.size, "bits": bits, "decibels": noise.decibels})
     return lines
+
+
+def stored_bits(data: Array) -> int:
+    """The fewest bits, 2 or more, in which these integers fit."""
+    low, high = int(data.min(initial=0)), int(data.max(initial=0))
+    return max(2, high.bit_length() + 1, (~low).bit_length() + 1)
+
+
+def confused(found: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
+    """Of a classification the mistakes: truth, answer, how often in floats and how often now, the most frequent now first."""
+    before, after = (np.array(found[name]) for name in ("float_confusion", "confusion"))
+    wrong = np.argwhere((before + after) * (1 - np.eye(len(after), dtype=np.int64)))
+    mistakes = [(int(t), int(a), int(before[t, a]), int(after[t, a])) for t, a in wrong]
+    return sorted(mistakes, key=lambda m: (-m[3], -m[2], m[0], m[1]))
 
 
 def worst(lines: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:

@@ -14,8 +14,10 @@ from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization import by_hand
 from microc.quantization.advice import advice
+from microc.quantization.cost import board_of
 from microc.quantization.equalise import equalised
 from microc.quantization.floats import floats_report
+from microc.quantization.layer_report import costs_report, layers_report
 from microc.quantization.loops import distinct, flattened
 from microc.quantization.mixed import Task, limits_of, search
 from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
@@ -25,12 +27,14 @@ from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS, chosen
 from microc.quantization.repairs import repaired
 from microc.quantization.report import answers_report, compared, values_report, weights_report
+from microc.quantization.rows import placed
+from microc.quantization.rows import rows as rows_of
 from microc.quantization.samples import calibration_of, data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import score_by
 from microc.quantization.sensitivity import alone
 from microc.quantization.weights import like, quantised_constant, quantised_weights
-from microc.quantization.write import Recipe
+from microc.quantization.write import Recipe, quantised
 from microc.target import Board
 from microc.transform.qdq import LAYERS
 
@@ -118,10 +122,17 @@ def quantize(
         "values": values_report(comparison, recipe.activations),
         "repairs": repairs,
         "weights": weights_report(flattened(graph), recipe.weights),
-        "floats": floats_report(written.graph),
+        "floats": floats_report(written.graph, floating),
         **told,
+        "settings": {"activations": activations, "weights": weights, "ranges": ranges, "seed": seed},
     }
     found_alone, names = alone(graph, samples.rows, recipe), by_hand.labels(graph, found.weights)
+    layered = rows_of(graph, recipe.activations)
+    report["layers"] = layers_report(layered, recipe, comparison, found_alone)
+    if board:
+        marked = placed(graph, layered)
+        integer = quantised(best.attempt.graph(marked), recipe).graph
+        report |= costs_report(layered, marked, integer, board_of(board), report["layers"])
     for value in report["values"]:
         value["sensitivity"] = found_alone.get(value["value"])
     for weight in report["weights"]:

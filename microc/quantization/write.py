@@ -15,6 +15,7 @@ from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
 from microc.transform.layer_norm import norms_in_fixed_point
 from microc.transform.qdq import LAYERS
+from microc.transform.qdq_values import CLAMPS
 from microc.transform.rounding import in_fixed_point
 
 
@@ -109,7 +110,13 @@ class _Writer:
         return fresh
 
     def renamed(self, made: Graph) -> Iterator[tuple[str, str]]:
-        """What layers read where it lost its name: a clamp that its range implies is gone."""
+        """What a value is called where it lost its name, since a clamp that its range implies is gone: as what is clamped, or as
+        what layers read."""
+        for node in self.graph.nodes:
+            name, made_as = node.outputs[0], f"{node.inputs[0]}_quantized"
+            gone = node.op in CLAMPS and name in self.stored and self.stored[name] not in made.types
+            if gone and made_as in made.types and made.types[made_as].quant == self.recipe.activations[name].quant:
+                yield name, made_as
         readers = [node for node in made.nodes if node.op in LAYERS]
         for node in self.graph.nodes:
             if node.op in LAYERS and self.stored.get(node.inputs[0]) not in made.types:

@@ -1,0 +1,74 @@
+"""Points in a plane as a picture: axes with round numbers, and perhaps a line through all points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 520, 300
+LEFT, TOP, RIGHT, BOTTOM = 52, 28, 20, 44
+"""Pixels around the plot."""
+_TICKS = 6
+_MARGIN = 0.05
+"""Room beside the outermost points, as a share of what they span."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """``kind``: what colours it; ``title``: all there is to say."""
+
+    x: float
+    y: float
+    kind: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis in pixels, and the number there."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """The picture: ``points`` in pixels, ``path`` (SVG) through them in order, or empty."""
+
+    points: tuple[Point, ...]
+    path: str
+    across: tuple[Tick, ...]
+    up: tuple[Tick, ...]
+    labels: tuple[str, str]
+    size: tuple[int, int] = (WIDTH, HEIGHT)
+    frame: tuple[int, int, int, int] = (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM)
+
+
+def plot(points: Sequence[Point], labels: tuple[str, str], line: bool = False) -> Plot:
+    """The picture of at least one point; ``labels``: what the axes are; ``line``: whether one goes through all points."""
+    x, across = _axis([point.x for point in points], LEFT, WIDTH - RIGHT)
+    y, up = _axis([point.y for point in points], HEIGHT - BOTTOM, TOP)
+    placed = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
+    path = "M" + "L".join(f"{point.x:.1f} {point.y:.1f}" for point in placed)
+    return Plot(placed, path if line else "", across, up, labels)
+
+
+def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:
+    """From numbers to pixels, and the round numbers between."""
+    low, high = min(numbers), max(numbers)
+    room = _MARGIN * (high - low) or max(abs(high), 1.0) / 2
+    low, high = low - room, high + room
+
+    def at(number: float) -> float:
+        return start + (end - start) * (number - low) / (high - low)
+
+    step = _round_step((high - low) / _TICKS)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return at, tuple(Tick(at(k * step), f"{k * step:,.10g}") for k in range(first, last + 1))
+
+
+def _round_step(least: float) -> float:
+    """The next of 1, 2, 5, 10, 20 ... and their tenths."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= least)
