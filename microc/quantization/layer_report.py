@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from microc import dtypes
 from microc.graph.ir import Graph
 from microc.quantization import cost
+from microc.quantization.observe import Statistics
 from microc.quantization.report import Comparison, stored_bits
 from microc.quantization.rows import Row, place_of
 from microc.quantization.write import Recipe
 from microc.target import Board
+from microc.transform.qdq_values import CLAMPS
 
 
 def layers_report(
-    layers: Sequence[Row], recipe: Recipe, found: Comparison, alone: Mapping[str, float]
+    layers: Sequence[Row], recipe: Recipe, found: Comparison, alone: Mapping[str, float], seen: Mapping[str, Statistics]
 ) -> list[dict[str, Any]]:
     """Of every layer: its name, what it does, its bits and types, and of the last value that it stores range, scale, ratio of
     signal to noise and the share that is saturated. ``alone``: the noise that each value and each constant causes alone;
-    their sums are the sensitivities of weights and of values."""
-    return [_layer(row, recipe, found, alone) for row in layers]
+    their sums are the sensitivities of weights and of values. ``seen``: what is zero in all samples, of the channels of a result
+    that is clamped, is ``silent``."""
+    return [_layer(row, recipe, found, alone) | _silence(row, seen) for row in layers]
+
+
+def _silence(row: Row, seen: Mapping[str, Statistics]) -> dict[str, int]:
+    clamped = [node.outputs[0] for node in row.computing if node.op in CLAMPS and node.outputs[0] in seen]
+    highest = np.concatenate([np.zeros(0), *(seen[value].channels for value in clamped)])
+    return {"silent": int((highest == 0).sum()), "channels": highest.size} if clamped else {}
 
 
 def _layer(row: Row, recipe: Recipe, found: Comparison, alone: Mapping[str, float]) -> dict[str, Any]:

