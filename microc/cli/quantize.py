@@ -6,7 +6,7 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.model_options import chosen_options
 from microc.cli.quantized import paragraphs
-from microc.cli.session import progress
+from microc.cli.session import pixels, progress
 
 
 def quantize(arguments: Arguments) -> show.Answer:
@@ -29,7 +29,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         ranges=arguments.ranges,
         evaluate=arguments.evaluation,
         labels=arguments.labels,
-        pixels=None if arguments.pixels is None else (arguments.pixels[0], arguments.pixels[1]),
+        pixels=pixels(arguments),
         seed=arguments.seed,
         progress=progress(arguments),
         **chosen_options(arguments),

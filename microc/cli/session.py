@@ -124,7 +124,8 @@ def pixels(arguments: Arguments) -> tuple[float, float] | None:
     low, high = arguments.pixels
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UsageError(f"--pixels {low} {high} are no numbers", hint="give the reals for 0 and 255: --pixels -1 1")
-    given = [*arguments.inputs, *filter(None, [getattr(arguments, "data", None)])]
+    others = (getattr(arguments, name, None) for name in ("data", "evaluation"))
+    given = [*getattr(arguments, "inputs", ()), *filter(None, others)]
     if not any(map(holds_pictures, given)):
         raise UsageError("--pixels speaks of pictures, and none are given", hint="--input cat.png --pixels -1 1")
     return low, high

@@ -10,7 +10,7 @@ import numpy as np
 from microc import dtypes
 from microc.graph.ir import Graph
 from microc.quantization import cost
-from microc.quantization.observe import Statistics
+from microc.quantization.observe import Progress, Statistics
 from microc.quantization.report import Comparison, stored_bits
 from microc.quantization.rows import Row, place_of
 from microc.quantization.write import Recipe
@@ -67,13 +67,20 @@ def _sum(names: Sequence[str], alone: Mapping[str, float]) -> float | None:
 
 
 def costs_report(
-    layers: Sequence[Row], real: Graph, integer: Graph, board: Board, told: Sequence[dict[str, Any]]
+    layers: Sequence[Row],
+    real: Graph,
+    integer: Graph,
+    board: Board,
+    told: Sequence[dict[str, Any]],
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """What both networks cost on a board, which may be too small for the float one. Both are those of :func:`.rows.placed`;
     ``told``, the report on layers, is given each layer's part: ``flash`` (constants and code), ``instructions`` and ``cycles``,
     None where a layer is computed with another one or not at all."""
     totals = {}
-    for key, graph in (("float_cost", real), ("cost", integer)):
+    for turn, (key, graph) in enumerate((("float_cost", real), ("cost", integer))):
+        if progress is not None:
+            progress(f"cost on {board.name}", turn, 3)
         totals[key], prices = cost.by_place(graph, board)
         for number, (row, line) in enumerate(zip(layers, told, strict=True)):
             of = [prices[place] for place in (str(place_of(number)), str(real.place(row.values[0]))) if place in prices]

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.errors import FitError, UsageError
 from microc.graph.ir import Graph, Loc
 from microc.quantization.budget import Option, Point, front
 from microc.quantization.by_hand import BITS, labels
-from microc.quantization.cost import Price, board_of, cost, priced
+from microc.quantization.cost import Price, cost, priced
 from microc.quantization.observe import Row
 from microc.quantization.score import Score
 from microc.quantization.sensitivity import noise_of, rounded_weight
@@ -56,7 +57,7 @@ def limits_of(
         return None
     if not board:
         raise UsageError("limits are those of a board", hint="name it with board (--board): microc boards lists them")
-    found = board_of(board)
+    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     return Limits(found, cycles=None if time is None else _cycles(found, time), max_drop=max_drop, **amounts)
 
 

@@ -18,6 +18,7 @@ _MOST_CONFUSED = 20
 _SILENT = 120.0
 """Decibels at which noise is drawn that there is none of."""
 _HOTTEST = 5
+_MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
 Number = tuple[float, str]
 """A number to sort by, and as it is read."""
 
@@ -93,7 +94,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         changed_note=_changed_note(found),
         rows=tuple(_rows(report["layers"])),
         columns=tuple(_columns(report["layers"])),
-        plots=tuple(_plots(report["mixed"]["front"])) if "mixed" in report else (),
+        plots=tuple(_plots(report["mixed"])) if "mixed" in report else (),
         repairs=Table(("repair", "dB before", "dB after", "kept"), tuple(_repairs(report["repairs"])), 1),
         floats=Table(("value", "operator", "why", "MACs"), tuple(_floats(floats["operators"])), 3),
         floats_note=f"{100 * floats['share']:.1f} % of the multiply-accumulates are computed in floats.",
@@ -207,19 +208,21 @@ def _number(number: float | None, form: str) -> Number:
     return (-1, "") if number is None else (number, form.format(number))
 
 
-def _plots(front: Sequence[Mapping[str, Any]]) -> Iterator[Plot]:
-    """What is lost against flash, of which this is the front, and against time."""
-    for key, label, line in (("flash", "bytes of flash", True), ("cycles", "cycles, estimated", False)):
-        points = sorted((_point(p, p[key]) for p in front), key=lambda point: (point.x, point.y))
+def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
+    """What is lost against flash and against time; a line is the front that was searched."""
+    for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
+        points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
         if points:
-            yield plot(points, (label, "signal to noise, dB"), line)
+            yield plot(points, (label, "signal to noise, dB"), line=key == found.get("against", "flash"))
 
 
 def _point(p: Mapping[str, Any], x: int) -> Point:
-    kind = "chosen" if p["chosen"] else "measured" if p["score"] is not None else "predicted"
-    score = "" if p["score"] is None else f", score {p['score']:.4f}"
+    measured = [f", measured: {form.format(p[key])}" for key, form in _MEASURED if p.get(key) is not None]
+    kind = "chosen" if p["chosen"] else "measured" if measured else "predicted"
     ratio = -10 * math.log10(p["noise"]) if p["noise"] > 0 else _SILENT
-    return Point(x, ratio, kind, f"{kind}: {p['flash']:,} bytes, {p['cycles']:,} cycles, {ratio:.1f} dB{score}")
+    return Point(
+        x, ratio, kind, f"{kind}: {p['flash']:,} bytes, {p['cycles']:,} cycles, {ratio:.1f} dB{''.join(measured)}"
+    )
 
 
 def _repairs(repairs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

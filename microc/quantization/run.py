@@ -32,7 +32,7 @@ from microc.quantization.rows import placed
 from microc.quantization.rows import rows as rows_of
 from microc.quantization.samples import calibration_of, data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
-from microc.quantization.score import score_by
+from microc.quantization.score import check_labels, score_by
 from microc.quantization.sensitivity import alone
 from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
@@ -88,6 +88,8 @@ def quantize(
     graph = prepared(source, chosen_options)
     same_data = evaluate is None or callable(evaluate)
     samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
+    judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
+    check_labels(graph, judged)
     rows = samples.rows[:MOST_SAMPLES]
     floating = by_hand.floating(graph, float_layers)
     found = places(graph, floating)
@@ -100,7 +102,6 @@ def quantize(
         graph = distinct(better)
         found = places(graph, floating)
         seen = observe(graph, found.seen, rows, seed, progress)
-    judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
     chosen_bits = dict.fromkeys(found.weights, weights) | fixed
@@ -129,13 +130,13 @@ def quantize(
         **told,
         "settings": {"activations": activations, "weights": weights, "ranges": ranges, "seed": seed},
     }
-    found_alone, names = alone(graph, samples.rows, recipe), by_hand.labels(graph, found.weights)
+    found_alone, names = alone(graph, samples.rows, recipe, progress), by_hand.labels(graph, found.weights)
     layered = rows_of(graph, recipe.activations)
     report["layers"] = layers_report(layered, recipe, comparison, found_alone, seen)
     if board:
         marked = placed(graph, layered)
         integer = quantised(best.attempt.graph(marked), recipe).graph
-        report |= costs_report(layered, marked, integer, board_of(board), report["layers"])
+        report |= costs_report(layered, marked, integer, board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = found_alone.get(value["value"])
     for weight in report["weights"]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from microc import dtypes
 from microc.driver import accepted
 from microc.driver.api import compile
 from microc.driver.measure.evaluate import Classification, classify
@@ -50,4 +51,19 @@ def _accuracy(graph: Graph, data: Data) -> float:
 def classified(answers: Mapping[str, Array], labels: Array) -> Classification:
     """Classes that outputs of floats, by name, tell."""
     tensors = {name: {"name": name, "scale": None, "zero_point": None} for name in answers}
-    return classify(answers, tensors, labels)
+    try:
+        return classify(answers, tensors, labels)
+    except UsageError as error:
+        raise UsageError(
+            error.what, hint="number the classes from 0 on: 0, 1, 2 ..., in the order of the first output"
+        ) from error
+
+
+def check_labels(graph: Graph, data: Data) -> None:
+    """UsageError for labels that no answer of the network can be."""
+    if data.labels is not None:
+        kinds = {name: graph.types[name] for name in graph.outputs}
+        shapes = {name: (len(data.labels), *kind.shape) for name, kind in kinds.items()}
+        classified(
+            {name: np.zeros(shapes[name], dtypes.to_numpy(kind.dtype)) for name, kind in kinds.items()}, data.labels
+        )

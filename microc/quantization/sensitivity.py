@@ -18,7 +18,7 @@ from microc.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
-from microc.quantization.observe import Row
+from microc.quantization.observe import Progress, Row
 from microc.quantization.scheme import Activation, Weight, faked
 from microc.quantization.write import Recipe
 
@@ -40,7 +40,11 @@ def sample_count(graph: Graph, changes: int, most: int = MOST_SAMPLES) -> int:
 
 
 def noise_of(
-    graph: Graph, rows: Sequence[Row], changes: Mapping[Key, Change], most: int = MOST_SAMPLES
+    graph: Graph,
+    rows: Sequence[Row],
+    changes: Mapping[Key, Change],
+    most: int = MOST_SAMPLES,
+    progress: Progress | None = None,
 ) -> dict[Key, float]:
     """For each change the noise that it causes alone, on at most so many samples.
 
@@ -51,7 +55,9 @@ def noise_of(
     signal = dict.fromkeys(ends, 0.0)
     noise = {key: dict.fromkeys(ends, 0.0) for key in changes}
     apply, state = meaning(graph), graph.state
-    for row in rows:
+    for number, row in enumerate(rows):
+        if progress is not None:
+            progress("sensitivity", number, len(rows))
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, state)
         for end in ends:
             signal[end] += _power(values[end])
@@ -74,14 +80,14 @@ def rounded_value(name: str, how: Activation) -> Change:
     return lambda values: {name: faked(values[name], how).astype(np.float32)}
 
 
-def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe) -> dict[str, float]:
+def alone(graph: Graph, rows: Sequence[Row], recipe: Recipe, progress: Progress | None = None) -> dict[str, float]:
     """The noise that each activation and each constant of a recipe causes alone, on a few samples; of what loops make in a
     turn it is not told, nor of anything in a network too large for it."""
     changes = {name: rounded_value(name, how) for name, how in recipe.activations.items() if name in graph.types}
     changes |= {name: rounded_weight(name, weight) for name, weight in recipe.weights.items() if name in graph.consts}
     if count_macs(graph) * len(changes) * LEAST_SAMPLES > MOST_REPORT_WORK:
         return {}
-    return noise_of(graph, rows, changes, FEW_SAMPLES)
+    return noise_of(graph, rows, changes, FEW_SAMPLES, progress)
 
 
 def _rerun(

@@ -122,6 +122,7 @@ REFUSED: dict[str, tuple[Any, type[MicrocError], str]] = {
     "shape": (np.zeros((4, 1, 12, 12, 4), np.float32), UsageError, "samples of shape"),
     "empty generator": (iter(()), UsageError, "no samples"),
     "other names": ({"z": images(2)}, UsageError, "inputs are x"),
+    "another order": (np.zeros((4, 1, 3, 12, 12), np.float32), UsageError, "samples of shape"),
     "a number": (3, UsageError, "data cannot be 3"),
     "no file": ("nowhere.npz", UsageError, "cannot read"),
     "overflow": (np.float32(1e38) * images(2), ModelError, "infinite"),
@@ -134,6 +135,14 @@ def test_data_that_are_refused(name: str) -> None:
     with pytest.raises(error, match=words) as caught:
         microc.quantize(classifier(), data)
     assert caught.value.hint
+
+
+def test_labels_that_are_refused(tmp_path: Path) -> None:
+    """Before anything is observed."""
+    np.savez(tmp_path / "data.npz", x=images(7), truth=np.arange(7))
+    with pytest.raises(UsageError, match="label 6 is beyond the 5 classes") as caught:
+        microc.quantize(classifier(), tmp_path / "data.npz", labels="truth")
+    assert "number the classes" in caught.value.hint
 
 
 def test_networks_that_are_refused() -> None:

@@ -23,10 +23,22 @@ def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
         return np.ascontiguousarray(array).reshape(len(array), *shape)
     wanted = "x".join(map(str, ("N", *shape)))
     raise UsageError(
-        f"{tensor['name']} takes samples of shape {wanted}, {array.shape} was given",
-        where=str(path),
-        hint="the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else ""),
-    )
+        f"{tensor['name']} takes samples of shape {wanted}, {array.shape} was given", where=str(path),
+        hint=_reshaping(array, shape),
+    )  # fmt: skip
+
+
+def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
+    """What makes samples of an array, as far as its shape tells."""
+
+    def extents(of: tuple[int, ...]) -> list[int]:
+        return sorted(extent for extent in of if extent != 1)
+
+    if array.shape in (shape, shape[1:]) or (array.ndim > 1 and extents(array.shape) == extents(shape)):
+        return "that is one sample: put an axis in front, which counts them (array[None])"
+    if array.ndim > 1 and extents(array.shape[1:]) == extents(shape):
+        return "the extents are these in another order: bring the axes into that of the model (numpy.transpose)"
+    return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 
 
 def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str]:
@@ -42,7 +54,8 @@ def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str
             hint="leave these samples out",
         )
     if dtype.kind == "f" and given.kind in "biuf":
-        return found.astype(dtype), f"{name}: {given} taken as {dtype}"
+        with np.errstate(over="ignore"):  # infinities are told of where all samples are looked at
+            return found.astype(dtype), f"{name}: {given} taken as {dtype}"
     if given.kind == "f" and tensor["scale"] is not None:
         return quantise(found, tensor), f"{name}: {given} quantised by {tensor['scale']:.9g}, {tensor['zero_point']}"
     if tensor["scale"] is None and dtype.kind in "iub" and given.kind in "biuf" and _within(found, dtype):

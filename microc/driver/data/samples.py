@@ -110,7 +110,7 @@ def _pick(arrays: Mapping[str, Array], tensor: Mapping[str, Any], count: int, pa
         return arrays[ROWS]
     if count == 1 and len(arrays) == 1:
         return next(iter(arrays.values()))
-    names = ", ".join(n or "one without a name" for n in arrays)
+    names = ", ".join(n or "one without a name" for n in arrays) or "none"
     raise UsageError(
         f"no array is called {tensor['name']!r}",
         where=str(path),
@@ -127,7 +127,6 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
     if len(set(lengths.values())) != 1 or not len(samples):
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
         raise UsageError(
-            f"the numbers of samples differ, or there are none: {counts}",
-            where=str(data),
-            hint="give as many of each, one at least",
-        )
+            f"the numbers of samples differ: {counts}" if any(lengths.values()) else "there are no samples",
+            where=str(data), hint="give as many of each, one at least",
+        )  # fmt: skip

@@ -166,7 +166,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     labels = saved(tmp_path / "labels.npy", np.array([0.5, 1.0]))
     with pytest.raises(UsageError, match="labels are no class numbers"):
         read_samples([X], [Y], path, str(labels))
-    with pytest.raises(UsageError, match="there are none"):
+    with pytest.raises(UsageError, match="there are no samples"):
         read_samples([X], [Y], saved(path, np.zeros((0, 4), np.int8)))
 
 
