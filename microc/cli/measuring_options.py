@@ -102,7 +102,7 @@ def _verify(add: Adder) -> None:
     group.add_argument(
         "--data", type=Path, metavar="PATH",
         help="samples along the first axis: a .npz file (by the inputs' names), a .npy file or a table (.csv) of one input, or "
-        "a folder of .npy files or pictures, perhaps in folders by class",
+        "a folder of .npy files, pictures or sounds (.wav), perhaps in folders by class",
     )  # fmt: skip
     group.add_argument(
         "--labels", default="", metavar="NAME|FILE",

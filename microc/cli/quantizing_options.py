@@ -10,7 +10,7 @@ from microc.cli.model_options import reading_options
 from microc.cli.values import layer_bits, seconds, share, size
 
 Adder = Callable[..., ArgumentParser]
-_DATA = ".npz or .npy, a table, or a folder of .npy files or pictures, perhaps in folders by class"
+_DATA = ".npz or .npy, a table, or a folder of .npy files, pictures or sounds (.wav), perhaps in folders by class"
 
 
 def quantizing_command(add: Adder, model: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from microc.driver.data import pictures
+from microc.driver.data import pictures, sounds
 from microc.dtypes import Array
 from microc.errors import UsageError
 
@@ -16,7 +16,7 @@ CLASSES = "classes of folders"
 ROWS = ""
 """The name of an array that has none."""
 _TABLES = (".csv", ".txt", ".tsv")
-_DATA = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, or folders of .npy files or pictures"
+_DATA = "data are .npz or .npy files (numpy.savez, numpy.save), tables (.csv), pictures, sounds (.wav), or folders of samples"
 
 
 def is_table(path: Path) -> bool:
@@ -36,6 +36,8 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
             return _read_folder(path, picture)
         if picture and pictures.is_picture(path):
             return {ROWS: picture.read(path)[np.newaxis]}
+        if sounds.is_sound(path):
+            return {ROWS: sounds.read(path)[np.newaxis]}
         if is_table(path):
             return _read_table(path)
         loaded = np.load(path, allow_pickle=False)
@@ -56,14 +58,11 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
     classes = [n for k, n in zip(kinds, numbers, strict=True) for _ in _samples(k)]
     files = _samples(folder) + [path for kind in kinds for path in _samples(kind)]
     if not files or (kinds and len(classes) != len(files)):
-        reason = "files beside folders of classes" if files else "no .npy files and no pictures"
+        reason = "files beside folders of classes" if files else "no .npy files, pictures or sounds"
         raise UsageError(f"{folder} holds {reason}", where=str(folder), hint="one file for each sample")
     if picture is None and any(map(pictures.is_picture, files)):
         raise UsageError(f"{folder} holds pictures, but the network has several inputs", where=str(folder), hint=_DATA)
-    arrays = [
-        picture.read(path) if picture and pictures.is_picture(path) else np.load(path, allow_pickle=False)
-        for path in files
-    ]
+    arrays = [_sample(path, picture) for path in files]
     for path, array in zip(files, arrays, strict=True):
         if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
             raise UsageError(
@@ -76,7 +75,18 @@ def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Arr
 
 
 def _samples(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy" or pictures.is_picture(path))
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy" or _is_recording(path))
+
+
+def _is_recording(path: Path) -> bool:
+    return pictures.is_picture(path) or sounds.is_sound(path)
+
+
+def _sample(path: Path, picture: pictures.Reader | None) -> Array:
+    """What a file holds of one sample."""
+    if picture and pictures.is_picture(path):
+        return picture.read(path)
+    return sounds.read(path) if sounds.is_sound(path) else np.asarray(np.load(path, allow_pickle=False))
 
 
 def _read_table(path: Path) -> dict[str, Array]:

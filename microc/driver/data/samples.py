@@ -49,10 +49,10 @@ def read_samples(
 ) -> Samples:
     """Samples for a network whose tensors a manifest describes.
 
-    ``data``: a .npz file (arrays by the names of inputs), a .npy file, a table or a picture (one input), or a folder of .npy
-    files or pictures, one a sample, perhaps in folders by class. ``labels``: an array or a column of that by name, or a file.
-    ``expected``: a .npz file (by the names of outputs), or a .npy file or table (one output). ``pixels``: the reals that those
-    of 0 and 255 stand for (:class:`microc.driver.data.pictures.Reader`). UsageError says what does not match.
+    ``data``: a .npz file (arrays by the names of inputs), a .npy file, a table, a picture or a sound (one input), or a folder
+    of .npy files, pictures or sounds, one a sample, perhaps in folders by class. ``labels``: an array or a column of that by
+    name, or a file. ``expected``: a .npz file (by the names of outputs), or a .npy file or table (one output). ``pixels``: the
+    reals that those of 0 and 255 stand for (:class:`microc.driver.data.pictures.Reader`). UsageError says what does not match.
     """
     picture = Reader(inputs[0], pixels) if len(inputs) == 1 else None
     arrays = read(data, picture)
