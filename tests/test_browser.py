@@ -8,10 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import microc
 from microc.cli import main
 from tests.driver import digits
+from tests.quantization.networks import Net
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PROBE = """
@@ -101,6 +104,17 @@ def test_report(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
     assert found["overflowing"] == 0 and all(w >= 2 for w in found["bars"])
     widest = found["bars"].index(max(found["bars"]))
     assert found["plain"][widest] == max(found["plain"])
+
+
+def test_report_of_a_quantised_network(tmp_path: Path) -> None:
+    net = Net((1, 8))
+    graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 16)), 5))
+    data = np.random.default_rng(0).normal(size=(7, 1, 8)).astype(np.float32)
+    page = microc.quantize(graph, data).save_report(tmp_path / "report.html")
+    found, log = visit(page, tmp_path, "--window-size=400,1000")
+    assert found["errors"] == found["violations"] == found["resources"] == [] and "CONSOLE" not in log
+    assert found["wide"] <= 0, "the page itself scrolls sideways"
+    assert found["order"] == "descending" and found["descending"] == sorted(found["plain"], reverse=True)
 
 
 def test_report_can_be_printed(report: Path, tmp_path: Path) -> None:
