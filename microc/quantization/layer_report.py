@@ -86,4 +86,6 @@ def costs_report(
             of = [prices[place] for place in (str(place_of(number)), str(real.place(row.values[0]))) if place in prices]
             sums = {name: sum(getattr(price, name) for price in of) for name in ("flash", "instructions", "cycles")}
             line[key] = sums if of else None
+    if progress is not None:
+        progress(f"cost on {board.name}", 2, 3)
     return {"board": board.name, **totals}
