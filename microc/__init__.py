@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from microc.graph.ir import Graph
     from microc.graph.match import Match, P, Replacement
     from microc.graph.rewriting import rewrite
-    from microc.quantization import Quantized, quantize
+    from microc.quantization import Quantized, fake_quantize, quantize
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
     from microc.transform.context import Pass
@@ -81,6 +81,7 @@ __all__ = (
     "default_schedule",
     "errors",
     "explain",
+    "fake_quantize",
     "import_sklearn",
     "load",
     "load_library",
@@ -117,6 +118,7 @@ _HOMES = MappingProxyType(
         "compile": "microc.driver.api",
         "default_schedule": "microc.driver.functions",
         "explain": "microc.driver.report.explain",
+        "fake_quantize": "microc.quantization",
         "import_sklearn": "microc.driver.model",
         "load": "microc.driver.model",
         "load_library": "microc.driver.desktop.load",

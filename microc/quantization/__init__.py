@@ -11,5 +11,6 @@ written as ``dequantize -> operator -> quantize``, of which the compiler makes i
 
 from microc.quantization.quantized import Quantized
 from microc.quantization.run import quantize
+from microc.quantization.training.fake import fake_quantize
 
-__all__ = ("Quantized", "quantize")
+__all__ = ("Quantized", "fake_quantize", "quantize")

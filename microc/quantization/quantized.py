@@ -9,6 +9,7 @@ from typing import Any
 
 from microc.codegen.files import replacing
 from microc.driver.model import ONNX, save
+from microc.dtypes import Array
 from microc.graph.ir import Graph
 from microc.quantization.page import to_html
 from microc.quantization.write import Recipe
@@ -19,13 +20,15 @@ class Quantized:
     """``graph``: the network on integers, which :func:`microc.compile` takes. ``exact``: the same with the scales of ONNX,
     floats. ``float_graph``: what it was made from, normalised. ``recipe``: how each value is stored. ``report``: plain data
     (:mod:`microc.quantization.report`): ``values``, ``weights``, ``outputs``, and where there were labels
-    ``classification``, or ``score`` and ``float_score`` of the caller's function."""
+    ``classification``, or ``score`` and ``float_score`` of the caller's function. ``biases``: those that repairs gave to
+    layers, by the names of their results."""
 
     graph: Graph
     exact: Graph
     float_graph: Graph
     recipe: Recipe
     report: Mapping[str, Any] = field(default_factory=dict)
+    biases: Mapping[str, Array] = field(default_factory=dict)
 
     def save(self, path: str | Path) -> Path:
         """Write the integer graph as a graph file, or as QDQ ONNX where the name ends so."""

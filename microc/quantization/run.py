@@ -145,7 +145,7 @@ def quantize(
     report["advice"] = advice(report)
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(graph), score(written.graph)
-    return Quantized(written.graph, written.exact, graph, recipe, report)
+    return Quantized(written.graph, written.exact, graph, recipe, report, best.attempt.biases)
 
 
 def decided(

@@ -1,0 +1,1 @@
+"""Training of quantised networks in PyTorch, which nothing else of microc needs."""
