@@ -32,6 +32,14 @@ _PLAIN: Mapping[str, tuple[str, Mapping[str, Attr]]] = {
 }
 
 
+def dtype_of(config: Mapping[str, Any]) -> str:
+    """A layer's dtype, given by name or as a policy; of a quantised layer what it is quantised to."""
+    found = config.get("dtype", "float32")
+    if isinstance(found, str):
+        return found
+    return str(found["config"].get("mode") or found["config"]["name"])
+
+
 @dataclass(frozen=True)
 class Layer:
     """``operands``: values of the graph (or numbers, for arithmetic); ``weights``: what the file holds for the layer."""
@@ -46,6 +54,11 @@ class Layer:
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         raise UnsupportedError(f"{self.code}: {what}", where=self.write.where, hint=hint)
+
+    @property
+    def eight_bits(self) -> bool:
+        """Whether Keras quantised the weights (``quantize("int8")``): integers; behind all else the factors that made them."""
+        return dtype_of(self.config) == "int8"
 
     @property
     def x(self) -> str:

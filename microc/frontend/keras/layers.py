@@ -15,8 +15,11 @@ from microc.graph.ir import Attr
 
 
 def dense(layer: Layer) -> str:
-    """A layer over the last axis."""
-    kernel, *bias = layer.arrays(1 + bool(layer.config["use_bias"]))
+    """A layer over the last axis; Keras quantises kernels by a factor of each unit."""
+    kernel, *others = layer.arrays(1 + bool(layer.config["use_bias"]) + layer.eight_bits)
+    if layer.eight_bits:
+        kernel = kernel / others.pop()
+    bias = others
     shape = layer.shape()
     rows = layer.reshape(layer.x, (prod(shape[:-1]), shape[-1]))
     operands = [rows, layer.constant("kernel", kernel.T), *(layer.constant("bias", b) for b in bias)]
@@ -198,7 +201,10 @@ def normalization(layer: Layer) -> str:
 
 
 def embedding(layer: Layer) -> str:
-    (table,), places = layer.arrays(1), layer.x
+    """Rows of a table; Keras quantises each by a factor of its own."""
+    (table, *factors), places = layer.arrays(1 + layer.eight_bits), layer.x
+    if factors:
+        table = table / factors[0].reshape(-1, 1)
     if layer.write.type(places).dtype not in ("int32", "int64"):
         places = layer.emit("cast", (places,), {"dtype": "int32"})
     return layer.emit("gather", (layer.constant("table", table), places), {"axis": 0})

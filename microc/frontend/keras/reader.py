@@ -14,7 +14,7 @@ from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import layers as keras_layers
 from microc.frontend.keras import merge as keras_merge
 from microc.frontend.keras import recurrent as keras_recurrent
-from microc.frontend.keras.application import Layer, Spelling
+from microc.frontend.keras.application import Layer, Spelling, dtype_of
 from microc.frontend.keras.file import Weights, decode
 from microc.graph.ir import Graph
 
@@ -23,7 +23,9 @@ SPELLINGS: Mapping[str, Spelling] = {**keras_layers.SPELLINGS, **keras_merge.SPE
 
 MODELS = ("Functional", "Model", "Sequential")
 EVERY_INPUT = "*"
-_QUANTISED = "save the model before quantize(), or quantise it for TFLite"
+_QUANTISED = ("int", "float8", "gptq", "awq")
+_EIGHT_BITS = ("Dense", "Embedding")
+"""Layers whose weights may be what Keras makes of them in 8 bits."""
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
@@ -129,7 +131,7 @@ class _Reader:
     def input(self, layer: Mapping[str, Any]) -> str:
         config = layer["config"]
         shape = config.get("batch_shape") or config.get("batch_input_shape")
-        return self.bound(config["name"], shape, _dtype(config.get("dtype", "float32")))
+        return self.bound(config["name"], shape, dtype_of(config))
 
     def bound(self, name: str, declared: Sequence[int | None], dtype: str) -> str:
         """An input whose unknown extents are bound."""
@@ -207,23 +209,18 @@ class _Reader:
             spelling = SPELLINGS.get(code)
             if spelling is None:
                 raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where)
-            policy = _dtype(config.get("dtype", "float32"))
-            if policy.startswith(("int", "float8")):
+            policy = dtype_of(config)
+            if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _EIGHT_BITS):
                 raise UnsupportedError(
-                    f"a layer quantised by Keras ({policy})", where=self.write.where, hint=_QUANTISED
+                    f"a layer quantised by Keras ({policy})",
+                    where=self.write.where,
+                    hint="save the model before quantize(); Dense and Embedding are read in int8",
                 )
             found = spelling(Layer(self.write, code, config, weights, tuple(operands), kwargs, SPELLINGS))
             return list(found) if isinstance(found, tuple) else [found]
         except UnsupportedError as error:
             self.refusals.append(error)
             return None
-
-
-def _dtype(found: Any) -> str:
-    """A dtype, given by name or as a policy; of a quantised layer what it is quantised to."""
-    if isinstance(found, str):
-        return found
-    return str(found["config"].get("mode") or found["config"]["name"])
 
 
 def _history(entries: Any) -> list[tuple[str, int, int]]:

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import reader
 from microc.graph.ir import Graph
+from microc.ops.matrix.levels import find_levels
 from tests.frontend.mutate import survey
 from tests.frontend.run import library
 from tests.growth import network_size
@@ -175,9 +177,25 @@ def test_activations(tmp_path: Path) -> None:
     compare(sequential((7,), *(layers.Dense(7, activation=name) for name in ACTIVATIONS)), tmp_path, data(1, 7) / 8)
 
 
-def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
-    model = sequential((8,), layers.Dense(4), layers.Dense(2))
-    model.quantize("int8")
+def test_weights_that_keras_quantised(tmp_path: Path) -> None:
+    """They are what they were rounded to, and stay bytes; data, which Keras rounds as well, do not."""
+    plain = sequential((96,), layers.Dense(40, activation="relu"), layers.Dense(2, use_bias=False))
+    plain.quantize("int8")
+    x = np.random.default_rng(1).normal(0, 1, (4, 96)).astype(np.float32)
+    graph = reader.read(saved(plain, tmp_path), "model.keras", {"*": x.shape})
+    wanted, found = plain.predict(x, verbose=0), library(graph)(x)
+    assert np.abs(wanted - found).max() < 0.02 * np.abs(wanted).max()
+    assert find_levels(next(data for data in graph.consts.values() if data.ndim == 2)) is not None
+    words = sequential((3,), layers.Embedding(9, 4))
+    words.quantize("int8")
+    graph = reader.read(saved(words, tmp_path), "model.keras", {"*": (1, 3)})
+    places = np.array([[8, 0, 5]], dtypes.to_numpy(graph.types[graph.inputs[0]].dtype))
+    np.testing.assert_allclose(library(graph)(places), words.predict(places, verbose=0), atol=1e-6)
+
+
+def test_other_ways_of_keras_to_quantise_are_refused(tmp_path: Path) -> None:
+    model = sequential((8,), layers.Dense(4))
+    model.quantize("int4")
     with pytest.raises(UnsupportedError, match="quantised by Keras"):
         reader.read(saved(model, tmp_path), "model.keras", {})
 
