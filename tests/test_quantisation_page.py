@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import microc
+from microc.transform import NORMALISING
+from microc.transform.context import PassContext, run_passes
+from microc.transform.qdq import LAYERS
 from tests.test_readme import ROOT, run
 
 PAGE = (ROOT / "docs" / "quantisation.md").read_text(encoding="utf-8")
@@ -20,6 +23,16 @@ PROGRAMS = {
     for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 }
 """By what each writes last."""
+
+TWIN = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(ROOT / "benchmarks")!r})
+from quantisers import signature
+from tflite_twin import tflite_twin
+signature(tflite_twin(Path("model.onnx")), Path("model.tflite"))
+"""
+"""Writes the network as a float TFLite file."""
 
 
 @pytest.fixture
@@ -32,6 +45,9 @@ def folder(tmp_path: Path) -> Path:
     np.savez(tmp_path / "calibration.npz", x=x[:200], label=y[:200])
     np.savez(tmp_path / "test.npz", x=x[1200:], label=y[1200:])
     shutil.copyfile(ROOT / "tests/data/quantize/cnn.onnx", tmp_path / "model.onnx")
+    if all(importlib.util.find_spec(package) for package in ("onnx", "ai_edge_litert")):
+        done = run(tmp_path, "-c", TWIN)
+        assert done.returncode == 0, done.stderr
     return tmp_path
 
 
@@ -49,10 +65,15 @@ def test_commands(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("written", PROGRAMS)
-def test_programs(written: str, folder: Path) -> None:
+def test_programs(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program writes a network whose layers are on integers."""
     for package in re.findall(r"^(?:from|import) (\w+)", PROGRAMS[written], re.MULTILINE):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
+    if importlib.util.find_spec("tensorflow") is None:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
     done = run(folder, "-c", PROGRAMS[written])
     assert done.returncode == 0, done.stderr
-    assert microc.load(folder / written).nodes
+    graph = run_passes(microc.load(folder / written), NORMALISING, PassContext())
+    layers = {graph.types[name].dtype for node in graph.nodes if node.op in LAYERS for name in node.inputs[:2]}
+    assert layers in ({"int8"}, {"int8", "int16"})
