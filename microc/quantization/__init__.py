@@ -7,6 +7,8 @@
 The way: the float graph is normalised (:mod:`.prepare`), its activations are observed on the data (:mod:`.observe`), it is
 decided where it becomes integers (:mod:`.places`) of which ranges (:mod:`.ranges`, :mod:`.weights`), and all of it is
 written as ``dequantize -> operator -> quantize``, of which the compiler makes integer operators (:mod:`.write`).
+
+``microc.fake_quantize`` makes a PyTorch module of that, which trains (:mod:`.training`).
 """
 
 from microc.quantization.quantized import Quantized
