@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from microc.driver.desktop.library import Library
 from microc.graph.ir import Graph, TensorType
+from microc.quantization.ends import End, ends
 from microc.quantization.loops import flattened
 from microc.quantization.observe import Row, rows_of, runner
 from microc.quantization.write import Written
@@ -13,16 +14,22 @@ from microc.quantization.write import Written
 
 class Pair:
     """Both networks, compiled. ``names``: the outputs, then those values whose integers there still are; ``kinds``: the types
-    that the quantised network has for them. ``known``: another pair with the same float network, which is not compiled
-    again where the same values are looked at."""
+    that the quantised network has for them; ``judged``: by which of them the noise is judged (:mod:`.ends`), by number.
+    ``known``: another pair with the same float network, which is not compiled again where the same values are looked at."""
 
     def __init__(self, graph: Graph, written: Written, known: Pair | None = None) -> None:
         types = flattened(written.graph).types
         stored = {value: name for value, name in written.stored.items() if name in types}
-        self.ends = list(dict.fromkeys(graph.outputs))
-        inner = [value for value in stored if value not in {*graph.inputs, *self.ends}]
+        in_front = ends(graph)
+        self.ends = list(in_front)
+        floats = {end.value: end.value for end in in_front.values() if end.value in types}
+        inner = [value for value in {**floats, **stored} if value not in {*graph.inputs, *self.ends}]
         self.names = [*self.ends, *inner]
-        shown = [*self.ends, *(stored[value] for value in inner)]
+        shown = [*self.ends, *({**floats, **stored}[value] for value in inner)]
+        self.judged: dict[int, End] = {}
+        for output, end in in_front.items():
+            end = end if end.value in self.names else End(output)
+            self.judged[self.names.index(end.value)] = end
         self.kinds: list[TensorType] = [types[name] for name in shown]
         self._reals: Library = (
             known._reals if known is not None and known.names == self.names else runner(graph, self.names)

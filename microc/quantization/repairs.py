@@ -92,12 +92,12 @@ class Trial:
         self.pair: Pair = Pair(graph, self.written, None if before is None else before.pair)
 
     def decibels(self, held: Sequence[Row]) -> float:
-        """The ratio of signal to noise at the outputs, their mean."""
-        noises = [Noise() for _ in self.pair.ends]
+        """The ratio of signal to noise at the ends, their mean."""
+        noises = {number: Noise(end=end) for number, end in self.pair.judged.items()}
         for real, integer in self.pair.rows(held):
-            for noise, kind, a, b in zip(noises, self.pair.kinds, real, integer, strict=False):
-                noise.add(a, b, kind)
-        found = [noise.decibels for noise in noises]
+            for number, noise in noises.items():
+                noise.add(real[number], integer[number], self.pair.kinds[number])
+        found = [noise.decibels for noise in noises.values()]
         return float(np.mean([each if each is not None else _SILENT for each in found]))
 
     def moments(self, samples: Sequence[Row]) -> dict[str, tuple[Layer, Moments]]:

@@ -15,6 +15,7 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.graph.ir import Graph
+from microc.quantization.ends import End
 from microc.quantization.observe import Progress
 from microc.quantization.pair import Pair
 from microc.quantization.samples import Data
@@ -26,12 +27,14 @@ _SHOWN_CHANGES = 100
 
 @dataclass
 class Noise:
-    """Of one value: squares of the float network's, of the differences, and how much was saturated."""
+    """Of one value, or of what counts of it at an ``end``: squares of the float network's, of the differences, and how much was
+    saturated."""
 
     signal: float = 0.0
     noise: float = 0.0
     clipped: int = 0
     elements: int = 0
+    end: End = field(default_factory=lambda: End(""))
 
     def add(self, real: Array, stored: Array, kind: Any) -> None:
         """One sample: reals, and what is stored of them under a type."""
@@ -41,8 +44,8 @@ class Noise:
             low, high = ((end - zero) * scale for end in dtypes.int_range(kind.dtype))
             self.clipped += int(((real < low - scale / 2) | (real > high + scale / 2)).sum())
             found = (found - zero) * scale
-        self.signal += float(np.square(real, dtype=np.float64).sum())
-        self.noise += float(np.square(found - real).sum())
+        self.signal += float(np.square(self.end.seen(real)).sum())
+        self.noise += float(np.square(self.end.seen(found - real)).sum())
         self.elements += real.size
 
     @property

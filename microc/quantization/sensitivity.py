@@ -1,9 +1,10 @@
 """How much noise each layer's numbers cause at the network's outputs when they alone are stored in few bits.
 
-The noise of an output is the sum of squared differences from the float network over the sum of its squares; outputs and the new
-contents of state add up. Layers are changed one at a time, in numpy, from the changed operator on: nothing is compiled. As
-long as noise is small the network is linear in it and errors of different layers are uncorrelated, so that the noise of many
-layers is near the sum of theirs: what the search (:mod:`.budget`) adds up, and what the networks it finds are measured against.
+The noise of an output, in front of a last function that saturates (:mod:`.ends`), is the sum of squared differences from the
+float network over the sum of its squares; outputs and the new contents of state add up. Layers are changed one at a time, in
+numpy, from the changed operator on: nothing is compiled. As long as noise is small the network is linear in it and errors of
+different layers are uncorrelated, so that the noise of many layers is near the sum of theirs: what the search (:mod:`.budget`)
+adds up, and what the networks it finds are measured against.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from microc.dtypes import Array
 from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
+from microc.quantization.ends import End, ends
 from microc.quantization.observe import Progress, Row
 from microc.quantization.scheme import Activation, Weight, faked
 from microc.quantization.write import Recipe
@@ -51,22 +53,23 @@ def noise_of(
     State lives from sample to sample as the float network leaves it.
     """
     rows = rows[: sample_count(graph, len(changes), most)]
-    ends = tuple(dict.fromkeys((*graph.outputs, *graph.updates.values())))
-    signal = dict.fromkeys(ends, 0.0)
-    noise = {key: dict.fromkeys(ends, 0.0) for key in changes}
+    judged = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
+    signal = dict.fromkeys(judged, 0.0)
+    noise = {key: dict.fromkeys(judged, 0.0) for key in changes}
     apply, state = meaning(graph), graph.state
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, state)
-        for end in ends:
-            signal[end] += _power(values[end])
+        for end in judged:
+            signal[end] += _power(end.seen(values[end.value]))
         for key, change in changes.items():
             changed = _rerun(graph, apply, values, change(values))
-            for end in ends:
-                noise[key][end] += _power(values[end] - changed[end]) if end in changed else 0.0
+            for end in judged:
+                if end.value in changed:
+                    noise[key][end] += _power(end.seen(values[end.value] - changed[end.value]))
         state = {name: values[value] for name, value in graph.updates.items()}
-    return {key: sum(of[end] / signal[end] for end in ends if signal[end] > 0) for key, of in noise.items()}
+    return {key: sum(of[end] / signal[end] for end in judged if signal[end] > 0) for key, of in noise.items()}
 
 
 def rounded_weight(name: str, weight: Weight) -> Change:
