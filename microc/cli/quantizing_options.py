@@ -68,7 +68,7 @@ def _mixing(command: ArgumentParser) -> None:
     """Layers of different bits, named or found."""
     command.add_argument(
         "--layer", dest="layers", type=layer_bits, action="append", default=[], metavar="NAME=BITS",
-        help="the bits of one layer's weights; may be given several times",
+        help="one layer's bits: 8, 4, 2 of its weights; 16: of its activations; 32: floats; may be given several times",
     )  # fmt: skip
     command.add_argument(
         "--float-layer", dest="float_layers", action="append", default=[], metavar="NAME",

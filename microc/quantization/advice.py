@@ -138,9 +138,10 @@ def _noise(report: Mapping[str, Any]) -> Iterator[str]:
     elif kind == "weights":
         yield f"The weights of {name} alone cause {100 * most / total:.0f} % of the noise: give them 8 bits (--layer {name}=8)."
     elif kind == "value" and report["settings"]["activations"] != "int16":
+        readers = next(v["readers"] for v in report["values"] if v["value"] == name)
         yield (
-            f"{name} alone causes {100 * most / total:.0f} % of the noise: it should keep 16 bits. Leave it in floats "
-            f"(--float-layer {name}), or give all activations 16 bits (--activations int16)."
+            f"{name} alone causes {100 * most / total:.0f} % of the noise: give 16 bits to what reads it "
+            f"({' '.join(f'--layer {reader}=16' for reader in readers)}), or to all activations (--activations int16)."
         )
     else:
         yield f"{name} alone causes {100 * most / total:.0f} % of the noise: leave it in floats (--float-layer {name})."

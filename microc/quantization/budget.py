@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MOST = 1 << 12
 """Sums that are kept of each layer; steps of flash, and of flash by time where both count."""
@@ -58,6 +58,14 @@ def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: 
         timed = cycles is not None and bool(rest)
         points = _thinned(_unbeaten(tried, timed), timed)
     return tuple(points)
+
+
+def front_by_time(
+    layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None
+) -> tuple[Point, ...]:
+    """The front of noise against time: time rises, noise falls."""
+    turned = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
+    return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in front(turned, cycles, flash))
 
 
 def _limit(limit: int | None, rest: int) -> float:

@@ -10,9 +10,14 @@ from microc.errors import UsageError
 from microc.graph.ir import Graph, Node
 from microc.quantization.loops import flattened
 from microc.transform.qdq import LAYERS
+from microc.transform.qdq_moves import moves
+from microc.transform.qdq_values import CHOICES
 
 BITS = (8, 4, 2)
 """Bits that weights may have."""
+WIDE_BITS, FLOAT_BITS = 16, 32
+"""Of an operator: its activations have 16 bits, its weights 8; it stays in floats."""
+WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
 _SHOWN = 12
 
 
@@ -25,21 +30,53 @@ def labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
 
 
 def widths(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Bits by the results of layers on ``weights``, from bits by their names. UsageError for a layer that is not there, or other
-    bits."""
-    layers = [node for node in flattened(graph).nodes if node.op in LAYERS and node.inputs[1] in weights]
-    known = {name: node.outputs[0] for node in layers for name in _names(node)}
+    """Bits by the results of operators, from bits by their names. UsageError for an operator that is not there, or that cannot
+    have so many: without weights 16 is all there is."""
+    known = {name: node for node in reversed(flattened(graph).nodes) for name in _names(node)}
     found: dict[str, int] = {}
     for name, bits in accepted.by_name("bits", given, _bits).items():
         if name not in known:
             raise _unknown(name, labels(graph, weights).values())
-        found[known[name]] = bits
+        node = known[name]
+        if bits != WIDE_BITS and (node.op not in LAYERS or node.inputs[1] not in weights):
+            raise UsageError(
+                f"{name!r} has no weights that could have {bits} bits", hint=f"{WIDE_BITS}, for its activations"
+            )
+        found[node.outputs[0]] = bits
     return found
 
 
 def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
-    """The same by weight."""
-    return {node.inputs[1]: widths[node.outputs[0]] for node in flattened(graph).nodes if node.outputs[0] in widths}
+    """The same by weight, of layers."""
+    return {
+        node.inputs[1]: widths[node.outputs[0]]
+        for node in flattened(graph).nodes
+        if node.outputs[0] in widths and node.op in LAYERS
+    }
+
+
+def of_weights(widths: Mapping[str, int]) -> dict[str, int]:
+    """The bits of weights that go with widths: of 16 bits and in floats what fits beside int16, 8."""
+    return {name: min(bits, BITS[0]) for name, bits in widths.items()}
+
+
+def of_width(graph: Graph, widths: Mapping[str, int], bits: int) -> frozenset[str]:
+    """The results of operators of so many bits, as they or their weights are named."""
+    return frozenset(
+        node.outputs[0]
+        for node in flattened(graph).nodes
+        if widths.get(node.outputs[0]) == bits or (node.op in LAYERS and widths.get(node.inputs[1]) == bits)
+    )
+
+
+def readers(graph: Graph, value: str) -> list[str]:
+    """What to name so that a value has 16 bits where it is read: the operators that read its elements, or else make it."""
+    flat = flattened(graph)
+    users = flat.consumers().get(value, ())
+    moved = [
+        readers(flat, node.outputs[0]) if moves(node) or node.op in CHOICES else [node.outputs[0]] for node in users
+    ]
+    return list(dict.fromkeys(name for names in moved for name in names)) or [value]
 
 
 def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
@@ -62,7 +99,7 @@ def _names(node: Node) -> Iterator[str]:
 
 
 def _bits(what: str, value: Any) -> int:
-    return int(accepted.choice(what, value, BITS))
+    return int(accepted.choice(what, value, WIDTHS))
 
 
 def _unknown(name: str, known: Iterable[str]) -> UsageError:

@@ -1,197 +1,99 @@
 """Bits for every layer under limits of a board: sensitivities, prices, the choice, and a look at what was chosen.
 
-Prices are those of three networks, all of whose layers have 8, 4 or 2 bits, compiled for the board: a layer that the compiler
-stores as bytes whatever its numbers are (depthwise, say) costs the same in all three, and keeps its bits. The networks that
-are chosen are compiled too, since code is shared by layers in ways that prices do not know; where one is above the limit by
-some bytes, the choice is repeated with as many less.
+Prices are those of networks all of whose layers have 8, 4 or 2 bits, compiled for the board: a layer that the compiler stores
+as bytes whatever its numbers are (depthwise, say) costs the same in all three, and keeps its bits. The networks that are
+chosen are compiled too, since code is shared by layers in ways that prices do not know; where one is above the limit by some
+bytes, the choice is repeated with fewer. What decides in the end are networks as they are after repairs: some that are
+predicted to be about as good as the best are repaired and measured, and accuracy is that of repaired networks.
+
+Where 8 bits lose more accuracy than allowed, layers may have activations of 16 bits, or stay in floats. That hardly costs
+flash, but time: the choice is then the fastest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from microc.device.boards import load_board
-from microc.driver import accepted
-from microc.errors import FitError, UsageError
-from microc.graph.ir import Graph, Loc
-from microc.quantization.budget import Option, Point, front
-from microc.quantization.by_hand import BITS, labels
-from microc.quantization.cost import Price, cost, priced
-from microc.quantization.observe import Row
-from microc.quantization.score import Score
-from microc.quantization.sensitivity import noise_of, rounded_weight
-from microc.quantization.write import Recipe, quantised
-from microc.target import Board
-from microc.transform.qdq import LAYERS
+from microc.errors import FitError
+from microc.quantization.budget import Point
+from microc.quantization.by_hand import BITS, FLOAT_BITS, WIDE_BITS, labels
+from microc.quantization.repairs import Repaired
+from microc.quantization.scheme import WIDE
+from microc.quantization.task import Task
+from microc.quantization.ways import Ways, ways_of
 
-_TRIES = 4
+_TRIES = 6
+"""How often a choice that is above a limit is made again."""
+_CANDIDATES, _NEAR = 3, 2.0
+"""How many networks are repaired and measured, of those whose noise is predicted to be at most so many times the least."""
+_STEPS = 32
+"""Networks of the front among which the least that keeps the accuracy is found, by bisection."""
 _SHOWN = 64
-Widths = Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What must be kept. ``flash``, ``ram``: bytes, as a firmware for ``board`` is estimated; ``cycles``: of a run, by the cost
-    model; ``max_drop``: by how much the score may be less than the float network's."""
-
-    board: Board
-    flash: int | None = None
-    ram: int | None = None
-    cycles: int | None = None
-    max_drop: float | None = None
-
-
-def limits_of(
-    board: Any, flash: int | None, ram: int | None, time: float | None, max_drop: float | None
-) -> Limits | None:
-    """Limits that a caller names, None where there are none. UsageError where one is no number, or no board is named."""
-    given = {"flash": flash, "ram": ram}
-    amounts = {name: accepted.integer(name, n, least=1) for name, n in given.items() if n is not None}
-    if max_drop is not None:
-        accepted.number("max_drop", max_drop, 0.0, float("inf"))
-    elif not amounts and time is None:
-        return None
-    if not board:
-        raise UsageError("limits are those of a board", hint="name it with board (--board): microc boards lists them")
-    found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
-    return Limits(found, cycles=None if time is None else _cycles(found, time), max_drop=max_drop, **amounts)
+def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
+    """The repaired network, and plain data about how it was found. FitError where no choice keeps the limits."""
+    ways = ways_of(task, BITS, by_time=False)
+    if task.limits.max_drop is None:
+        point = _kept(task, ways, _least_noise)
+    else:
+        point = _kept(task, ways, _smallest)
+        if point is None:
+            wider = (FLOAT_BITS, BITS[0]) if task.activations == WIDE else (FLOAT_BITS, WIDE_BITS, BITS[0])
+            ways = ways_of(task, wider, by_time=True)
+            point = _kept(task, ways, _smallest)
+    if point is None:
+        raise _too_inaccurate(task)
+    _check_ram(task, point.bits)
+    return task.made(point.bits), _report(task, ways, point)
 
 
-def _cycles(board: Board, time: float) -> int:
-    """How many cycles fit in so many seconds."""
-    accepted.number("time", time, 0.0, float("inf"))
-    clock = board.raw.get("clock_hz", 0)
-    if not clock:
-        raise UsageError(f"{board.name} has no clock to limit time by", hint="limit it for another board")
-    return int(time * clock)
-
-
-@dataclass
-class Task:
-    """``weights``: whose bits are searched on ``rows``, but those that are ``fixed``. ``decide``: the recipe for bits of all
-    weights; ``score`` of a network, larger is better, if there is one. ``scores``, ``costs``: of choices that were tried."""
-
-    graph: Graph
-    weights: Sequence[str]
-    rows: Sequence[Row]
-    limits: Limits
-    decide: Callable[[Widths], Recipe]
-    fixed: Widths
-    score: Score | None = None
-    scores: dict[tuple[int, ...], float] = field(default_factory=dict)
-    costs: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
-    float_score: float | None = None
-
-    def written(self, bits: Sequence[int], graph: Graph | None = None) -> Graph:
-        """The integer network of a choice."""
-        return quantised(graph or self.graph, self.decide(dict(zip(self.weights, bits, strict=True)))).graph
-
-    def cost(self, bits: tuple[int, ...]) -> dict[str, Any]:
-        """What a choice really costs on the board."""
-        if bits not in self.costs:
-            self.costs[bits] = cost(self.written(bits), self.limits.board)
-        return self.costs[bits]
-
-    def drop(self, bits: tuple[int, ...]) -> float:
-        """What a choice loses of the score."""
-        if self.score is None:
-            raise UsageError(
-                "without labels there is no accuracy that could drop",
-                hint="name them (--labels), give evaluate a function that says how good a network is, or limit flash",
-            )
-        if self.float_score is None:
-            self.float_score = self.score(self.graph)
-        if bits not in self.scores:
-            self.scores[bits] = self.score(self.written(bits))
-        return self.float_score - self.scores[bits]
-
-
-def search(task: Task) -> tuple[dict[str, int], dict[str, Any]]:
-    """Bits for each weight, and plain data about how they were found. FitError where no choice keeps the limits."""
-    options, base = _options(task)
-    flash, cycles = base["flash"], base["estimated_cycles"]
-    limits = task.limits
-    margin = slack = 0
+def _kept(task: Task, ways: Ways, choose: Callable[[Task, Sequence[Point]], Point | None]) -> Point | None:
+    """The choice that really keeps the limits; None where ``choose`` takes none. FitError where none keeps them."""
+    flash, cycles = task.limits.flash, task.limits.cycles
     for _ in range(_TRIES):
-        within = front(options, _less(limits.flash, flash + margin), _less(limits.cycles, cycles + slack))
+        within = ways.front(flash, cycles)
         if not within:
             break
-        point = within[-1] if limits.max_drop is None else _smallest(task, within)
-        found = task.cost(point.bits)
-        over = [_over(found["flash"], limits.flash), _over(found["estimated_cycles"], limits.cycles)]
+        point = choose(task, within)
+        if point is None:
+            return None
+        over = task.over(point.bits)
         if not any(over):
-            _check_ram(task, point.bits)
-            return dict(zip(task.weights, point.bits, strict=True)), _report(task, options, base, point)
-        margin, slack = margin + over[0], slack + over[1]
-    raise _refusal(task, options)
+            task.made(point.bits)
+            over = task.over(point.bits)
+        if not any(over):
+            return point
+        flash = _tighter(flash, over[0], ways.base["flash"] + point.flash)
+        cycles = _tighter(cycles, over[1], ways.base["estimated_cycles"] + point.cycles)
+    raise _refusal(task, ways)
 
 
-def _less(limit: int | None, amount: int) -> int | None:
-    return None if limit is None else limit - amount
+def _tighter(limit: int | None, over: int, predicted: int) -> int | None:
+    """A limit that forbids what was predicted to cost so much, and half of what it is over: other choices may be over by less."""
+    return limit if limit is None or not over else min(limit - over // 2, predicted - 1)
 
 
-def _over(amount: int, limit: int | None) -> int:
-    return 0 if limit is None else max(0, amount - limit)
+def _least_noise(task: Task, points: Sequence[Point]) -> Point:
+    """Of points that are predicted to be about as good as the best one, that which is, repaired."""
+    near = [point for point in points if point.noise <= _NEAR * points[-1].noise]
+    tried = [near[k] for k in _spaced(len(near), _CANDIDATES)]
+    fitting = [point for point in tried if not any(task.over(point.bits))]
+    if len(fitting) < 2:
+        return (fitting or tried)[-1]
+    return max(fitting, key=lambda point: task.measured(point.bits))
 
 
-def _options(task: Task) -> tuple[list[list[Option]], dict[str, Any]]:
-    """What each layer may be, and what all networks cost beside that: total costs less those of the layers at 8 bits."""
-    recipes = {bits: task.decide(dict.fromkeys(task.weights, bits)) for bits in BITS}
-    changes = {
-        (name, bits): rounded_weight(name, recipe.weights[name])
-        for bits, recipe in recipes.items()
-        for name in task.weights
-    }
-    noise = noise_of(task.graph, task.rows, changes)
-    prices, base = _prices(task)
-    options = []
-    for name in task.weights:
-        allowed = (task.fixed[name],) if name in task.fixed else BITS
-        every = [Option(b, noise[name, b], prices[b][name].flash, prices[b][name].cycles) for b in allowed]
-        options.append(every)
-    return options, base
-
-
-def _prices(task: Task) -> tuple[dict[int, dict[str, Price]], dict[str, Any]]:
-    """Prices of layers by bits and weight, and the rest of the network's."""
-    graph, places = _labelled(task.graph, task.weights)
-    sizes = {str(place): task.graph.consts[name].size for name, place in places.items()}
-    found: dict[int, dict[str, Price]] = {}
-    base: dict[str, Any] = {}
-    for bits in BITS:
-        total, parts = priced(task.written([bits] * len(task.weights), graph), task.limits.board, sizes)
-        found[bits] = {name: parts[str(place)] for name, place in places.items()}
-        if bits == BITS[0]:
-            base = {**total}
-            base["flash"] -= sum(price.flash for price in found[bits].values())
-            base["estimated_cycles"] -= sum(price.cycles for price in found[bits].values())
-    return found, base
-
-
-def _labelled(graph: Graph, weights: Sequence[str]) -> tuple[Graph, dict[str, Loc]]:
-    """The graph whose layers say their weight as their place: those of a file may be the same for several."""
-    places = {name: Loc(index=k, name="layer") for k, name in enumerate(weights)}
-    nodes = [
-        replace(node, loc=places[node.inputs[1]]) if node.op in LAYERS and node.inputs[1] in places else node
-        for node in graph.nodes
-    ]
-    return graph.with_nodes(nodes), places
-
-
-def _smallest(task: Task, points: Sequence[Point]) -> Point:
-    """The choice of least flash that keeps the score, by bisection: the score falls with noise. FitError where none does."""
+def _smallest(task: Task, points: Sequence[Point]) -> Point | None:
+    """The least choice that keeps the score, by bisection: the score falls with noise. None where none does."""
     most = task.limits.max_drop
     assert most is not None
     if task.drop(points[-1].bits) > most:
-        raise FitError(
-            f"the score falls by at least {task.drop(points[-1].bits):.4f}, more than {most:g}",
-            where=task.graph.name,
-            hint="more bits for activations (int16), more data for calibration, or a larger drop",
-        )
+        return None
+    points = [points[k] for k in _spaced(len(points), _STEPS)]
     low, high = -1, len(points) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -200,6 +102,11 @@ def _smallest(task: Task, points: Sequence[Point]) -> Point:
         else:
             low = middle
     return points[high]
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most so many of the first ``count`` numbers, evenly, the last one among them."""
+    return sorted({int(k) for k in np.linspace(count - 1, 0, min(most, count))})
 
 
 def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
@@ -212,10 +119,19 @@ def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
         )
 
 
-def _refusal(task: Task, options: Sequence[Sequence[Option]]) -> FitError:
+def _too_inaccurate(task: Task) -> FitError:
+    least = min(task.drop(bits) for bits in task.scores)
+    return FitError(
+        f"the score falls by at least {least:.4f}, more than {task.limits.max_drop:g}",
+        where=task.graph.name,
+        hint="16 bits for all activations (int16), more data for calibration, or a larger drop",
+    )
+
+
+def _refusal(task: Task, ways: Ways) -> FitError:
     """What the least is that can be had."""
-    smallest = tuple(min(layer, key=lambda o: (o.flash, o.noise)).bits for layer in options)
-    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.noise)).bits for layer in options)
+    smallest = tuple(min(layer, key=lambda o: (o.flash, o.noise)).bits for layer in ways.options)
+    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.noise)).bits for layer in ways.options)
     least = [
         f"{what} of at least {task.cost(bits)[key]}, {limit} allowed"
         for what, key, bits, limit in (
@@ -231,13 +147,13 @@ def _refusal(task: Task, options: Sequence[Sequence[Option]]) -> FitError:
     )
 
 
-def _report(task: Task, options: Sequence[Sequence[Option]], base: Mapping[str, Any], chosen: Point) -> dict[str, Any]:
-    """Layers with their options, the front without limits, and what was measured of it."""
-    points, named = front(options), labels(task.graph, task.weights)
-    shown = {int(k) for k in np.linspace(0, len(points) - 1, min(_SHOWN, len(points)))}
-    kept = [p for k, p in enumerate(points) if k in shown or p.bits == chosen.bits or p.bits in task.scores]
+def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
+    """Layers with their options, the front without limits, and what was measured of it, after repairs."""
+    points, named = ways.front(), labels(task.graph, task.weights)
+    shown, known = {*_spaced(len(points), _SHOWN)}, {chosen.bits, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,
+        "against": "cycles" if ways.by_time else "flash",
         "layers": [
             {
                 "layer": named[name],
@@ -245,18 +161,20 @@ def _report(task: Task, options: Sequence[Sequence[Option]], base: Mapping[str, 
                 "bits": bits,
                 "options": [{"bits": o.bits, "noise": o.noise, "flash": o.flash, "cycles": o.cycles} for o in layer],
             }
-            for name, bits, layer in zip(task.weights, chosen.bits, options, strict=True)
+            for name, bits, layer in zip(task.weights, chosen.bits, ways.options, strict=True)
         ],
         "front": [
             {
-                "flash": base["flash"] + p.flash,
-                "cycles": base["estimated_cycles"] + p.cycles,
+                "flash": ways.base["flash"] + p.flash,
+                "cycles": ways.base["estimated_cycles"] + p.cycles,
                 "noise": p.noise,
                 "bits": list(p.bits),
                 "score": task.scores.get(p.bits),
+                "decibels": task.decibels.get(p.bits),
                 "chosen": p.bits == chosen.bits,
             }
-            for p in kept
+            for k, p in enumerate(points)
+            if k in shown or p.bits in known
         ],
-        "tried": len(task.scores),
+        "tried": len(task.repaired),
     }

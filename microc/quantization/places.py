@@ -7,10 +7,10 @@ turns add up: 16 bits has what a turn computes, but what only layers read; their
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from microc.graph.ir import Graph, Node, Quant
+from microc.quantization.found import Places
 from microc.quantization.loops import flattened, given, handed
 from microc.quantization.pixels import functions_of_bytes
 from microc.quantization.scheme import Activation
@@ -25,60 +25,30 @@ SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh"
 """How results of 16 bits are stored whose range is known: TFLite's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """``values``: the activations that become integers, in the order of the graph. ``leader``: value -> the first of those that
-    share its scale. ``weights``: constants with a scale for each channel; ``constants``: with one scale. ``tables``:
-    constants whose elements are moved -> the value that they become, whose scale they have.
-
-    ``given``: what a loop hands to all its turns; outside it is a value as well. ``wide``: the values that have 16 bits;
-    ``narrowed``: those of them that a layer reads with fewer; ``known``: how those are stored whose range is no question."""
-
-    values: tuple[str, ...]
-    leader: dict[str, str]
-    weights: tuple[str, ...]
-    constants: tuple[str, ...]
-    tables: dict[str, str]
-    given: frozenset[str]
-    wide: frozenset[str]
-    narrowed: frozenset[str]
-    known: dict[str, Activation]
-
-    @property
-    def seen(self) -> list[str]:
-        """The values to observe."""
-        return [value for value in self.values if value not in self.given]
-
-    def groups(self) -> dict[str, list[str]]:
-        """Leader -> the values that share its scale, in order."""
-        found: dict[str, list[str]] = {}
-        for value in self.values:
-            found.setdefault(self.leader[value], []).append(value)
-        return found
-
-
-def places(graph: Graph, floating: frozenset[str] = frozenset()) -> Places:
-    """The places of a float graph. ``floating``: names of values whose operators stay in floats."""
-    return _Finder(graph, floating).found()
+def places(graph: Graph, floating: frozenset[str] = frozenset(), wide: frozenset[str] = frozenset()) -> Places:
+    """The places of a float graph. ``floating``: results of operators that stay in floats, layers with the bias and the clamp
+    behind them; ``wide``: of operators that read and make 16 bits."""
+    return _Finder(graph, floating, wide).found()
 
 
 class _Finder:
     """``links``: pairs of names of one value, inside of a loop and outside, or in the next turn."""
 
-    def __init__(self, graph: Graph, floating: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
         self.outside = frozenset(graph.types)
-        self.graph, self.floating = flattened(graph), floating
+        self.graph, self.widened = flattened(graph), wide
         self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
         self.bytes = functions_of_bytes(self.graph)
+        self.absorbed: set[str] = set()
+        self.floating = self.with_followers(floating)
         self.links = [
             link
             for node in self.graph.nodes
             for link in handed(node)
             if all(map(self.is_activation, link)) and (link[1] in self.consumers or link[1] in self.graph.outputs)
         ]
-        self.wide = self.with_16_bits()
         self.leader: dict[str, str] = {}
-        self.absorbed: set[str] = set()
+        self.wide = self.with_16_bits()
 
     def found(self) -> Places:
         wanted: set[str] = set()
@@ -113,9 +83,19 @@ class _Finder:
             tables=tables,
             given=frozenset(b for node in self.graph.nodes for a, b in given(node) if self.is_activation(a)),
             wide=self.wide,
-            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if node.op in LAYERS) & self.wide,
+            narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.is_narrow(node)) & self.wide,
+            widened=self.widened,
             known=self.known(values) | self.known_bytes(values),
         )
+
+    def with_followers(self, floating: frozenset[str]) -> frozenset[str]:
+        """With what becomes one with operators: constants that are added, clamps."""
+        self.floating = frozenset()
+        for node in self.graph.nodes:
+            if node.outputs[0] in floating:
+                self.end(self.with_bias(node))
+        found, self.absorbed = floating | self.absorbed, set()
+        return found
 
     def is_integer(self, node: Node) -> bool:
         return (
@@ -201,18 +181,45 @@ class _Finder:
         return wanted
 
     def with_16_bits(self) -> frozenset[str]:
-        """What operators in loops read, but layers; as it is or moved, clamped, joined, from turn to turn."""
+        """What operators in loops read, but layers, and what operators that shall have 16 bits read and make; as it is or moved,
+        clamped, joined, from turn to turn."""
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
             if moves(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += ((name, node.outputs[0]) for name in self.activations(node))
             elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] not in self.outside:
                 wide.update(self.activations(node))
+        wide |= self.named()
         count = -1
         while count != len(wide):
             count = len(wide)
             wide.update(name for name, result in reversed(flows) if result in wide)
         return frozenset(wide)
+
+    def named(self) -> set[str]:
+        """What operators that shall have 16 bits read and make, and what others outside of loops make of nothing but that: a
+        result keeps its 16 bits until layers of 8 read it."""
+        found = set[str]()
+        for node in self.graph.nodes:
+            if not self.is_integer(node) or node.outputs[0] in self.absorbed or node.op == "loop":
+                continue
+            result, data = self.end(self.with_bias(node)), list(self.activations(node))
+            own = node.outputs[0] in self.widened
+            found.update(data if own else ())
+            follows = node.op not in LAYERS and node.outputs[0] in self.outside and data and found.issuperset(data)
+            if (own or follows) and not self.for_narrow_layers(result):
+                found.add(result)
+        return found
+
+    def for_narrow_layers(self, value: str) -> bool:
+        """Whether layers of 8 bits alone read a value, or its elements elsewhere."""
+        users = () if value in self.graph.outputs else self.consumers.get(value, ())
+        moved = (self.keeps_scale(user) and self.for_narrow_layers(user.outputs[0]) for user in users)
+        return bool(users) and all(a or self.is_narrow(user) for a, user in zip(moved, users, strict=True))
+
+    def is_narrow(self, node: Node) -> bool:
+        """Whether a layer reads 8 bits."""
+        return node.op in LAYERS and node.outputs[0] not in self.widened
 
     def keeps_scale(self, node: Node) -> bool:
         return (moves(node) or node.op in CHOICES) and self.is_float(node.outputs[0])

@@ -131,7 +131,7 @@ def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     recipe = trial.attempt.recipe
     weights, biases = dict(recipe.weights), dict(trial.attempt.biases)
     for name, (layer, moments) in trial.moments(samples).items():
-        least = least_scales(layer.bias, recipe.activations[layer.data].scale)
+        least = least_scales(layer.bias, recipe.read(layer.node).scale)
         found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight])
         stored = replace(found, data=found.data.reshape(layer.weights.shape))
         weights[layer.weight] = stored
@@ -165,10 +165,12 @@ REPAIRS: Mapping[str, tuple[Repair, int]] = {
 }
 """In order, each with how often it is done at most, as long as it helps."""
 
+Repaired = tuple[Trial, list[dict[str, Any]]]
+
 
 def repaired(
     graph: Graph, recipe: Recipe, bits: Widths, samples: Sequence[Row], seed: int, progress: Progress | None = None
-) -> tuple[Trial, list[dict[str, Any]]]:
+) -> Repaired:
     """The network after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
     ``kept``."""
     best = Trial(graph, Attempt(recipe), seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,18 @@ from microc.quantization.advice import advice
 from microc.quantization.cost import board_of
 from microc.quantization.equalise import equalised
 from microc.quantization.floats import floats_report
+from microc.quantization.found import Places
 from microc.quantization.inputs import inputs_report
 from microc.quantization.layer_report import costs_report, layers_report
+from microc.quantization.limits import limits_of
 from microc.quantization.loops import distinct, flattened
-from microc.quantization.mixed import Task, limits_of, search
+from microc.quantization.mixed import search
 from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
-from microc.quantization.places import Places, places
+from microc.quantization.places import places
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS, chosen
-from microc.quantization.repairs import repaired
+from microc.quantization.repairs import Repaired, repaired, split
 from microc.quantization.report import answers_report, compared, values_report, weights_report
 from microc.quantization.rows import placed
 from microc.quantization.rows import rows as rows_of
@@ -34,6 +35,7 @@ from microc.quantization.samples import calibration_of, data_of
 from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import check_labels, score_by
 from microc.quantization.sensitivity import alone
+from microc.quantization.task import Task
 from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
 from microc.target import Board
@@ -69,10 +71,11 @@ def quantize(
     ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``:
     int8, uint8 or int16. ``weights``: 8, 4 or 2 bits. ``ranges``: an estimator of :mod:`microc.quantization.ranges`.
 
-    ``bits``: those of some weights, by the names of layers; ``float_layers``: which stay in floats. With limits, bits of all
-    other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds,
-    as they are estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a point) or of what
-    ``evaluate`` gives, with the least flash. FitError where no bits keep them.
+    ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for floats;
+    ``float_layers``: which stay in floats. With limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`):
+    ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds, as they are estimated for ``board``, are kept with the least
+    noise; ``max_drop``, of the accuracy (0.01 is a point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose
+    more, with 16 or floats in some layers, in the least time. FitError where no bits keep them.
 
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
@@ -96,24 +99,33 @@ def quantize(
     if not found.values:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
     named = by_hand.widths(graph, found.weights, bits or {})
+    floating |= by_hand.of_width(graph, named, by_hand.FLOAT_BITS)
+    found = _placed(graph, floating, named)
     seen = observe(graph, found.seen, rows, seed, progress)
     better = equalised(graph, seen, activations, weights)
     if better is not graph:
         graph = distinct(better)
-        found = places(graph, floating)
+        found = _placed(graph, floating, named)
         seen = observe(graph, found.seen, rows, seed, progress)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
-    chosen_bits = dict.fromkeys(found.weights, weights) | fixed
-    decide = partial(decided, graph, found, seen, activations, method=ranges)
+
+    def decide(widths: Mapping[str, int]) -> Recipe:
+        every = dict.fromkeys(found.weights, weights) | {**named, **widths}
+        return decided(graph, _placed(graph, floating, every), seen, activations, by_hand.of_weights(every), ranges)
+
+    def repair(widths: Mapping[str, int]) -> Repaired:
+        every = dict.fromkeys(found.weights, weights) | {**fixed, **widths}
+        return repaired(graph, decide(widths), by_hand.of_weights(every), rows, seed, progress)
+
     limits = limits_of(board, flash, ram, time, max_drop)
-    if limits is not None:
+    if limits is None:
+        best, repairs = repair(fixed)
+    else:
         layers = [name for name in found.weights if name in graph.consts]
-        task = Task(graph, layers, samples.rows, limits, decide, fixed, score)
-        searched, told["mixed"] = search(task)
-        chosen_bits |= searched
-    recipe = decide(chosen_bits)
-    best, repairs = repaired(graph, recipe, chosen_bits, rows, seed, progress)
+        held = split(graph, rows, seed)[1] or rows
+        task = Task(graph, layers, rows, held, limits, activations, decide, repair, fixed, seed, score)
+        (best, repairs), told["mixed"] = search(task)
     recipe, written = best.attempt.recipe, best.written
     comparison = compared(best.pair, judged, progress)
     report: dict[str, Any] = {
@@ -139,6 +151,7 @@ def quantize(
         report |= costs_report(layered, marked, integer, board_of(board), report["layers"], progress)
     for value in report["values"]:
         value["sensitivity"] = found_alone.get(value["value"])
+        value["readers"] = by_hand.readers(graph, value["value"])
     for weight in report["weights"]:
         weight["sensitivity"] = found_alone.get(weight["constant"])
         weight["layer"] = names.get(weight["constant"], weight["constant"])
@@ -146,6 +159,12 @@ def quantize(
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(graph), score(written.graph)
     return Quantized(written.graph, written.exact, graph, recipe, report, best.attempt.biases)
+
+
+def _placed(graph: Graph, floating: frozenset[str], widths: Mapping[str, int]) -> Places:
+    """Places where operators of some widths are wide or stay in floats."""
+    wide, real = (by_hand.of_width(graph, widths, bits) for bits in (by_hand.WIDE_BITS, by_hand.FLOAT_BITS))
+    return places(graph, floating | real, wide)
 
 
 def decided(
@@ -164,10 +183,11 @@ def decided(
             narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
     stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}
     stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
+    recipe = Recipe(how, stored, narrowed, found.widened)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
-            data = narrowed.get(node.inputs[0], how[node.inputs[0]])
+            data = recipe.read(node)
             name = node.inputs[1]
             stored[name] = quantised_weights(flat.consts[name], bits[name], bias, data.scale)
-    return Recipe(how, stored, narrowed)
+    return recipe

@@ -22,11 +22,20 @@ from microc.transform.rounding import in_fixed_point
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
-    read as they are stored (``narrowed``). All else stays in floats."""
+    read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
     narrowed: Mapping[str, Activation] = field(default_factory=dict)
+    wide: frozenset[str] = frozenset()
+
+    def narrows(self, node: Node) -> bool:
+        """Whether a node reads its data as fewer bits than they are stored in."""
+        return node.op in LAYERS and node.inputs[0] in self.narrowed and node.outputs[0] not in self.wide
+
+    def read(self, node: Node) -> Activation:
+        """How a layer reads its data."""
+        return (self.narrowed if self.narrows(node) else self.activations)[node.inputs[0]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class _Writer:
     def read(self, node: Node) -> tuple[str, ...]:
         """The operands as they are from where they became integers on."""
         inputs = [self.real.get(name, name) for name in node.inputs]
-        if node.op in LAYERS and node.inputs[0] in self.recipe.narrowed:
+        if self.recipe.narrows(node):
             inputs[0] = self.narrowed(node.inputs[0])
         return tuple(inputs)
 

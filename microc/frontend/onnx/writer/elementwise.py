@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from microc import dtypes
 from microc.frontend.onnx.alike import COMPARISONS, FUNCTIONS, PAIRS, Alike
 from microc.frontend.onnx.writer.application import Application, Row
+from microc.frontend.onnx.writer.quantised import quantize
 
 
 def alike(row: Alike) -> Row:
@@ -124,10 +126,16 @@ def logical_not(application: Application) -> None:
 
 
 def cast(application: Application) -> None:
-    """Cast."""
+    """Cast; integers that stand for reals stand for the same in other bits."""
     from microc.frontend.onnx.writer.build import CODES
 
-    application.result("Cast", application.operand(), to=CODES[application.attr("dtype")])
+    kind = application.result_type
+    if application.type().quant is not None and kind.quant is not None:
+        quant = kind.quant
+        attrs = {"scale": quant.scale, "zero_point": quant.zero_point, "axis": quant.axis, "out_dtype": kind.dtype}
+        quantize(replace(application, node=replace(application.node, attrs=attrs)))
+    else:
+        application.result("Cast", application.operand(), to=CODES[application.attr("dtype")])
 
 
 ROWS: Mapping[str, Row] = {
