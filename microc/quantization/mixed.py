@@ -27,7 +27,7 @@ from microc.quantization.ways import Ways, ways_of
 
 _TRIES = 6
 """How often a choice that is above a limit is made again."""
-_CANDIDATES, _NEAR = 3, 2.0
+_CANDIDATES, _NEAR = 2, 1.5
 """How many networks are repaired and measured, of those whose noise is predicted to be at most so many times the least."""
 _STEPS = 32
 """Networks of the front among which the least that keeps the accuracy is found, by bisection."""

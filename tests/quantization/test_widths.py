@@ -40,7 +40,11 @@ def dtypes_of(graph: microc.Graph, op: str) -> list[tuple[str, str]]:
     [
         ({"conv2d_1": 16}, [("int8", "int16"), ("int16", "int16"), ("int8", "int8")], [("float32", "int8")]),
         ({"y": 16}, [("int8", "int8"), ("int8", "int8"), ("int16", "int16")], [("float32", "int8")]),
-        ({"conv2d": 16}, [("int16", "int8"), ("int8", "int8"), ("int8", "int8")], [("float32", "int16")]),
+        (
+            {"conv2d": 16},
+            [("int16", "int16"), ("int8", "int8"), ("int8", "int8")],
+            [("float32", "int16"), ("int16", "int8")],
+        ),
         (
             {"add": 16},
             [("int8", "int16"), ("int8", "int16"), ("int8", "int8")],
