@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import resource
 import signal
@@ -81,6 +82,7 @@ def confined(
 
 
 def _run(path: Path, task: str, send: Connection) -> None:
+    gc.freeze()  # what the parent left is not this process's to end: a session of onnxruntime would wait for threads it lacks
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)

@@ -17,11 +17,13 @@ from tests.frontend.run import library
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("sklearn", reason="needs scikit-learn and skl2onnx (pip install microc[sklearn])")
 skl2onnx = pytest.importorskip("skl2onnx", reason="needs skl2onnx (pip install microc[sklearn])")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 from onnx import helper  # noqa: E402
 from sklearn import ensemble, linear_model, neural_network, preprocessing, svm, tree  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
+
+from tests.frontend.onnx.writer.run import session  # noqa: E402
 
 ROWS, FEATURES = 20, 5
 BOUND = 3e-5
@@ -59,7 +61,7 @@ def data() -> tuple[Array, Array]:
 def compare(model: Any, x: Array) -> None:
     """The compiled model gives what onnxruntime gives."""
     raw = model.SerializeToString()
-    wanted = onnxruntime.InferenceSession(raw, providers=["CPUExecutionProvider"]).run(None, {"input": x})
+    wanted = session(raw).run(None, {"input": x})
     found = library(onnx_reader.read(raw, "model.onnx", {}))(x)
     for got, want in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
         assert got.dtype == want.dtype

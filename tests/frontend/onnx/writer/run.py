@@ -19,6 +19,7 @@ def session(model: bytes) -> Any:
     """ONNX Runtime with a model, quiet."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
