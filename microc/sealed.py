@@ -13,6 +13,15 @@ from microc.errors import UsageError
 T = TypeVar("T")
 
 
+class Entries(Generic[T]):
+    """What a registry holds at a time; two are equal only if they are one, which what is remembered of entries may ask for."""
+
+    __slots__ = ("by_name",)
+
+    def __init__(self, by_name: Mapping[str, T]) -> None:
+        self.by_name = MappingProxyType(dict(by_name))
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """Entries by name, sealed when it is made.
 
@@ -22,34 +31,42 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __init__(self, what: str, entries: Mapping[str, T]) -> None:
         self.what = what
-        self._sealed = MappingProxyType(dict(entries))
-        self._current: ContextVar[Mapping[str, T]] = ContextVar(what, default=self._sealed)
+        self._sealed = Entries(entries)
+        self._current: ContextVar[Entries[T]] = ContextVar(what, default=self._sealed)
 
     def __getitem__(self, name: str) -> T:
-        return self._current.get()[name]
+        return self._current.get().by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._current.get())
+        return iter(self._current.get().by_name)
 
     def __len__(self) -> int:
-        return len(self._current.get())
+        return len(self._current.get().by_name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._current.get()
+        return name in self._current.get().by_name
 
     @property
     def sealed(self) -> Mapping[str, T]:
         """The entries without any extension."""
-        return self._sealed
+        return self._sealed.by_name
+
+    @property
+    def entries(self) -> Entries[T]:
+        """The entries that the code which asks sees, the same object as long as they are the same."""
+        return self._current.get()
 
     @contextmanager
     def extended(self, entries: Mapping[str, T]) -> Iterator[None]:
         """Add entries inside the ``with``; UsageError for a name that is taken by something else."""
-        current = self._current.get()
+        current = self._current.get().by_name
         for name, entry in entries.items():
             if name in current and current[name] != entry:
                 raise UsageError(f"there is already {self.what} {name!r}", hint="give the plugin's another name")
-        token = self._current.set(MappingProxyType({**current, **entries}))
+        if entries.keys() <= current.keys():
+            yield
+            return
+        token = self._current.set(Entries({**current, **entries}))
         try:
             yield
         finally:

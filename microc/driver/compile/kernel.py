@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 from microc.graph.ir import Graph, Node
+from microc.isa import CORES, SCALAR, TENSOR
 from microc.ops import registry
 from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
-from microc.schedule.rules import candidates
+from microc.schedule.rules import RULES, candidates
 from microc.schedule.rules.algorithms import suits_core
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir.text import to_text
 
-Choices = dict[tuple[str, ...], tuple[int, Choice]]
-"""What was chosen, the number of the algorithm and its schedule: by how often it is used and the functions of all algorithms."""
+KEPT = 256
+"""Choices that are remembered, more than a large network has kinds of kernels: quantising compiles networks alike many times."""
+_CHOICES: dict[object, tuple[int, Choice]] = {}
+"""The number of the algorithm and its schedule, by all that they follow from; the oldest goes first."""
+_CHANGING = Lock()
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
@@ -32,28 +37,31 @@ def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
 
 
 def schedule_group(
-    graph: Graph,
-    nodes: Sequence[Node],
-    target: Target,
-    goal: Goal,
-    name: str,
-    uses: int = 1,
-    *,
-    in_place: bool = False,
-    known: Choices | None = None,
+    graph: Graph, nodes: Sequence[Node], target: Target, goal: Goal, name: str, uses: int = 1, *, in_place: bool = False
 ) -> tuple[LoweredGroup, Choice]:
     """The group, lowered by the algorithm that was chosen, and its schedule; ``uses`` as in ``choose``.
 
-    ``in_place``: the one node changes a part of its first operand where that lies. ``known``: choices for the same target and
-    goal; a group whose functions are those of one before, but for the numbers in its constants, takes what that has.
+    ``in_place``: the one node changes a part of its first operand where that lies.
     """
     lowered = algorithms_of(graph, nodes, target, name, in_place=in_place)
-    known = {} if known is None else known
-    key = (str(uses), *(f"{group.anchor.op} {to_text(group.func)}" for group in lowered))
-    if key not in known:
-        known[key] = _best(lowered, target, goal, uses)
-    number, choice = known[key]
+    number, choice = chosen(lowered, target, goal, uses)
     return lowered[number], choice
+
+
+def chosen(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1) -> tuple[int, Choice]:
+    """The algorithm, by number, and the schedule for it. Groups whose functions are those of one before, of this network or of
+    another, but for the numbers in their constants, take what that has."""
+    texts = tuple(f"{group.anchor.op} {to_text(group.func)}" for group in lowered)
+    known = tuple(words.entries for words in (RULES, CORES, SCALAR, TENSOR))
+    key = (texts, target, goal, uses, known)
+    found = _CHOICES.get(key)
+    if found is None:
+        found = _best(lowered, target, goal, uses)
+        with _CHANGING:
+            _CHOICES[key] = found
+            if len(_CHOICES) > KEPT:
+                del _CHOICES[next(iter(_CHOICES))]
+    return found
 
 
 def algorithms_of(

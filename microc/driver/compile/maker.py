@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from microc import te
-from microc.driver.compile.kernel import Choices, alias_of, schedule_group
+from microc.driver.compile.kernel import alias_of, chosen, schedule_group
 from microc.driver.control.function import LoweredControl, lower_control
 from microc.driver.stripes.kernel import Chain
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
-from microc.schedule.choose import Choice, choose
-from microc.schedule.rules import candidates
+from microc.schedule.choose import Choice
 from microc.target import Goal, Target
 from microc.tir import ir
 
@@ -60,13 +59,10 @@ class Maker:
     def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
         self.graph, self.target, self.goal = graph, target, goal
         self.origins: dict[tuple[str, ...], Origin] = {}
-        self._choices: Choices = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        return schedule_group(
-            self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place, known=self._choices
-        )
+        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""
@@ -74,8 +70,7 @@ class Maker:
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
         """A copy of a whole value, as fast as the core moves its elements."""
-        plain = lower_copy(self.graph, copy)
-        return choose(candidates(plain.func, plain.anchor.op, self.target, self.goal), self.target, self.goal).func
+        return chosen((lower_copy(self.graph, copy),), self.target, self.goal)[1].func
 
     def alias(self, node: Node) -> Alias | None:
         """How a node is done by placing tensors, if it can be."""

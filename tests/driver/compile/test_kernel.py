@@ -28,6 +28,7 @@ def test_alike_groups_are_scheduled_once(
         return rules.candidates(func, *rest)
 
     monkeypatch.setattr("microc.driver.compile.kernel.candidates", counted)
+    monkeypatch.setattr("microc.driver.compile.kernel._CHOICES", {})
     name, data = degenerate.chain(form, count)
     path = tmp_path / name
     path.write_bytes(data)
