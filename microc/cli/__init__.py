@@ -16,7 +16,7 @@ from microc.errors import InternalError, MicrocError, UsageError
 
 SCHEMA_VERSION = 1
 INTERRUPTED, BROKEN_PIPE = 130, 141
-COLLECT_AFTER = 100_000
+COLLECT_AFTER = 1_000_000
 """Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from microc import dtypes
 from microc.errors import InternalError
-from microc.isa import Costs
+from microc.isa import CORES, SCALAR, Costs
 from microc.isa.sets import SILENT
 from microc.schedule.addresses import Place, place_of
 from microc.schedule.cost_expr import Operations, Selector
@@ -32,6 +33,8 @@ PROLOGUE = 8
 """Instructions among them that belong to the function."""
 PEELED, SMALL = 2, 24
 """A loop of so few iterations, of so few instructions, is written out by the compiler."""
+REMEMBERED = 256
+"""Costs that are kept: what a choice counted, a report asks for again."""
 SPILL = 1.5
 """Accesses to the stack that a compiler makes for each that the best choice of values would."""
 
@@ -50,9 +53,14 @@ class Cost:
 
 def estimate(func: ir.PrimFunc, target: Target) -> Cost:
     """The cost of a lowered function (what codegen prints) on a core."""
+    return _estimate(func.body, target, (CORES.entries, SCALAR.entries))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _estimate(body: ir.Stmt, target: Target, _known: tuple[object, ...]) -> Cost:
     core = target.core.costs
     walker = _Walker(Selector(target), core)
-    walker.enter(func)
+    walker.enter(body)
     operations = walker.operations
     instructions = sum(n * core.length(kind) for kind, n in operations.items())
     cycles = sum(n * core.duration(kind) for kind, n in operations.items())
@@ -83,12 +91,12 @@ class _Walker:
         self.single = False
         self.invariants = Invariants(selector, self.ahead)
 
-    def enter(self, func: ir.PrimFunc) -> None:
+    def enter(self, body: ir.Stmt) -> None:
         self.regions.append(Region(None, 1.0, 1.0))
-        self.invariants.enter(None, func.body)
+        self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
         self.printed += PROLOGUE
-        self.walk(func.body)
+        self.walk(body)
         self.leave()
 
     def add(self, counts: Mapping[str, float], weight: float, *, printed: bool = True) -> None:

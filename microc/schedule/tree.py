@@ -68,21 +68,14 @@ def has_block(body: ir.Stmt, name: str) -> bool:
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:
     """The loops around a statement of the tree, outermost first; those in the same block where it is a part of one."""
-
-    def search(s: ir.Stmt, loops: tuple[ir.For, ...]) -> tuple[ir.For, ...] | None:
+    stack: list[tuple[ir.Stmt, tuple[ir.For, ...]]] = [(body, ())]
+    while stack:
+        s, loops = stack.pop()
         if s is target:
             return loops
         inner = (*loops, s) if isinstance(s, ir.For) else () if isinstance(s, ir.Block) else loops
-        for child in stmt_children(s):
-            found = search(child, inner)
-            if found is not None:
-                return found
-        return None
-
-    found = search(body, ())
-    if found is None:
-        raise ScheduleError("the statement is not part of the function")
-    return found
+        stack += [(child, inner) for child in stmt_children(s)[::-1]]
+    raise ScheduleError("the statement is not part of the function")
 
 
 def extent_of(loop: ir.For) -> int:

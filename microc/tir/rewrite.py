@@ -12,6 +12,8 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt
 
+# The functions below call themselves instead of one inside them that knows its name: such a one is a cycle, which lies around
+# until cycles are looked for, and a compilation makes some ten thousand.
 ExprMap = Callable[[Expr], Expr]
 
 
@@ -19,17 +21,15 @@ def _no_children(_: Expr) -> tuple[Expr, ...]:
     return ()
 
 
-_CHILDREN: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = MappingProxyType(
-    {
-        ir.Bin: attrgetter("a", "b"),
-        ir.Un: lambda x: (x.a,),
-        ir.Cast: lambda x: (x.a,),
-        ir.Select: attrgetter("condition", "a", "b"),
-        ir.Load: attrgetter("indices"),
-        ir.AddressOf: attrgetter("indices"),
-        ir.Call: attrgetter("args"),
-    }
-)
+_OPERANDS: Mapping[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    ir.Bin: attrgetter("a", "b"),
+    ir.Un: lambda x: (x.a,),
+    ir.Cast: lambda x: (x.a,),
+    ir.Select: attrgetter("condition", "a", "b"),
+    ir.Load: attrgetter("indices"),
+    ir.AddressOf: attrgetter("indices"),
+    ir.Call: attrgetter("args"),
+}
 _REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = MappingProxyType(
     {
         ir.Un: lambda x, new: ir.Un(x.op, *new),
@@ -43,9 +43,12 @@ _REBUILT: Mapping[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = Mapping
 """An expression of the same kind with other operands."""
 
 
+_LEAVES = (ir.Var, ir.Const)
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands."""
-    return _CHILDREN.get(type(expr), _no_children)(expr)
+    return _OPERANDS.get(type(expr), _no_children)(expr)
 
 
 def map_children(expr: Expr, f: ExprMap) -> Expr:
@@ -62,61 +65,62 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
 
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
     """Bottom-up rewriting: operands first, then ``f`` on the rebuilt expression."""
-
-    def walk(x: Expr) -> Expr:
-        return f(map_children(x, walk))
-
-    return walk(expr)
+    if isinstance(expr, _LEAVES):
+        return f(expr)
+    return f(map_children(expr, lambda x: map_expr(x, f)))
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
     """Bottom-up rewriting of statements; ``on_expr`` is given every whole expression they hold."""
-    e: ExprMap = on_expr or (lambda x: x)
+    e: ExprMap = on_expr or _same
+    match stmt:
+        case ir.Store(buffer, indices, value):
+            return on_stmt(ir.Store(buffer, tuple([e(i) for i in indices]), e(value)))
+        case ir.For(var, extent, body, kind, annotations):
+            return on_stmt(ir.For(var, e(extent), map_stmt(body, on_stmt, e), kind, annotations))
+        case ir.If(condition, then, otherwise):
+            test, first = e(condition), map_stmt(then, on_stmt, e)
+            return on_stmt(ir.If(test, first, map_stmt(otherwise, on_stmt, e) if otherwise else None))
+        case ir.Seq(body):
+            return on_stmt(ir.seq(*[map_stmt(child, on_stmt, e) for child in body]))
+        case ir.Let(var, value, body):
+            return on_stmt(ir.Let(var, e(value), map_stmt(body, on_stmt, e)))
+        case ir.Alloc(buffer, body):
+            return on_stmt(ir.Alloc(buffer, map_stmt(body, on_stmt, e)))
+        case ir.Evaluate(value):
+            return on_stmt(ir.Evaluate(e(value)))
+        case ir.Block():
+            iters = tuple([ir.IterVar(i.var, i.extent, i.kind, e(i.binding)) for i in stmt.iters])
+            init = map_stmt(stmt.init, on_stmt, e) if stmt.init else None
+            predicate = e(stmt.predicate) if stmt.predicate else None
+            body = map_stmt(stmt.body, on_stmt, e)
+            return on_stmt(ir.Block(stmt.name, iters, body, init, predicate, stmt.annotations))
+        case _:
+            raise InternalError(f"unknown statement {type(stmt).__name__}")
 
-    def walk(s: Stmt) -> Stmt:
-        match s:
-            case ir.Store(buffer, indices, value):
-                return on_stmt(ir.Store(buffer, tuple(e(i) for i in indices), e(value)))
-            case ir.For(var, extent, body, kind, annotations):
-                return on_stmt(ir.For(var, e(extent), walk(body), kind, annotations))
-            case ir.If(condition, then, otherwise):
-                return on_stmt(ir.If(e(condition), walk(then), walk(otherwise) if otherwise else None))
-            case ir.Seq(body):
-                return on_stmt(ir.seq(*(walk(child) for child in body)))
-            case ir.Let(var, value, body):
-                return on_stmt(ir.Let(var, e(value), walk(body)))
-            case ir.Alloc(buffer, body):
-                return on_stmt(ir.Alloc(buffer, walk(body)))
-            case ir.Evaluate(value):
-                return on_stmt(ir.Evaluate(e(value)))
-            case ir.Block():
-                iters = tuple(ir.IterVar(i.var, i.extent, i.kind, e(i.binding)) for i in s.iters)
-                init = walk(s.init) if s.init else None
-                predicate = e(s.predicate) if s.predicate else None
-                return on_stmt(ir.Block(s.name, iters, walk(s.body), init, predicate, s.annotations))
-            case _:
-                raise InternalError(f"unknown statement {type(s).__name__}")
 
-    return walk(stmt)
+def _same(expr: Expr) -> Expr:
+    return expr
 
 
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
     """``expr`` with variables replaced."""
-    wanted = values.keys()
-
-    def walk(x: Expr) -> Expr:
-        if isinstance(x, ir.Var):
-            return values.get(x, x)
-        return x if wanted.isdisjoint(free_vars(x)) else map_children(x, walk)
-
-    return walk(expr)
+    if isinstance(expr, ir.Var):
+        return values.get(expr, expr)
+    if values.keys().isdisjoint(free_vars(expr)):
+        return expr
+    return map_children(expr, lambda x: substitute(x, values))
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
     """``stmt`` with (free) variables replaced."""
     if not values:
         return stmt
-    return map_stmt(stmt, lambda s: s, lambda x: substitute(x, values))
+    return map_stmt(stmt, _unchanged, lambda x: substitute(x, values))
+
+
+def _unchanged(stmt: Stmt) -> Stmt:
+    return stmt
 
 
 def replace_buffers(stmt: Stmt, buffers: Mapping[ir.Buffer, ir.Buffer]) -> Stmt:
@@ -154,7 +158,7 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
     while stack:
         found = stack.pop()
         yield found
-        stack.extend(children(found)[::-1])
+        stack += children(found)[::-1]
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
@@ -177,17 +181,25 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
     """The direct sub-statements."""
-    match stmt:
-        case ir.For(_, _, body) | ir.Let(_, _, body) | ir.Alloc(_, body):
-            return (body,)
-        case ir.If(_, then, otherwise):
-            return (then, otherwise) if otherwise else (then,)
-        case ir.Seq(body):
-            return body
-        case ir.Block():
-            return (stmt.init, stmt.body) if stmt.init else (stmt.body,)
-        case _:
-            return ()
+    return _PARTS.get(type(stmt), _no_parts)(stmt)
+
+
+def _no_parts(_: Stmt) -> tuple[Stmt, ...]:
+    return ()
+
+
+def _body(stmt: Any) -> tuple[Stmt, ...]:
+    return (stmt.body,)
+
+
+_PARTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
+    ir.For: _body,
+    ir.Let: _body,
+    ir.Alloc: _body,
+    ir.If: lambda s: (s.then, s.otherwise) if s.otherwise else (s.then,),
+    ir.Seq: attrgetter("body"),
+    ir.Block: lambda s: (s.init, s.body) if s.init else (s.body,),
+}
 
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
@@ -196,7 +208,7 @@ def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     while stack:
         found = stack.pop()
         yield found
-        stack.extend(stmt_children(found)[::-1])
+        stack += stmt_children(found)[::-1]
 
 
 def walk_all_exprs(stmt: Stmt) -> Iterator[Expr]:

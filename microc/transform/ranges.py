@@ -91,7 +91,10 @@ def tap_sets(g: Geometry) -> tuple[Array, Array]:
         taps = np.arange(g.kernel[axis]) * g.dilation[axis]
         whole = (first >= 0) & (first + taps[-1] < size)
         place = np.concatenate((first[~whole], first[whole][:1]))[:, None] + taps
-        axes.append(np.unique((place >= 0) & (place < size), axis=0))
+        inside, _ = np.unique(
+            (place >= 0) & (place < size), axis=0, return_index=True
+        )  # the plain form imports numpy.ma
+        axes.append(inside)
     return axes[0], axes[1]
 
 
