@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +19,9 @@ from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
-from tests.native import call
+from tests.native import UNDEFINED, build, call
 from tests.ops.edges import case_arrays
-from tests.ops.harness import attributes, reference
+from tests.ops.harness import assert_same, attributes, reference
 
 
 def one_node(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Graph, Node]:
@@ -46,6 +48,7 @@ class CompiledCase:
     schedule: Schedule
     func: ir.PrimFunc
 
+    @cached_property
     def wanted(self) -> tuple[Array, ...]:
         """What the reference says."""
         return reference(self.definition, self.case, self.arrays)
@@ -67,6 +70,20 @@ def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> Compile
     graph, node = one_node(definition, case, arrays)
     group, choice = schedule_group(graph, (node,), target_for(cpu), SPEED, name)
     return CompiledCase(definition, case, arrays, group, choice.schedule, choice.func)
+
+
+def assert_compiled(cases: Mapping[str, CompiledCase], folder: Path) -> None:
+    """What the machine computes of every case is what its reference says, as the C says it, where any undefined behaviour is
+    written to stderr, and optimised. In two libraries: of one that is both, the compiler makes three times as much work."""
+    for name, flags in (("sanitized", ("-O0", UNDEFINED)), ("optimised", ("-O1",))):
+        (folder / name).mkdir()
+        library = build([case.func for case in cases.values()], folder / name, *flags)
+        for title, case in cases.items():
+            for got, want in zip(case.run(library), case.wanted, strict=True):
+                try:
+                    assert_same(got, want, case.case.tolerance)
+                except AssertionError as difference:
+                    raise AssertionError(f"{title}, {name}: {difference}") from difference
 
 
 def c_name(text: str) -> str:

@@ -12,9 +12,8 @@ import pytest
 
 from microc.ops.registry import FAMILIES, OpDef
 from tests.growth import memory_faults
-from tests.native import UNDEFINED, build
-from tests.ops.compiled import c_name, compiled_case
-from tests.ops.harness import assert_same, named_cases
+from tests.ops.compiled import assert_compiled, c_name, compiled_case
+from tests.ops.harness import named_cases
 
 
 def definitions(family: str) -> list[OpDef]:
@@ -32,12 +31,6 @@ def test_compiled_cases_equal_the_reference(
         for number, (name, definition, case) in enumerate(named_cases(definitions(family)))
     }
     assert cases
-    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
-    for name, case in cases.items():
-        for got, want in zip(case.run(library), case.wanted(), strict=True):
-            try:
-                assert_same(got, want, case.case.tolerance)
-            except AssertionError as difference:
-                raise AssertionError(f"{name}: {difference}") from difference
+    assert_compiled(cases, tmp_path)
     assert "runtime error" not in capfd.readouterr().err
-    assert not memory_faults((tmp_path / "kernels.c").read_text())
+    assert not memory_faults((tmp_path / "optimised" / "kernels.c").read_text())

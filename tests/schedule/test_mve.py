@@ -163,7 +163,7 @@ def test_sums_and_pools_work_in_lanes() -> None:
             given = [a.reshape(p.shape) for a, p in zip(case.arrays, case.func.params, strict=False)]
             made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in case.func.params[len(given) :]]
             run(case.func, [*given, *made], meanings())
-            for got, want in zip(made, case.wanted(), strict=False):
+            for got, want in zip(made, case.wanted, strict=False):
                 np.testing.assert_array_equal(got.reshape(want.shape), want)
 
 
@@ -175,4 +175,4 @@ def test_products_of_two_matrices_of_data_are_exact() -> None:
         given = [a.reshape(p.shape) for a, p in zip(found.arrays, found.func.params, strict=False)]
         made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in found.func.params[len(given) :]]
         run(found.func, [*given, *made], meanings())
-        np.testing.assert_array_equal(made[0].reshape(found.wanted()[0].shape), found.wanted()[0])
+        np.testing.assert_array_equal(made[0].reshape(found.wanted[0].shape), found.wanted[0])

@@ -10,9 +10,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.ops.matrix.pairs import FIELD, HIGH, LOW, MOST_MOVED, TERMS, Packing, _packing, pack
-from tests.native import UNDEFINED, build
-from tests.ops.compiled import c_name, compiled_case
-from tests.ops.harness import assert_same, named_cases
+from tests.ops.compiled import assert_compiled, c_name, compiled_case
+from tests.ops.harness import named_cases
 
 DICE = np.random.default_rng(5)
 WEIGHTS = {
@@ -72,11 +71,5 @@ def test_convolutions_equal_the_reference(
         for number, (name, definition, case) in enumerate(named_cases(definitions))
     }
     assert rules <= {case.schedule.rule for case in cases.values()}
-    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
-    for name, case in cases.items():
-        for got, want in zip(case.run(library), case.wanted(), strict=True):
-            try:
-                assert_same(got, want, case.case.tolerance)
-            except AssertionError as difference:
-                raise AssertionError(f"{name}: {difference}") from difference
+    assert_compiled(cases, tmp_path)
     assert "runtime error" not in capfd.readouterr().err

@@ -10,9 +10,8 @@ import pytest
 
 from microc.ops.matrix.pairs import FIELD, HIGH, LOW
 from microc.ops.matrix.quads import CHANNELS, TERMS, _packing, pack_quads
-from tests.native import UNDEFINED, build
-from tests.ops.compiled import c_name, compiled_case
-from tests.ops.harness import assert_same, named_cases
+from tests.ops.compiled import assert_compiled, c_name, compiled_case
+from tests.ops.harness import named_cases
 
 DICE = np.random.default_rng(7)
 WEIGHTS = {
@@ -60,11 +59,5 @@ def test_dense_layers_equal_the_reference(cpu: str, tmp_path: Path, capfd: pytes
     }
     chosen = [name for name, case in cases.items() if case.schedule.rule == "matrix quads"]
     assert len(chosen) > 2, cases
-    library = build([case.func for case in cases.values()], tmp_path, "-O1", UNDEFINED)
-    for name, case in cases.items():
-        for got, want in zip(case.run(library), case.wanted(), strict=True):
-            try:
-                assert_same(got, want, case.case.tolerance)
-            except AssertionError as difference:
-                raise AssertionError(f"{name}: {difference}") from difference
+    assert_compiled(cases, tmp_path)
     assert "runtime error" not in capfd.readouterr().err
