@@ -20,7 +20,7 @@ test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(PYTHON) -m pytest -n 2
+	@$(PYTHON) -m pytest -n 2 --dist worksteal
 
 fuzz: $(VENV)/.test
 	@$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) --what $(WHAT)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -19,3 +22,32 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
         sys.dont_write_bytecode = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def equal_sources_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Libraries for this computer: many tests compile the same networks. Each gets a file of its own, whose memory it shares with
+    no other; the workers of a run share what they made."""
+    from microc.device import toolchain
+    from microc.driver.desktop import load
+
+    mine = tmp_path_factory.getbasetemp()
+    kept = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "libraries"
+    kept.mkdir(exist_ok=True)
+
+    def once(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+        digest = hashlib.sha256(repr((os.environ.get("CC"), os.environ.get("PATH"), flags)).encode())
+        for path in sorted(each for each in folder.iterdir() if each.suffix in (".c", ".h")):
+            digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+        known = kept / digest.hexdigest()
+        if not known.exists():
+            toolchain.compile_shared(folder, sources, target, *flags)
+            partial = known.with_name(f"{known.name}.{os.getpid()}")
+            shutil.copyfile(target, partial)
+            partial.replace(known)
+        shutil.copyfile(known, target)
+        return target
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "compile_shared", once)
+        yield

@@ -217,7 +217,7 @@ def test_sanitized_equals_plain(module: Module, library: Library, tmp_path: Path
     """The network under address and undefined-behaviour sanitizers, on real images, beside the ordinary build."""
     write(tmp_path, {**shared_files(module, "test"), "main.c": _MAIN})
     sizes = [f"-DIN_BYTES={library.inputs[0]['bytes']}", f"-DOUT_BYTES={library.outputs[0]['bytes']}"]
-    flags = ["-O2", "-std=c99", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off"]
+    flags = ["-O0", "-std=c99", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-ffp-contract=off"]
     sources = ["main.c", "shared.c", "model.c", "model_data.c"]
     built = subprocess.run(
         ["gcc", *flags, *sizes, *sources, "-lm", "-o", "net"], cwd=tmp_path, capture_output=True, text=True, check=False
