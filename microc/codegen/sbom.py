@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
+from functools import lru_cache
 from typing import Any
 
 from microc.codegen.manifest import deviations, to_json
@@ -166,7 +168,16 @@ def _sha1(data: bytes) -> str:
 
 
 def _version(distribution: str) -> str:
+    """A package's version, from the name of the folder that an installer leaves beside it: to read that folder as
+    :mod:`importlib.metadata` does takes as long as to print a network."""
+    found = re.compile(rf"{distribution.replace('-', '[-_]')}-([^-]+)\.dist-info", re.IGNORECASE)
+    names = (name for folder in sys.path for name in _names(folder or os.curdir))
+    return next((match[1] for name in names if (match := found.fullmatch(name))), _NONE)
+
+
+@lru_cache(maxsize=64)
+def _names(folder: str) -> tuple[str, ...]:
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return _NONE
+        return tuple(name for name in os.listdir(folder) if name.endswith(".dist-info"))
+    except OSError:
+        return ()
