@@ -62,3 +62,5 @@ fi
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 echo "setup: installing $requirement into $venv" >&2
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$requirement"
+# as pip does for what is no checkout: where Python is told to write no bytecode, every command would compile all files
+"$venv/bin/python" -m compileall -q microc
