@@ -17,6 +17,8 @@ from microc.errors import InternalError
 Array = NDArray[Any]
 
 _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x([1-9]\d?))?")
+VECTORS = (128, 256, 512)
+"""Bits of vector registers."""
 HALF = ("float16", "bfloat16")
 """Floats that C99 has no type for: their bits are moved about as ``uint16_t``, arithmetic is done in float32."""
 
@@ -93,13 +95,13 @@ def to_numpy(dtype: str) -> np.dtype[Any]:
 
 
 def c_name(dtype: str) -> str:
-    """The C type of a value: packed integer vectors of 32 bits live in ``int32_t`` as in ACLE, those of 128 bits have a type
-    of their own name (``int32x4``), which codegen defines."""
+    """The C type of a value: packed integer vectors of 32 bits live in ``int32_t`` as in ACLE, those in vector registers have a
+    type of their own name (``int32x4``), which codegen defines."""
     kind, bits, lanes = info(dtype)
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
             return "int32_t"
-        if bits * lanes == 128:
+        if bits * lanes in VECTORS:
             return dtype
         raise InternalError(f"{dtype} has no portable C type")
     if kind == "bool":

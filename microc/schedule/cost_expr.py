@@ -89,7 +89,10 @@ class Selector:
         if name not in SCALAR:
             return self._function(name, dtype)
         body = body_of(name, self.target.cpu)
-        return self._meaning(SCALAR[name].meaning) if body is None else +Counter(body.counts())
+        if body is not None:
+            return +Counter(body.counts())
+        lane = self._meaning(SCALAR[name].meaning)
+        return Counter({kind: n * max(SCALAR[name].lanes, 1) for kind, n in lane.items()})
 
     def _turns(self, name: str, args: tuple[ir.Expr, ...]) -> Operations:
         """The loop inside an intrinsic."""

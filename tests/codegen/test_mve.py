@@ -13,7 +13,6 @@ from microc.device.boards import load_board
 from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE
-from microc.isa.vocabulary.lanes import LANES, VECTOR
 from microc.isa.vocabulary.products import BITS
 from microc.module import Value
 from microc.tir import ir
@@ -37,14 +36,14 @@ def function(name: str) -> ir.PrimFunc:
     for param in intrin.params:
         if isinstance(param, ir.Buffer) and param in written:
             target = ir.Buffer("result", (COUNT * 20,), param.dtype)
-            args.append(ir.AddressOf(target, (i * 20 + 1,), LANES, True))
+            args.append(ir.AddressOf(target, (i * 20 + 1,), 4, True))
         elif isinstance(param, ir.Buffer):
             params.append(ir.Buffer(param.name, (COUNT + 300,), param.dtype))
             args.append(ir.AddressOf(params[-1], (i,) if "gather" not in name else (ir.const(0, "int32"),)))
-        elif param.dtype == VECTOR:
-            params.append(ir.Buffer(param.name, (COUNT * LANES,), "int32"))
-            address = ir.AddressOf(params[-1], (i * LANES,), LANES)
-            args.append(ir.Call("load_i32_i32x4", (address,), VECTOR))
+        elif param.dtype == "int32x4":
+            params.append(ir.Buffer(param.name, (COUNT * 4,), "int32"))
+            address = ir.AddressOf(params[-1], (i * 4,), 4)
+            args.append(ir.Call("load_i32_i32x4", (address,), "int32x4"))
         elif param.name.startswith("stride"):
             args.append(ir.const({"stride_a": 5, "stride_b": 33, "stride_sums": 3}[param.name], "int32"))
         else:
@@ -52,8 +51,8 @@ def function(name: str) -> ir.PrimFunc:
             args.append(params[-1][i])
     applied = ir.Call(name, tuple(args), intrin.result or "int32")
     if target is None:
-        target = ir.Buffer("result", (COUNT * LANES,), "int32")
-        address = ir.AddressOf(target, (i * LANES,), LANES, True)
+        target = ir.Buffer("result", (COUNT * 4,), "int32")
+        address = ir.AddressOf(target, (i * 4,), 4, True)
         applied = ir.Call("store_i32_i32x4", (address, applied), "int32")
     body = ir.For(i, ir.const(COUNT, "int32"), ir.Evaluate(applied))
     return ir.PrimFunc(f"test_{name}", (*params, target), body)

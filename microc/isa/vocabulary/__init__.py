@@ -6,6 +6,7 @@ from __future__ import annotations
 from microc.isa.base import Intrin
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary.correlation import CORRELATIONS
+from microc.isa.vocabulary.float_lanes import FLOAT_LANES
 from microc.isa.vocabulary.lanes import LANEWISE
 from microc.isa.vocabulary.pairs import PAIRS
 from microc.isa.vocabulary.products import PRODUCTS
@@ -13,5 +14,5 @@ from microc.isa.vocabulary.scalars import SCALARS
 from microc.isa.vocabulary.sums import SUMS
 from microc.isa.vocabulary.words import WORDS
 
-INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *PRODUCTS)
+INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *PRODUCTS)
 TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

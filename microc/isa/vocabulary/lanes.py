@@ -1,26 +1,31 @@
-"""Words of the vocabulary on vectors of four 32-bit numbers: what the lowering of loops to lanes (``tir/lower/lanes.py``) makes.
+"""Words of the vocabulary on vectors of 32-bit integers: what the lowering of loops to lanes (``tir/lower/lanes.py``) makes.
 
 ``<name>_i32x4`` is lane by lane; ``_n`` takes a number for all lanes instead of the last vector. ``load_<t>_i32x4`` widens
 elements of dtype t, ``store_<t>_i32x4`` narrows to them (wrapping), ``gather`` and ``scatter`` do so at offsets in elements; with
-``_first`` only the first n lanes touch memory.
+``_first`` only the first n lanes touch memory. Vectors of 8 and 16 have the same words; those of floats are
+:mod:`microc.isa.vocabulary.float_lanes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from microc import dtypes
 from microc.isa.base import ANY, LANE, Intrin
+from microc.isa.vocabulary.pairs import PAIRS
 from microc.isa.vocabulary.words import MOVED
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 
-VECTOR, LANES = "int32x4", 4
+WIDTHS = (4, 8, 16)
+"""Lanes that a vector may have."""
 MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
+PRODUCTS = ("dot2", "dot4_u8")
+"""Sums of products of what words hold."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
 """Operations that have a number for all lanes as second operand, too."""
 
-_A, _B, _X, _Y = (Var(name, VECTOR) for name in "abxy")
 _a, _b, _x, _y, _n = (Var(name) for name in "abxyn")
 
 
@@ -64,12 +69,10 @@ def _rounded(a: Expr, s: Expr) -> Expr:
     return ir.select(s < 0, ((_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
-def _lanewise(name: str, params: tuple[Var | Buffer, ...], meaning: Expr | ir.Stmt) -> Intrin:
-    return Intrin(name, params, meaning, LANES)
-
-
-def _arithmetic() -> Iterator[Intrin]:
+def _arithmetic(lanes: int) -> Iterator[Intrin]:
     """Vector by vector and, of some, vector by number."""
+    end = f"i32x{lanes}"
+    wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
         **{op: _wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubled(_a, _b),
@@ -84,36 +87,56 @@ def _arithmetic() -> Iterator[Intrin]:
         "xor": _a ^ _b,
     }
     for name, meaning in table.items():
-        yield _lanewise(f"{name}_i32x4", (_A, _B), meaning)
+        yield Intrin(f"{name}_{end}", (wide_a, wide_b), meaning, lanes)
         if name in NUMBERED:
-            yield _lanewise(f"{name}_n_i32x4", (_A, _b), meaning)
-    yield _lanewise("mac_n_i32x4", (_A, _B, _n), _wrapping("add", _a, _wrapping("mul", _b, _n)))
-    yield _lanewise("dup_i32x4", (_n,), _n)
-    yield _lanewise("ramp_i32x4", (_n,), LANE * _n)
+            yield Intrin(f"{name}_n_{end}", (wide_a, _b), meaning, lanes)
+    yield Intrin(f"mac_n_{end}", (wide_a, wide_b, _n), _wrapping("add", _a, _wrapping("mul", _b, _n)), lanes)
+    yield Intrin(f"dup_{end}", (_n,), _n, lanes)
+    yield Intrin(f"ramp_{end}", (_n,), LANE * _n, lanes)
     for op in sorted(ir.COMPARISONS):
-        yield _lanewise(f"select_{op}_i32x4", (_A, _B, _X, _Y), ir.select(ir.binary(op, _a, _b), _x, _y))
+        chosen = ir.select(ir.binary(op, _a, _b), _x, _y)
+        yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), chosen, lanes)
 
 
-def _memory() -> Iterator[Intrin]:
+def _memory(lanes: int) -> Iterator[Intrin]:
     """From and to neighbours or offsets in elements; all lanes or the first n."""
+    end = f"i32x{lanes}"
+    wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
     for dtype, short in MEMORY.items():
-        p, table = Buffer("p", (LANES,), dtype), Buffer("p", (ANY,), dtype)
+        p, table = Buffer("p", (lanes,), dtype), Buffer("p", (ANY,), dtype)
         element, found = ir.cast("int32", p[LANE]), ir.cast("int32", table[_a])
         stored, spread = ir.Store(p, (LANE,), ir.cast(dtype, _a)), ir.Store(table, (_a,), ir.cast(dtype, _b))
-        lanes: tuple[tuple[str, tuple[Var | Buffer, ...], Expr], ...] = (
+        values: tuple[tuple[str, tuple[Var | Buffer, ...], Expr], ...] = (
             ("load", (p,), element),
-            ("gather", (table, _A), found),
+            ("gather", (table, wide_a), found),
         )
-        for name, params, value in lanes:
-            yield _lanewise(f"{name}_{short}_i32x4", params, value)
-            yield _lanewise(f"{name}_{short}_i32x4_first", (*params, _n), ir.select(_n > LANE, value, 0))
+        for name, params, value in values:
+            yield Intrin(f"{name}_{short}_{end}", params, value, lanes)
+            yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.select(_n > LANE, value, 0), lanes)
         places: tuple[tuple[str, tuple[Var | Buffer, ...], ir.Stmt], ...] = (
-            ("store", (p, _A), stored),
-            ("scatter", (table, _A, _B), spread),
+            ("store", (p, wide_a), stored),
+            ("scatter", (table, wide_a, wide_b), spread),
         )
         for name, params, store in places:
-            yield _lanewise(f"{name}_{short}_i32x4", params, store)
-            yield _lanewise(f"{name}_{short}_i32x4_first", (*params, _n), ir.If(_n > LANE, store))
+            yield Intrin(f"{name}_{short}_{end}", params, store, lanes)
+            yield Intrin(f"{name}_{short}_{end}_first", (*params, _n), ir.If(_n > LANE, store), lanes)
 
 
-LANEWISE = (*_arithmetic(), *_memory())
+def _words(lanes: int) -> Iterator[Intrin]:
+    """Numbers of 16 or 8 bits in the words of lanes, and sums of their products."""
+    end, vector = f"i32x{lanes}", f"int32x{lanes}"
+    for dtype, short in (("int16", "i16x2"), ("int8", "i8x4"), ("uint8", "u8x4")):
+        bits, count = dtypes.info(dtype).bits, 4 // dtypes.nbytes(dtype)
+        p = Buffer("p", (count * lanes,), dtype)
+        word: Expr = ir.const(0, "uint32")
+        for k in range(count):
+            part = p[LANE * count + k].astype("int32").astype("uint32") & ((1 << bits) - 1)
+            word = word | (part << (bits * k))
+        yield Intrin(f"load_{short}_{end}", (p,), word.astype("int32"), lanes)
+    for name in PRODUCTS:
+        scalar = next(each for each in PAIRS if each.name == name)
+        params = tuple(Var(p.name, vector) for p in scalar.params)
+        yield Intrin(f"{name}_{end}", params, scalar.meaning, lanes, scalar.limits)
+
+
+LANEWISE = tuple(each for lanes in WIDTHS for each in (*_arithmetic(lanes), *_memory(lanes), *_words(lanes)))

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import bounds_of, simplify
 from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounded_once, rounding_shift
 from microc.tir.lower.region import address, flat_step
-from microc.tir.rewrite import map_expr, walk_expr
+from microc.tir.rewrite import map_expr, substitute, walk_expr
 
-LANES, VECTOR = 4, "int32x4"
+ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
+"""What vectors are made of."""
 TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
 _OPS = MappingProxyType(
     {
@@ -31,8 +33,10 @@ _OPS = MappingProxyType(
         "bitxor": "xor",
     }
 )
+_FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
+_FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 _NUMBERS = ("add", "sub", "mul")
-"""Operations with a number for all lanes as second operand."""
+"""Operations of integers with a number for all lanes as second operand."""
 _CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
     {
         f"{name}{suffix}": (*bounds, shift)
@@ -52,11 +56,16 @@ class NoLanesError(Exception):
 
 @dataclass
 class LaneCode:
-    """Rewrites the body of a loop over ``var`` for the ``count`` iterations from ``start`` on."""
+    """Rewrites the body of a loop over ``var`` for the ``count`` iterations from ``start`` on, in vectors of ``lanes``.
+
+    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become.
+    """
 
     var: ir.Var
     start: ir.Expr
     count: int
+    lanes: int
+    tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     label: str = ""
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
@@ -78,14 +87,16 @@ class LaneCode:
             case ir.For(var, extent, body, kind, annotations) if not self.varies(extent):
                 self.inside.add(var)
                 return ir.For(var, extent, self.statement(body), kind, annotations)
-            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype == "int32":
-                self.registers[buffer] = replace(buffer, name=f"{buffer.name}{self.label}", dtype=VECTOR)
+            case ir.Alloc(buffer, body) if buffer.scope == "register" and buffer.dtype in ELEMENTS:
+                self.registers[buffer] = replace(
+                    buffer, name=f"{buffer.name}{self.label}", dtype=self.type(buffer.dtype)
+                )
                 return ir.Alloc(self.registers[buffer], self.statement(body))
             case ir.Let(var, value, body) if not self.varies(value):
                 self.inside.add(var)
                 return ir.Let(var, value, self.statement(body))
-            case ir.Let(var, value, body) if var.dtype == "int32":
-                self.names[var] = ir.Var(var.name, VECTOR)
+            case ir.Let(var, value, body) if var.dtype in ELEMENTS:
+                self.names[var] = ir.Var(var.name, self.type(var.dtype))
                 return ir.Let(self.names[var], self.vector(value), self.statement(body))
             case _:
                 raise NoLanesError
@@ -93,6 +104,13 @@ class LaneCode:
     def store(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], value: ir.Expr) -> ir.Stmt:
         if buffer in self.registers:
             return ir.Store(self.registers[buffer], indices, self.vector(value))
+        if buffer in self.tiles:
+            return ir.Store(self.tiles[buffer], self.place(indices), self.vector(value))
+        if buffer.dtype == "float32":
+            if not self.whole() or buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
+                raise NoLanesError
+            target = self.address(buffer, indices, 1, writes=True)
+            return ir.Evaluate(ir.Call(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)), "int32"))
         kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
             raise NoLanesError
@@ -101,7 +119,7 @@ class LaneCode:
             narrow = ir.cast("int32", narrow)
         target = self.address(buffer, indices, step, writes=True)
         where = (target,) if step == 1 else (target, self.offsets(step))
-        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{_suffix()}"
+        name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
     # ------------------------------------------------------------ expressions
@@ -114,44 +132,103 @@ class LaneCode:
         """Whether this is a name or register of the loop that lanes have of their own."""
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
+    def type(self, element: str = "int32") -> str:
+        return f"{element}x{self.lanes}"
+
+    def suffix(self, element: str = "int32") -> str:
+        """How words on vectors of these elements end."""
+        return f"{ELEMENTS[element]}x{self.lanes}"
+
+    def call(self, name: str, *args: ir.Expr, element: str = "int32") -> ir.Expr:
+        return ir.Call(f"{name}_{self.suffix(element)}", args, self.type(element))
+
+    def whole(self) -> bool:
+        """Whether all lanes do something."""
+        return self.count == self.lanes
+
+    def place(self, indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        """Where the vector lies that holds the elements at ``indices``, along the last axis."""
+        return (*indices[:-1], simplify(substitute(indices[-1], {self.var: self.start}) // self.lanes))
+
     def vector(self, expr: ir.Expr) -> ir.Expr:
-        """An int32 expression for all lanes."""
+        """An int32 or float32 expression for all lanes."""
         if not self.varies(expr):
             return self.repeated(expr)
-        special = self.rounding(expr)
-        if special is not None:
-            return special
         match expr:
             case ir.Var() if expr in self.names:
                 return self.names[expr]
             case ir.Load(buffer, indices) if buffer in self.registers:
                 return ir.Load(self.registers[buffer], indices)
+            case ir.Load(buffer, indices) if buffer in self.tiles:
+                return ir.Load(self.tiles[buffer], self.place(indices))
+            case ir.Select(condition, a, b) if not self.varies(condition) and expr.dtype in ELEMENTS:
+                return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
+        return self.floats(expr) if expr.dtype == "float32" else self.integers(expr)
+
+    def floats(self, expr: ir.Expr) -> ir.Expr:
+        """A float32 expression that varies."""
+        match expr:
+            case ir.Load(buffer, indices):
+                if not self.whole() or buffer.scope == "register" or self.step(expr) != 1:
+                    raise NoLanesError
+                return self.call("load_f32", self.address(buffer, indices, 1, writes=False), element="float32")
+            case ir.Bin(op, a, b) if op in _FLOAT_OPS:
+                return self.call(op, self.vector(a), self.vector(b), element="float32")
+            case ir.Un("neg", a):
+                return self.call("mul", self.vector(a), self.repeated(ir.const(-1.0, "float32")), element="float32")
+            case ir.Call(name, args) if name in _FLOAT_CALLS:
+                return self.call(name, *map(self.vector, args), element="float32")
+            case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
+                chosen = (self.vector(e) for e in (x, y, self.readable(a), self.readable(b)))
+                return self.call(f"select_{op}", *chosen, element="float32")
+            case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
+                return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
+            case _:
+                raise NoLanesError
+
+    def integers(self, expr: ir.Expr) -> ir.Expr:
+        """An int32 expression that varies."""
+        special = self.rounding(expr)
+        if special is not None:
+            return special
+        match expr:
             case ir.Load() if expr.dtype == "int32":
                 return self.load(expr)
             case ir.Cast("int32", ir.Load() as load):
                 return self.load(load)
+            case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and holds(wider, a.dtype):
+                return self.vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
                 return self.narrowed(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
                 vector, number = (x, y) if self.varies(x) else (y, x)
-                return _call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
+                return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
                 return self.shifted(self.vector(a), b if op == "shl" else negated(b), rounds=False)
             case ir.Un("neg", a) if a.dtype == "int32":
-                return _call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
-            case ir.Select(condition, a, b) if not self.varies(condition):
-                return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
+                return self.call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
-                return _call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
+                return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
             case ir.Call(name, (a,)) if name in _CLAMPS:
                 low, high, shift = _CLAMPS[name]
                 return self.vector(ir.clamp(a >> shift if shift else a, low, high))
             case ir.Call("high_mul_round", (a, b)):
-                return _call("high_mul_round", self.vector(a), self.vector(b))
+                return self.call("high_mul_round", self.vector(a), self.vector(b))
+            case ir.Call("dot2" | "dot4_u8" as name, args):
+                return self.call(name, *map(self.vector, args))
+            case ir.Call("load_i16x2" | "load_i8x4" | "load_u8x4" as name, (ir.AddressOf() as place,)):
+                if not self.whole() or flat_step(place.buffer, place.indices, self.var) != place.extent:
+                    raise NoLanesError
+                elements = self.address(place.buffer, place.indices, 1, writes=False)
+                return self.call(name, replace(elements, extent=place.extent * self.lanes))
+            case ir.Cast("int32", a) if a.dtype == "float32":
+                rounds = isinstance(a, ir.Call) and a.name == "rint"
+                number = self.vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
+                return self.call("nearest" if rounds else "toward_zero", number)
             case _:
                 raise NoLanesError
 
@@ -172,42 +249,43 @@ class LaneCode:
                 return None
             value, distance, added = found
             rounded = self.shifted(self.vector(value), negated(distance), rounds=True)
-        return _call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
+        return self.call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
 
     def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
         if (numbers or name in _NUMBERS) and not self.varies(b):
-            return _call(f"{name}_n", self.vector(a), self.uniform(b))
+            return self.call(f"{name}_n", self.vector(a), self.uniform(b))
         if name in ("add", "mul") and not self.varies(a):
-            return _call(f"{name}_n", self.vector(b), self.uniform(a))
-        return _call(name, self.vector(a), self.vector(b))
+            return self.call(f"{name}_n", self.vector(b), self.uniform(a))
+        return self.call(name, self.vector(a), self.vector(b))
 
     def shifted(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
         """A vector shifted by ``left``, to the right where it is negative."""
         name = "shift_round" if rounds else "shl"
         if self.varies(left):
-            return _call(name, vector, self.vector(left))
-        return _call(f"{name}_n", vector, self.uniform(left))
+            return self.call(name, vector, self.vector(left))
+        return self.call(f"{name}_n", vector, self.uniform(left))
 
     def narrowed(self, narrow: str, a: ir.Expr) -> ir.Expr:
-        """A value that is stored in fewer bits and taken up again: unchanged, for it fits."""
-        reach, room = bounds_of(simplify(_clamped(a))), bounds_of(ir.Cast("int32", ir.Var("any", narrow)))
-        if reach is None or room is None or reach[0] < room[0] or reach[1] > room[1]:
-            raise NoLanesError
-        return self.vector(a)
+        """A value that is stored in fewer bits and taken up again: unchanged where it fits, else modulo those bits."""
+        reach, room = bounds_of(simplify(_clamped(a))), dtypes.int_range(narrow)
+        if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
+            return self.vector(a)
+        low = a & (room[1] - room[0])
+        return self.vector((low ^ -room[0]) + room[0] if room[0] else low)
 
     def load(self, load: ir.Load) -> ir.Expr:
         kind = TYPES.get(load.dtype)
-        if kind is None:
+        if kind is None or load.buffer.scope == "register":
             raise NoLanesError
         step = self.step(load)
         if step is not None and step > 0:
             where = (self.address(load.buffer, load.indices, step, writes=False),)
             name, args = ("load", where) if step == 1 else ("gather", (*where, self.offsets(step)))
-            return ir.Call(*self.partial(f"{name}_{kind}_{_suffix()}", args), VECTOR)
+            return ir.Call(*self.partial(f"{name}_{kind}_{self.suffix()}", args), self.type())
         if len(load.indices) == 1:  # a table, looked up by value
             table = ir.AddressOf(load.buffer, (ir.const(0, "int32"),), load.buffer.size)
             args = (table, self.vector(load.indices[0]))
-            return ir.Call(*self.partial(f"gather_{kind}_{_suffix()}", args), VECTOR)
+            return ir.Call(*self.partial(f"gather_{kind}_{self.suffix()}", args), self.type())
         raise NoLanesError
 
     def step(self, load: ir.Load) -> int | None:
@@ -230,14 +308,14 @@ class LaneCode:
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """An access of all lanes, or of the first ones."""
-        return (name, args) if self.count == LANES else (f"{name}_first", (*args, ir.const(self.count, "int32")))
+        return (name, args) if self.whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
     def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
         return replace(address(buffer, indices, {self.var: self.start}, self.count, writes=writes), step=step)
 
     def offsets(self, step: int) -> ir.Expr:
         """Multiples of ``step``, set before the loop."""
-        ramp = ir.Call(f"ramp_{_suffix()}", (ir.const(step, "int32"),), VECTOR)
+        ramp = ir.Call(f"ramp_{self.suffix()}", (ir.const(step, "int32"),), self.type())
         return self.constant(f"by{step}", ramp)
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
@@ -246,7 +324,7 @@ class LaneCode:
 
     def uniform(self, expr: ir.Expr) -> ir.Expr:
         """A number for all lanes; constants in memory are read before the loop."""
-        if expr.dtype not in ("int32", "bool"):
+        if expr.dtype not in ("bool", *ELEMENTS):
             raise NoLanesError
         loads = [x for x in walk_expr(expr) if isinstance(x, ir.Load)]
         if not loads or not fixed(expr) or any(x in self.inside for x in walk_expr(expr)):
@@ -256,9 +334,11 @@ class LaneCode:
     def repeated(self, expr: ir.Expr) -> ir.Expr:
         """A number in all lanes; literals are set before the loop."""
         number = self.uniform(expr)
-        vector = ir.Call(f"dup_{_suffix()}", (number,), VECTOR)
+        vector = self.call("dup", number, element=expr.dtype)
         if isinstance(expr, ir.Const):
-            return self.constant(f"{'minus' if expr.value < 0 else 'all'}{abs(expr.value)}", vector)
+            plain = isinstance(expr.value, int) and expr.dtype == "int32"
+            sign = "minus" if expr.value < 0 else "all"
+            return self.constant(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
         named = isinstance(number, ir.Var) and number in self.constants.values()
         return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
 
@@ -269,12 +349,12 @@ class LaneCode:
         return loop
 
 
-def _suffix() -> str:
-    return "i32x4"
-
-
-def _call(name: str, *args: ir.Expr) -> ir.Expr:
-    return ir.Call(f"{name}_{_suffix()}", args, VECTOR)
+def holds(wider: str, narrow: str) -> bool:
+    """Whether an integer dtype has all numbers of another one."""
+    if not (dtypes.is_integer(wider) and dtypes.is_integer(narrow)):
+        return False
+    (low, high), (least, most) = dtypes.int_range(wider), dtypes.int_range(narrow)
+    return low <= least and most <= high
 
 
 def _clamped(expr: ir.Expr) -> ir.Expr:

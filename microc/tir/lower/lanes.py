@@ -1,26 +1,29 @@
-"""Loops annotated ``lanes``: four iterations at once in the lanes of vectors, on cores that have such registers.
+"""Loops annotated ``lanes``: several iterations at once in the lanes of vectors, on cores that have such registers.
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Iterations are independent (``vectorized``). Where n is no multiple
 of four, one more vector after the loop covers the last four iterations, some of them for the second time, if the body reads or
-writes nothing but private memory; else it is a partial one, whose memory accesses are predicated. int32 expressions that vary
-along ``i`` become calls of the intrinsics named ``<op>_i32x4``; loads widen, stores narrow, of neighbours or in steps; register
-buffers inside the loop become registers of vectors. Literals and constants that all iterations share are read before the loop. A
-run of memory that is only copied or filled is one call, and so are runs that follow each other. What has no such form stays a
-loop over single elements. Where a loop is annotated ``moved`` instead, only runs that are copied are calls: for cores without
-vectors, which find out when they run whether both ends lie so that words can be moved.
+writes nothing but private memory; else it is a partial one, whose memory accesses are predicated, or, of floats, single elements
+follow. int32 and float32 expressions that vary along ``i`` become calls of the intrinsics named ``<op>_i32x4`` and
+``<op>_f32x4``; loads widen, stores narrow, of neighbours or in steps; register buffers inside the loop become registers of
+vectors, and so does a tile of sums around such loops, all of whose elements are taken by whole vectors (:func:`_tiles`).
+Literals and constants that all iterations share are read before the loop. A run of memory that is only copied or filled is one
+call, and so are runs that follow each other. What has no such form stays a loop over single elements. Where a loop is annotated
+``moved`` instead, only runs that are copied are calls: for cores without vectors, which find out when they run whether both
+ends lie so that words can be moved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from types import MappingProxyType
 
 from microc.tir import ir, names
-from microc.tir.affine import simplify_stmt
-from microc.tir.lower.lane_code import LANES, TYPES, LaneCode, NoLanesError, fixed
-from microc.tir.lower.region import address, consecutive, flat_step
+from microc.tir.affine import linear, simplify, simplify_stmt
+from microc.tir.lower.lane_code import ELEMENTS, TYPES, LaneCode, NoLanesError, fixed
+from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
-from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_stmt
+from microc.tir.rewrite import buffers_read, buffers_written, free_vars, map_stmt, substitute_stmt, walk_stmt
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""
@@ -35,26 +38,78 @@ _RUN_CALLS = frozenset(
 
 def lower_lanes(stmt: ir.Stmt) -> ir.Stmt:
     """``stmt`` without loops annotated ``lanes`` or ``moved``."""
+    plain: set[ir.Stmt] = set()
+    while True:  # a loop that no vectors do takes its sums one by one, and so do others that share these
+        try:
+            return _lowered(stmt, _tiles(stmt, plain), plain)
+        except _SharedError as shared:
+            plain.add(shared.loop)
 
+
+class _SharedError(Exception):
+    """A loop whose sums were to be vectors has no form with them."""
+
+    def __init__(self, loop: ir.For) -> None:
+        self.loop = loop
+
+
+def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.Stmt]) -> ir.Stmt:
     def on_stmt(s: ir.Stmt) -> ir.Stmt:
+        if isinstance(s, ir.Alloc) and s.buffer in tiles:
+            return replace(s, buffer=tiles[s.buffer])
         if not isinstance(s, ir.For):
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
-        plain = replace(
+        serial = replace(
             s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] not in (names.LANES, names.MOVED))
         )
         if names.MOVED in notes:
-            return (_moved(s, extent) if extent is not None else None) or plain
+            return (_moved(s, extent) if extent is not None else None) or serial
         if names.LANES not in notes:
             return _joined(s) or _after_fixed(s)
-        if extent is None:
-            return plain
+        if _registers(s):  # which are known by number
+            serial = replace(serial, kind="unrolled")
+        if extent is None or s in plain:
+            return serial
         try:
-            return _run(s, extent) or _vectors(replace(s, body=simplify_stmt(unroll_loops(s.body))), extent)
+            body = simplify_stmt(unroll_loops(s.body))
+            return _run(s, extent) or _vectors(replace(s, body=body), extent, int(notes[names.LANES]), tiles)
         except NoLanesError:
-            return plain
+            if any(buffer in tiles for buffer in _registers(s)):
+                raise _SharedError(s) from None
+            return serial
 
     return map_stmt(stmt, on_stmt)
+
+
+def _registers(loop: ir.For) -> set[ir.Buffer]:
+    """Arrays in registers from outside that a loop reads or writes."""
+    return {a.buffer for a in accesses(loop) if a.buffer.scope == "register"}
+
+
+def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
+    """Arrays in registers whose elements are taken by whole vectors alone, in loops of as many iterations, as arrays of these."""
+    widths: dict[ir.Buffer, set[int]] = {}
+    for access in accesses(stmt):
+        if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
+            widths.setdefault(access.buffer, set()).add(_width(access, plain))
+    return {
+        buffer: replace(buffer, shape=(*buffer.shape[:-1], buffer.shape[-1] // n), dtype=f"{buffer.dtype}x{n}")
+        for buffer, found in widths.items()
+        if len(found) == 1 and (n := min(found)) and buffer.shape[-1] % n == 0
+    }
+
+
+def _width(access: Access, plain: Set[ir.Stmt]) -> int:
+    """The lanes of the loop that takes neighbours of an array, one in each, from a whole vector on; 0 where none does."""
+    loop = next((f for f in reversed(access.loops) if names.LANES in dict(f.annotations)), None)
+    if loop is None or loop in plain:
+        return 0
+    lanes = int(dict(loop.annotations)[names.LANES])
+    terms, offset = linear(simplify(access.indices[-1]))
+    first = all(factor % lanes == 0 for term, factor in terms.items() if term != loop.var) and offset % lanes == 0
+    whole = (ir.int_value(loop.extent) or 1) % lanes == 0
+    return lanes if first and whole and consecutive(access.indices, loop.var) else 0
 
 
 def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
@@ -82,6 +137,7 @@ def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
     match loop.body:
         case ir.Store(into, places, ir.Load(buffer, indices)) if (
             buffer.dtype == into.dtype in COPIED
+            and buffer.scope != "register"
             and _consecutive(loop.body, loop.var)
             and consecutive(indices, loop.var)
         ):
@@ -136,19 +192,24 @@ def _repeatable(stmt: ir.Stmt) -> bool:
     return apart and not stored & read
 
 
-def _vectors(loop: ir.For, extent: int) -> ir.Stmt:
+def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer]) -> ir.Stmt:
     """All iterations as vectors."""
-    count, rest = divmod(extent, LANES)
-    if count and rest and _repeatable(loop.body):
-        lanes = LaneCode(loop.var, loop.var * LANES, LANES)
-        whole = ir.For(loop.var, ir.const(count, "int32"), lanes.statement(loop.body))
-        return lanes.hoisted(ir.seq(whole, lanes.moved(extent - LANES).statement(loop.body)))
+    count, rest = divmod(extent, lanes)
+    if rest and any(b.dtype == "float32" for b in (*buffers_read(loop.body), *buffers_written(loop.body))):
+        rest = 0 if count else rest
+    end = count * lanes if not rest else extent
     parts: list[ir.Stmt] = []
     if count:
-        lanes = LaneCode(loop.var, loop.var * LANES, LANES)
-        body = lanes.statement(loop.body)
-        parts.append(lanes.hoisted(ir.For(loop.var, ir.const(count, "int32"), body)))
+        whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles)
+        kind = "serial" if _registers(loop).isdisjoint(tiles) else "unrolled"
+        body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
+        if rest and _repeatable(loop.body):
+            return whole.hoisted(ir.seq(body, whole.moved(extent - lanes).statement(loop.body)))
+        parts.append(whole.hoisted(body))
     if rest:
-        lanes = LaneCode(loop.var, ir.const(count * LANES, "int32"), rest, "_end")
-        parts.append(lanes.hoisted(lanes.statement(loop.body)))
+        part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, "_end")
+        parts.append(part.hoisted(part.statement(loop.body)))
+    if end < extent:
+        single = substitute_stmt(loop.body, {loop.var: loop.var + end})
+        parts.append(ir.For(loop.var, ir.const(extent - end, "int32"), single))
     return ir.seq(*parts)
