@@ -36,10 +36,13 @@ def _entry(func: ir.PrimFunc) -> str:
     return f"void call_{func.name}({params});\nvoid call_{func.name}({params})\n{{\n    {func.name}({passed});\n}}\n"
 
 
-def build(funcs: Sequence[ir.PrimFunc], folder: Path, *flags: str, compiler: str = "gcc") -> ctypes.CDLL:
-    """One library with an entry ``call_<name>`` for every function; warnings are errors."""
+def build(
+    funcs: Sequence[ir.PrimFunc], folder: Path, *flags: str, compiler: str = "gcc", cpu: str = "host"
+) -> ctypes.CDLL:
+    """One library with an entry ``call_<name>`` for every function; warnings are errors. ``cpu``: whose bodies intrinsics have,
+    as far as the flags allow them."""
     source, library = folder / "kernels.c", folder / "kernels.so"
-    source.write_text(kernels_source(funcs) + "\n" + "\n".join(map(_entry, funcs)))
+    source.write_text(kernels_source(funcs, cpu) + "\n" + "\n".join(map(_entry, funcs)))
     argv = [
         compiler,
         *WARNINGS,

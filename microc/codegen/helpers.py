@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from microc import dtypes
 from microc.codegen.c_expr import ExprPrinter
@@ -47,7 +47,7 @@ def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
         return _vector(name, cpu)
     if name in HALVES:
         head, brace, *portable, end = HALVES[name]
-        return [head, brace, *_guarded(name, portable, cpu), end]
+        return [head, brace, *_guarded(name, [line.removeprefix("    ") for line in portable], cpu), end]
     if name in SCALAR:
         return _intrinsic(SCALAR[name], printer, cpu)
     match = re.fullmatch(r"([iuf]\d+)_of_([iuf]\d+)", name)
@@ -85,7 +85,9 @@ def _vector(name: str, cpu: str) -> list[str]:
     lines = ["typedef struct {", f"    {dtypes.c_name(f'{kind}{bits}')} lane[{lanes}];", f"}} {name};"]
     for instructions in CORES[cpu].sets:
         if instructions.unit is not None and name in instructions.unit.types:
-            types = [f"#include <{instructions.unit.header}>", f"typedef {instructions.unit.types[name]} {name};"]
+            unit = instructions.unit
+            types = [f"#include <{unit.header}>"] if unit.header else []
+            types.append(f"typedef {unit.types[name]} {name};")
             lines = [f"#if {instructions.guard}", *types, "#else", *lines, "#endif"]
     return lines
 
@@ -106,21 +108,24 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
     kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if apart else []
     how = "static" if apart else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
-    portable = [f"    {line}" for line in _portable(intrin, printer)]
-    return [*kept, head, "{", *_guarded(intrin.name, portable, cpu), "}"]
+    units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]
+    own = [(guard, _portable(intrin, printer, "")) for guard, unit in units if unit and unit.elements]
+    return [*kept, head, "{", *_guarded(intrin.name, _portable(intrin, printer), cpu, own), "}"]
 
 
-def _guarded(name: str, portable: list[str], cpu: str) -> list[str]:
-    """The core's bodies behind their conditions, else the portable lines."""
+def _guarded(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
+    """The core's bodies behind their conditions, else its ``own`` forms of the meaning behind theirs, else the portable lines."""
     lines: list[str] = []
-    for guard, body in bodies_of(name, cpu):
-        if body.text:
-            lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in body.text.splitlines())]
+    bodies = [(guard, body.text.splitlines()) for guard, body in bodies_of(name, cpu) if body.text]
+    guards = {guard for guard, _ in bodies}
+    for guard, text in (*bodies, *(each for each in own if each[0] not in guards)):
+        lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in text)]
+    portable = [f"    {line}" for line in portable]
     return [*lines, "#else", *portable, "#endif"] if lines else portable
 
 
-def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:
-    """The meaning as C; lane by lane for vectors."""
+def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list[str]:
+    """The meaning as C; lane by lane for vectors, whose elements ``lane`` leads to."""
     statements = StmtPrinter(printer)
     if not intrin.lanes:
         meaning = intrin.meaning
@@ -128,11 +133,11 @@ def _portable(intrin: Intrin, printer: ExprPrinter) -> list[str]:
     vectors: dict[ir.Expr, ir.Expr] = {}
     for p in intrin.params:
         if isinstance(p, ir.Var) and dtypes.is_vector(p.dtype):
-            element = ir.Buffer(f"{p.name}.lane", (intrin.lanes,), p.dtype.partition("x")[0])
+            element = ir.Buffer(f"{p.name}{lane}", (intrin.lanes,), p.dtype.partition("x")[0])
             vectors[ir.Var(p.name, element.dtype)] = element[LANE]
     body = intrin.meaning
     if isinstance(body, ir.Expr):
-        body = ir.Store(ir.Buffer("r.lane", (intrin.lanes,), body.dtype), (LANE,), body)
+        body = ir.Store(ir.Buffer(f"r{lane}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
     lines = statements.lines(ir.For(LANE, ir.const(intrin.lanes, "int32"), body))
     return [f"{intrin.result} r;", *lines, "return r;"] if intrin.result else lines

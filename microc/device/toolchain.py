@@ -87,7 +87,7 @@ def require(program: str, install: str = "") -> str:
 def find_compiler(board: Board) -> Compiler:
     """The compiler of a board: ``<prefix>gcc``, or on the host ``$CC`` and then the first of cc, gcc and clang."""
     prefix = board.raw["build"]["prefix"]
-    program = require(prefix + "gcc") if prefix else _host_compiler()
+    program = require(prefix + "gcc") if prefix else host_compiler()
     try:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
@@ -95,7 +95,8 @@ def find_compiler(board: Board) -> Compiler:
     return Compiler(program, done.stdout.partition("\n")[0])
 
 
-def _host_compiler() -> str:
+def host_compiler() -> str:
+    """``$CC``, or the first that there is."""
     named = os.environ.get("CC")
     if named:
         return require(named)
@@ -181,7 +182,7 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: 
 
     ``flags``: more arguments for the compiler; a later ``-O`` counts.
     """
-    compiler = _host_compiler()
+    compiler = host_compiler()
     command = [
         compiler,
         "-std=c99",

@@ -165,7 +165,8 @@ def compile(
     that :func:`microc.load` gave, a fitted scikit-learn or LightGBM estimator, a Keras model, or PyTorch's ``ExportedProgram``.
 
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
-    (``target`` other than ``host`` compiles it as that core's kernels, in portable C). With ``board``, a name or the path of
+    (``target`` other than ``host`` compiles it as that core's kernels, in portable C; ``x86-64-v3`` and the like, where this
+    computer is one, in its vectors, and ``native`` as the most capable one that it is). With ``board``, a name or the path of
     a board file, it becomes a :class:`Program`, which writes the C project of a firmware.
 
     An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
@@ -181,11 +182,13 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
+        from microc.device.machine import machine_flags, native
         from microc.driver.desktop.load import build_library
 
         with active(chosen.plugins):
-            core = target_for(target)
-        library = build_library(_desktop_files(source, core, chosen, progress))
+            core = target_for(native() if target == "native" else target)
+        flags = machine_flags(core.core.machine)
+        library = build_library(_desktop_files(source, core, chosen, progress), *flags)
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check
 

@@ -18,10 +18,11 @@ from microc.isa.sets import Core, Costs, Family, InstructionSet, VectorUnit
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary import INTRINSICS, TENSORS
 from microc.isa.vocabulary.sums import NATURAL
+from microc.isa.x86 import X86
 from microc.isa.xtensa import XTENSA
 from microc.sealed import Registry
 
-FAMILIES: Registry[Family] = Registry("a family of cores", {f.name: f for f in (HOST, ARM, AVR, XTENSA, RISCV)})
+FAMILIES: Registry[Family] = Registry("a family of cores", {f.name: f for f in (HOST, X86, ARM, AVR, XTENSA, RISCV)})
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
 SCALAR: Registry[Intrin] = Registry(

@@ -23,10 +23,12 @@ fifth fewer instructions on Armv7-M, and tiles of four by four pay on RISC-V."""
 
 @dataclass(frozen=True, slots=True)
 class VectorUnit:
-    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them."""
+    """Vectors in registers. ``types``: what C calls the types of vectors by ours; ``header`` declares them, if anything has to.
+    ``elements``: C takes their lanes by subscripts."""
 
     types: Mapping[str, str]
-    header: str
+    header: str = ""
+    elements: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class Core:
     """A row of a family's table: what code is compiled for.
 
     - ``sets``: what it has, the body of the first that has one counts. ``features``: what else is known of it.
+    - ``lanes``: of vectors that one of its registers holds whole, the most first; none where schedules do not ask for them.
+    - ``vectors``: how many of them it has.
     - ``options``: what compilers are told about the network's files, beside its family's options and behind the board's.
     - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
     """
@@ -124,6 +128,8 @@ class Core:
     features: frozenset[str] = frozenset()
     options: str = ""
     machine: str = ""
+    lanes: tuple[int, ...] = ()
+    vectors: int = 0
 
     @property
     def has(self) -> frozenset[str]:

@@ -1,0 +1,40 @@
+"""Which levels of its instruction set this computer has, as its C compiler tells."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+
+from microc.device.toolchain import host_compiler
+from microc.isa import CORES
+
+_SECONDS = 30
+_UNIT = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\w*)", re.ASCII)
+"""Macros that tell of instructions."""
+
+
+@cache
+def _units(option: str) -> frozenset[str] | None:
+    """Macros under a compiler's option; None where it does not know it."""
+    command = [host_compiler(), *option.split(), "-dM", "-E", "-x", "c", "-"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, timeout=_SECONDS, check=False)
+    return frozenset(_UNIT.findall(done.stdout)) if done.returncode == 0 else None
+
+
+def runs(machine: str) -> bool:
+    """Whether this computer runs what is compiled with such options (``-march=x86-64-v3``): it has all the instructions that they
+    allow."""
+    asked, own = _units(machine), _units("-march=native") or _units("-mcpu=native")
+    return bool(asked) and own is not None and asked is not None and asked <= own
+
+
+def machine_flags(machine: str) -> tuple[str, ...]:
+    """The options of a core, where this computer is one; else none, and portable C."""
+    return tuple(machine.split()) if machine and runs(machine) else ()
+
+
+def native() -> str:
+    """The core whose instructions this computer has, the most capable one; ``host`` where none is known."""
+    found = [core.name for core in CORES.values() if core.lanes and core.machine and runs(core.machine)]
+    return found[-1] if found else "host"

@@ -1,0 +1,97 @@
+"""Vectors as gcc and clang have them on any machine: types of a stated size, with C's operators lane by lane.
+
+They are what vector units of computers are described by: an operator is one instruction where the machine has it, several where
+it has not. What C has no operator for is spelled with masks, or lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc import dtypes
+from microc.isa.base import Body, Turns
+from microc.isa.sets import InstructionSet, VectorUnit
+from microc.isa.vocabulary.float_lanes import ARITHMETIC
+from microc.isa.vocabulary.lanes import WIDTHS
+from microc.isa.vocabulary.words import COPIED, MOVED
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
+"""Integers wrap: lanes also compute what nobody asked for."""
+
+
+def _integers(lanes: int) -> Iterator[tuple[str, str]]:
+    end, vector = f"i32x{lanes}", f"int32x{lanes}"
+    for name in ("add", "sub", "mul"):
+        yield f"{name}_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a {_SIGNS[name]} (u)b);"
+        yield f"{name}_n_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a {_SIGNS[name]} (uint32_t)b);"
+    yield f"mac_n_{end}", f"{_UNSIGNED}\nreturn ({vector})((u)a + (u)b * (uint32_t)n);"
+    for name in ("and", "or", "xor"):
+        yield f"{name}_{end}", f"return a {_SIGNS[name]} b;"
+    for name, sign in (("min", "<"), ("max", ">")):
+        yield f"{name}_{end}", f"const {vector} m = a {sign} b;\nreturn (a & m) | (b & ~m);"
+    yield f"dup_{end}", f"return n - ({vector}){{0}};"
+    for op, sign in _COMPARED.items():
+        yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
+    for name in ("load_i32", "load_i16x2", "load_i8x4", "load_u8x4"):
+        yield f"{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
+    for dtype, short in MOVED.items():
+        narrow = f"typedef {dtype}_t n __attribute__((vector_size({lanes * dtypes.nbytes(dtype)})));\n"
+        yield (
+            f"load_{short}_{end}",
+            f"{narrow}n r;\nmemcpy(&r, p, sizeof r);\nreturn __builtin_convertvector(r, {vector});",
+        )
+        yield f"store_{short}_{end}", f"{narrow}const n r = __builtin_convertvector(a, n);\nmemcpy(p, &r, sizeof r);"
+    yield f"toward_zero_{end}", f"return __builtin_convertvector(a, {vector});"
+
+
+def _floats(lanes: int) -> Iterator[tuple[str, str]]:
+    end, vector = f"f32x{lanes}", f"float32x{lanes}"
+    chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
+        f"const v m = a {{}} b;\nreturn ({vector})(((v){{}} & m) | ((v){{}} & ~m));"
+    )
+    for name in ARITHMETIC[:4]:
+        yield f"{name}_{end}", f"return a {_SIGNS[name]} b;"
+    for name, sign in (("min", "<"), ("max", ">")):
+        yield f"{name}_{end}", chosen.format(sign, "a", "b")
+    for op, sign in _COMPARED.items():
+        yield f"select_{op}_{end}", chosen.format(sign, "x", "y")
+    yield f"dup_{end}", f"return n - ({vector}){{0.0f}};"
+    yield f"from_i32_{end}", f"return __builtin_convertvector(a, {vector});"
+    yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
+    yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
+
+
+def typed(element: str, lanes: int) -> str:
+    """C's type of so many lanes."""
+    return f"{element} __attribute__((vector_size({4 * lanes})))"
+
+
+TYPES = {
+    f"{kind}x{lanes}": typed(element, lanes)
+    for lanes in WIDTHS
+    for kind, element in (("int32", "int32_t"), ("float32", "float"))
+}
+
+
+def _counted(name: str, text: str) -> Body:
+    kind = "vector_load" if name.startswith("load") else "vector_store" if name.startswith("store") else "vector"
+    return Body(text, ((kind, 1),))
+
+
+def _runs() -> Iterator[tuple[str, Body]]:
+    """What the C library does best."""
+    for dtype, short in COPIED.items():
+        size = dtypes.nbytes(dtype)
+        turns = Turns("n", 32 // size, (("vector_load", 1), ("vector_store", 1)))
+        yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), turns)
+
+
+_BODIES = dict(_runs()) | {name: _counted(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))}
+
+
+def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:
+    """The vectors of a machine that compilers know by a macro. ``header`` declares functions of other sets."""
+    return InstructionSet(name, guard, _BODIES, unit=VectorUnit(TYPES, header, elements=True))

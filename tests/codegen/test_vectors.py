@@ -1,0 +1,110 @@
+"""Words on vectors of computers: their meaning interpreted, their portable C, and the instructions of this machine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from microc import dtypes
+from microc.device.machine import machine_flags
+from microc.dtypes import Array, to_numpy
+from microc.isa import CORES, SCALAR
+from microc.tir import ir
+from microc.tir.rewrite import buffers_written
+from tests.codegen.machines import meant
+from tests.native import UNDEFINED, build, call
+
+UNITS = [name for name, core in CORES.items() if core.lanes]
+COUNT, REACH = 24, 400
+
+
+def words(cpu: str) -> list[str]:
+    """Those on whole vectors that a core has instructions for."""
+    names = {name for s in CORES[cpu].sets for name in s.bodies if name in SCALAR and SCALAR[name].lanes}
+    return sorted(name for name in names if SCALAR[name].lanes in CORES[cpu].lanes)
+
+
+@lru_cache
+def function(name: str) -> ir.PrimFunc:
+    """The word on many operands, which lie anywhere in memory."""
+    intrin, i = SCALAR[name], ir.Var("i")
+    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
+    params: list[ir.Buffer] = []
+    args: list[ir.Expr] = []
+    target: ir.Buffer | None = None
+    for param in intrin.params:
+        if isinstance(param, ir.Buffer) and param in written:
+            target = ir.Buffer("result", (COUNT * 20,), param.dtype)
+            args.append(ir.AddressOf(target, (i * 20 + 1,), intrin.lanes, True))
+        elif isinstance(param, ir.Buffer):
+            params.append(ir.Buffer(param.name, (REACH,), param.dtype))
+            args.append(ir.AddressOf(params[-1], (i,), param.shape[0]))
+        elif dtypes.is_vector(param.dtype):
+            params.append(ir.Buffer(param.name, (COUNT * intrin.lanes,), param.dtype.partition("x")[0]))
+            args.append(_vector(params[-1], i, intrin.lanes))
+        else:
+            params.append(ir.Buffer(param.name, (COUNT,), param.dtype))
+            args.append(params[-1][i])
+    applied = ir.Call(name, tuple(args), intrin.result or "int32")
+    if target is None:
+        element = intrin.result.partition("x")[0]
+        target = ir.Buffer("result", (COUNT * intrin.lanes,), element)
+        place = ir.AddressOf(target, (i * intrin.lanes,), intrin.lanes, True)
+        short = "f32" if element == "float32" else "i32"
+        applied = ir.Call(f"store_{short}_{short}x{intrin.lanes}", (place, applied), "int32")
+    return ir.PrimFunc(f"test_{name}", (*params, target), ir.For(i, ir.const(COUNT, "int32"), ir.Evaluate(applied)))
+
+
+def _vector(buffer: ir.Buffer, i: ir.Var, lanes: int) -> ir.Expr:
+    short = "f32" if buffer.dtype == "float32" else "i32"
+    place = ir.AddressOf(buffer, (i * lanes,), lanes)
+    return ir.Call(f"load_{short}_{short}x{lanes}", (place,), f"{buffer.dtype}x{lanes}")
+
+
+@lru_cache
+def operands(name: str) -> tuple[Array, ...]:
+    """Numbers of every magnitude, within what the meaning allows; zeros of both signs among floats."""
+    dice = np.random.default_rng(sum(map(ord, name)))
+    found: list[Array] = []
+    for param in function(name).params[:-1]:
+        if param.dtype == "float32":
+            array = (dice.normal(size=param.shape) * 10.0 ** dice.integers(-3, 6, param.shape)).astype(np.float32)
+            array[:4] = (0.0, -0.0, 1.5, -2.5)
+            array = np.abs(array) if name.startswith("sqrt") else array
+        else:
+            kind = np.iinfo(to_numpy(param.dtype))
+            shift = kind.bits - dice.integers(1, kind.bits, param.shape)
+            array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift).astype(kind.dtype)
+            if name.startswith("dot2") and param.name == "c":
+                array //= 4
+        found.append(array)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("cpu", UNITS)
+def test_instructions_compute_what_words_mean(
+    cpu: str, compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = machine_flags(CORES[cpu].machine)
+    if not flags:
+        pytest.skip(f"this computer is no {cpu}")
+    names = words(cpu)
+    library = build(
+        [function(name) for name in names], tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu
+    )
+    for name in names:
+        got = call(library, function(name), [*operands(name), np.zeros_like(meant(function(name), operands(name)))])
+        np.testing.assert_array_equal(got[-1], meant(function(name), operands(name)), err_msg=name)
+
+
+def test_portable_words(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    names = words(UNITS[-1])
+    library = build([function(name) for name in names], tmp_path, UNDEFINED)
+    for name in names:
+        got = call(library, function(name), [*operands(name), np.zeros_like(meant(function(name), operands(name)))])
+        np.testing.assert_array_equal(got[-1], meant(function(name), operands(name)), err_msg=name)
+    assert "runtime error" not in capfd.readouterr().err
