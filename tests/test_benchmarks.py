@@ -33,6 +33,7 @@ class Smoke:
 SMOKES = {
     "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
+    "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
     "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
@@ -47,6 +48,7 @@ SMOKES = {
 MARKS = {
     "compile_time": (),
     "cost_model": (*EMULATED, needs_corpus),
+    "desktop": (needs_corpus,),
     "few_bits": (*EMULATED, needs_corpus),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),

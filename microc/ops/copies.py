@@ -24,7 +24,7 @@ def copy_loop(var: ir.Var, extent: int, store: ir.Store, target: Target) -> ir.F
 def _way(dtype: str, extent: int, target: Target) -> tuple[str, Notes]:
     """The kind of the loop, and its annotations."""
     width = dtypes.nbytes(dtype)
-    if target.has("lanes") and dtype in COPIED:
+    if (target.has("lanes") or target.has("vectors")) and dtype in COPIED:
         return "vectorized", ((LANES, 4),)
     if target.has("unaligned") or width == WORD:
         return "vectorized", ()

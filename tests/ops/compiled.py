@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from microc.device.machine import machine_flags
 from microc.driver.compile.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
+from microc.isa import CORES
 from microc.ops.lowering import LoweredGroup
 from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
@@ -72,12 +74,15 @@ def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> Compile
     return CompiledCase(definition, case, arrays, group, choice.schedule, choice.func)
 
 
-def assert_compiled(cases: Mapping[str, CompiledCase], folder: Path) -> None:
+def assert_compiled(cases: Mapping[str, CompiledCase], folder: Path, cpu: str = "host") -> None:
     """What the machine computes of every case is what its reference says, as the C says it, where any undefined behaviour is
-    written to stderr, and optimised. In two libraries: of one that is both, the compiler makes three times as much work."""
-    for name, flags in (("sanitized", ("-O0", UNDEFINED)), ("optimised", ("-O1",))):
+    written to stderr, and optimised, in the instructions of ``cpu`` where this computer has them. In two libraries: of one that
+    is both, the compiler makes three times as much work."""
+    machine = machine_flags(CORES[cpu].machine)
+    own = cpu if machine else "host"
+    for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
         (folder / name).mkdir()
-        library = build([case.func for case in cases.values()], folder / name, *flags)
+        library = build([case.func for case in cases.values()], folder / name, *flags, cpu=bodies)
         for title, case in cases.items():
             for got, want in zip(case.run(library), case.wanted, strict=True):
                 try:

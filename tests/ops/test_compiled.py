@@ -1,6 +1,7 @@
 """Every operator on every one of its cases, through schedules and C: what the machine computes is what numpy says.
 
-The schedules of a Cortex-M4 run here too, with the portable bodies of its intrinsics.
+The schedules of a Cortex-M4 run here too, with the portable bodies of its intrinsics, and those of vectors, in vectors where this
+computer has them.
 """
 
 from __future__ import annotations
@@ -10,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from microc.device.machine import native
+from microc.isa import CORES
 from microc.ops.registry import FAMILIES, OpDef
 from tests.growth import memory_faults
 from tests.ops.compiled import assert_compiled, c_name, compiled_case
 from tests.ops.harness import named_cases
+
+VECTORS = native() if native() != "host" else next(name for name, core in CORES.items() if core.lanes)
+"""This computer's, else what other compilers make of such."""
 
 
 def definitions(family: str) -> list[OpDef]:
@@ -21,7 +27,7 @@ def definitions(family: str) -> list[OpDef]:
     return [d for d in importlib.import_module(f"microc.ops.{family}").OPERATORS if not (d.view or d.regions)]
 
 
-@pytest.mark.parametrize("cpu", ["host", "cortex-m4"])
+@pytest.mark.parametrize("cpu", ["host", "cortex-m4", VECTORS])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
 def test_compiled_cases_equal_the_reference(
     family: str, cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -31,6 +37,6 @@ def test_compiled_cases_equal_the_reference(
         for number, (name, definition, case) in enumerate(named_cases(definitions(family)))
     }
     assert cases
-    assert_compiled(cases, tmp_path)
+    assert_compiled(cases, tmp_path, cpu)
     assert "runtime error" not in capfd.readouterr().err
     assert not memory_faults((tmp_path / "optimised" / "kernels.c").read_text())

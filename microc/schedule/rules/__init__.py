@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.rules import depthwise, matrix
+from microc.schedule.rules import depthwise, matrix, vectors
 from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
@@ -74,6 +74,22 @@ _BYTES = ("matrix dsp", *_PLAIN)
 _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
+    Rule(
+        "matrix vectors",
+        vectors.suits_product,
+        matrix.by_tile,
+        {"tile": vectors.product_tiles},
+        needs=frozenset({"vectors"}),
+        over=("matrix float", "matrix dsp", *_PLAIN),
+    ),
+    Rule(
+        "depthwise vectors",
+        vectors.suits_depthwise,
+        vectors.depthwise_vectors,
+        {"pixels": fixed(4, 6, 8)},
+        needs=frozenset({"vectors"}),
+        over=_BY_ROWS,
+    ),
     Rule(
         "matrix bit pairs",
         suits_bit_pairs,
@@ -147,6 +163,7 @@ OURS: tuple[Rule, ...] = (
     Rule("several", suits_several, several),
     Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
     Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
+    Rule("vectors", _unless_product(suits_lanes), in_lanes, needs=frozenset({"vectors"})),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
 """Ours. Of schedules that cost alike the first is taken."""

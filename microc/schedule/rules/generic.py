@@ -12,7 +12,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.names import ACC, EXTERN, MOVED, PADDED
+from microc.tir.names import ACC, EXTERN, LANES, MOVED, PADDED
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
@@ -123,6 +123,8 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     schedule = split_runs(schedule, block)
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
+    if target.has("vectors") and extent > 1:
+        return schedule.vectorize(inner).annotate(inner, LANES, target.core.lanes[-1])
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
     long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH

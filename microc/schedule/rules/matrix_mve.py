@@ -91,9 +91,15 @@ def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
     return next((n for n in divisors if n % wide == 0), divisors[0]), wide
 
 
-def vectorize_lanes(schedule: Schedule, loop: str) -> Schedule:
-    """Four iterations of ``loop`` at once, in the lanes of vectors."""
-    return schedule.vectorize(loop).annotate(loop, LANES, 4)
+def lanes_for(schedule: Schedule, loop: str, target: Target) -> int:
+    """Lanes of vectors for a loop: the most that divide it, else the most that it fills."""
+    extent, most = loop_extent(schedule.func, loop), target.core.lanes or (4,)
+    return next((n for n in most if extent % n == 0), 0) or next((n for n in most if n <= extent), most[-1])
+
+
+def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = 4) -> Schedule:
+    """So many iterations of ``loop`` at once, in the lanes of vectors."""
+    return schedule.vectorize(loop).annotate(loop, LANES, lanes)
 
 
 def copy_lanes(schedule: Schedule, block: str) -> Schedule:

@@ -18,20 +18,33 @@ from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.bit_fields import NEIGHBOURS
-from microc.tir.names import ACC, CHANNELS_FIRST, COLUMNS, GROUPED, OUT, PART, PATCH, UNTILE, WEIGHT_BITS, WEIGHT_BLOCK
+from microc.tir.names import (
+    ACC,
+    CHANNELS_FIRST,
+    COLUMNS,
+    GROUPED,
+    LANES,
+    OUT,
+    PART,
+    PATCH,
+    UNTILE,
+    WEIGHT_BITS,
+    WEIGHT_BLOCK,
+)
 from microc.tir.rewrite import walk_expr, walk_stmt
 
-WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED = "wide", "crossed", "paired", "packed", "bits", "shared"
+WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED, WORDS = "wide", "crossed", "paired", "packed", "bits", "shared", "words"
 """Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word (:mod:`microc.schedule.pairing`); those of
-the tile's columns side by side; in a few bits (:mod:`microc.tir.bit_fields`); four
-columns of 4 bits in a number (:mod:`microc.schedule.bit_columns`)."""
+the tile's columns side by side, or the words of them that one instruction multiplies; in a few bits
+(:mod:`microc.tir.bit_fields`); four columns of 4 bits in a number (:mod:`microc.schedule.bit_columns`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A choice: ``rows`` by ``columns`` of sums, ``unroll`` steps of k in an iteration, ``step`` products in each, done by the
     tensor intrinsic ``intrin`` unless that is empty; ``copied``: the dtype in which a tile's rows are copied first, empty where
-    they are read as they lie; ``weights``: how those are stored, empty as they are."""
+    they are read as they lie; ``weights``: how those are stored, empty as they are; ``lanes``: of vectors that hold the columns,
+    0 where none do."""
 
     rows: int
     columns: int
@@ -40,6 +53,7 @@ class Tile:
     intrin: str = ""
     copied: str = ""
     weights: str = ""
+    lanes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +176,8 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         schedule, rows = copied_rows(schedule, product)
     if tile.weights == PACKED:
         schedule = schedule.transform_layout(weight, ((None, tile.columns), (None,)), (0, 2, 1))
-    together = {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
-    columns = (tile.columns // together, together) if together < tile.columns else (tile.columns,)
+    together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
+    columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
     schedule = schedule.split(p, (None, tile.rows)).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
     inner = [f"{o}_{n + 1}" for n in range(len(columns))]
     schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
@@ -175,7 +189,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
     schedule = _multiplied(schedule, product, tile, inner[-1])
-    return _unrolled(schedule, product)
+    return _unrolled(schedule, product, tile.lanes)
 
 
 def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
@@ -187,6 +201,10 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
         case "wide":
             schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
             return double_sums(schedule, weight)
+        case "words":
+            layout = ((None, tile.columns), (None, tile.step))
+            schedule = schedule.set_dtype(weight, tile.copied or product.weight.dtype)
+            schedule = schedule.transform_layout(weight, layout, (0, 2, 1, 3))
         case "crossed":
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
         case "shared":
@@ -198,12 +216,15 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def _unrolled(schedule: Schedule, product: Product) -> Schedule:
-    """Scalars for every sum."""
+def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
+    """Scalars for every sum, or vectors of them."""
     kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
     for block in (f"{ACC}_init", ACC, OUT):
         around = schedule.loops_of(block)
-        for loop in around[around.index(f"{product.p}_0") + 1 :]:
-            if loop not in kept:
-                schedule = schedule.unroll(loop)
+        inner = [loop for loop in around[around.index(f"{product.p}_0") + 1 :] if loop not in kept]
+        across = [loop for loop in inner if lanes and loop_extent(schedule.func, loop) % lanes == 0][-1:]
+        for loop in inner:
+            schedule = (
+                schedule.vectorize(loop).annotate(loop, LANES, lanes) if loop in across else schedule.unroll(loop)
+            )
     return schedule

@@ -1,0 +1,100 @@
+"""Products and depthwise convolutions with neighbouring channels in the lanes of vectors, for units with operations on whole
+vectors: computers, not microcontrollers, whose vectors add up across lanes (:mod:`microc.schedule.rules.matrix_mve`).
+
+A tile of sums fills the registers. In each step of a sum it loads one vector of weights for all its rows, and one number, which
+is repeated in all lanes, for all its columns.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
+from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.planes import depthwise_of
+from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
+from microc.schedule.rules.rule import Decisions
+from microc.schedule.schedule import Schedule
+from microc.target import Goal, Target
+from microc.tir.names import ACC, OUT
+
+ABREAST, TALLEST = 4, 14
+"""Vectors of columns and rows at once."""
+SHORT, SHORT_ROWS = 2, 8
+"""The same of integers, each of whose sums is scaled by code of its own."""
+BESIDE = 2
+"""Registers for a repeated number and what is worked on."""
+STEPS = (2, 1)
+"""Steps of a sum in an iteration."""
+MOST_TAPS = 25
+"""Taps that are written out; of more, a row of them."""
+
+
+def lanes_of(columns: int, target: Target) -> int:
+    """The most lanes that divide columns into whole vectors; 0 where none do."""
+    return next((n for n in target.core.lanes if columns % n == 0), 0)
+
+
+def suits_product(start: Schedule, target: Target) -> bool:
+    """Floats by floats, or integers into 32 bits by constants, whose columns fill vectors."""
+    product = product_of(start)
+    if product is None or lanes_of(product.columns, target) == 0:
+        return False
+    if set(product.dtypes) == {"float32"}:
+        return True
+    return product.total.dtype == "int32" and product.along and product.weight.scope == "const" and not product.bits
+
+
+def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
+    """As many sums as registers hold beside a row of weights; every sum runs along k in order."""
+    product = product_of(start)
+    assert product is not None
+    lanes = lanes_of(product.columns, target)
+    most = ABREAST if product.total.dtype == "float32" else SHORT
+    fitting = [n for n in range(most, 0, -1) if product.columns % (lanes * n) == 0][:2]
+    return tuple(_multiplied(product, _rows(product, n, target), lanes * n, lanes) for n in fitting)
+
+
+def _rows(product: Product, abreast: int, target: Target) -> int:
+    """Rows at once: as many as registers leave room for, best a divisor."""
+    tallest = TALLEST if product.total.dtype == "float32" else SHORT_ROWS
+    most = max(1, min((target.core.vectors - abreast - BESIDE) // abreast, product.rows, tallest))
+    return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
+
+
+def _multiplied(product: Product, rows: int, columns: int, lanes: int) -> Tile:
+    """One product at a time; of integers two, of 16 bits, in the words that lanes are."""
+    if product.total.dtype == "int32" and product.depth % 2 == 0 and len(product.weight.shape) == 2:
+        steps = next(n for n in STEPS if product.depth // 2 % n == 0)
+        return Tile(rows, columns, steps, 2, "dot2_int16_int16", "int16", WORDS, lanes)
+    packs = product.weight.scope == "const" and len(product.weight.shape) == 2
+    steps = next(n for n in STEPS if product.depth % n == 0)
+    return Tile(rows, columns, steps, weights=PACKED if packs else "", lanes=lanes)
+
+
+def suits_depthwise(start: Schedule, target: Target) -> bool:
+    """A depthwise convolution whose channels fill vectors."""
+    form = depthwise_of(start)
+    return form is not None and form.total.dtype in ("float32", "int32") and lanes_of(form.channels, target) > 0
+
+
+def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """A row of pixels by a vector of channels in registers, while all taps run."""
+    form = depthwise_of(start)
+    assert form is not None
+    lanes = lanes_of(form.channels, target)
+    schedule = inline_elementwise(start)
+    around, taps = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
+    x, channel = around[2], around[3]
+    pixels = min(loop_extent(schedule.func, x), decisions["pixels"])
+    schedule = schedule.split(x, (None, pixels)).split(channel, (None, lanes))
+    schedule = schedule.reorder(f"{x}_0", f"{channel}_0", *taps, f"{x}_1", f"{channel}_1")
+    schedule = schedule.decompose_reduction(ACC, taps[0])
+    schedule = schedule.reverse_compute_at(OUT, f"{channel}_0").set_scope(form.total.name, "register")
+    for tap in taps if prod(form.taps) <= MOST_TAPS else taps[-1:]:
+        schedule = schedule.unroll(tap)
+    for block in (f"{ACC}_init", ACC, OUT):
+        inner = schedule.loops_of(block)[-2:]
+        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes)
+    return pad_by_row(schedule, target)
