@@ -64,6 +64,7 @@ class Arguments(argparse.Namespace):
     evaluation: Path | None
     activations: str
     weights: int
+    block: int
     ranges: str
     labels: str
     answer: str

@@ -19,6 +19,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         arguments.data,
         activations=arguments.activations,
         weights=arguments.weights,
+        block=arguments.block,
         bits=dict(arguments.layers),
         float_layers=arguments.float_layers,
         board=arguments.board,

@@ -21,7 +21,7 @@ def quantizing_command(add: Adder, model: str) -> None:
         "model.onnx --data calibration.npz -o model.mcg",
         "model.onnx --data images/ --pixels -1 1 --eval test/ --board nucleo-l476rg -o model.mcg --html report.html",
         "model.keras --data train.npz --labels y --activations int16 -o model.mcg",
-        "model.onnx --data calibration.npz --weights 4 -o model.onnx",
+        "model.onnx --data calibration.npz --weights 4 --block 32 -o model.onnx",
         "model.onnx --data calibration.npz --flash 48K --board nucleo-l476rg -o model.mcg",
         "model.onnx --data train.npz --eval test.npz --labels y --max-drop 1% --board nucleo-l476rg -o model.mcg",
     )
@@ -45,6 +45,10 @@ def quantizing_command(add: Adder, model: str) -> None:
     command.add_argument(
         "--weights", type=int, choices=(8, 4, 2), default=8, metavar="BITS", help="8, 4 or 2 bits (default: 8)"
     )
+    command.add_argument(
+        "--block", type=int, choices=(0, 16, 32, 64), default=0, metavar="INPUTS",
+        help="inputs that share a multiplier in weights of 4 or 2 bits: 16, 32 or 64 (default: 0, none do)",
+    )  # fmt: skip
     _mixing(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",

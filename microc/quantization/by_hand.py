@@ -46,6 +46,14 @@ def widths(graph: Graph, weights: Sequence[str], given: Mapping[str, int]) -> di
     return found
 
 
+def everywhere(graph: Graph, weights: Sequence[str], bits: int) -> dict[str, int]:
+    """``bits`` for each of ``weights``, but 8 in depthwise and grouped convolutions: kernels store these as bytes whatever their
+    numbers are, so that fewer bits would save nothing."""
+    nodes = (node for node in flattened(graph).nodes if node.op in LAYERS)
+    grouped = {node.inputs[1] for node in nodes if node.attrs.get("groups", 1) != 1}
+    return {name: 8 if name in grouped else bits for name in weights}
+
+
 def by_weight(graph: Graph, widths: Mapping[str, int]) -> dict[str, int]:
     """The same by weight, of layers."""
     return {

@@ -56,7 +56,7 @@ class _Block:
 
     def __init__(self, graph: Graph, units: Units, seen: Mapping[str, Statistics], dtype: str, bits: int) -> None:
         self.units, self.seen = units, seen
-        self.steps, self.weight_steps = (1 << dtypes.info(dtype).bits) - 1, levels(bits)
+        self.steps, self.weight_steps = (1 << dtypes.info(dtype).bits) - 1, levels(bits)[1]
         self.readers = {value: list(_readers(graph, units, value, seen[value])) for value in seen}
         self.ranges, self.reach, self.weight = (np.zeros(units.count) for _ in range(3))
         for value, statistics in seen.items():

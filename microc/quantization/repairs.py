@@ -132,7 +132,7 @@ def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     weights, biases = dict(recipe.weights), dict(trial.attempt.biases)
     for name, (layer, moments) in trial.moments(samples).items():
         least = least_scales(layer.bias, recipe.read(layer.node).scale)
-        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight])
+        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight], recipe.block)
         stored = replace(found, data=found.data.reshape(layer.weights.shape))
         weights[layer.weight] = stored
         biases[name] = _bias(layer, moments.real, moments.real, stored)

@@ -7,11 +7,14 @@ Hassibi et al., 1993). Then single levels move as long as the error falls, and t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from microc.dtypes import Array
 from microc.graph.ir import Quant
-from microc.quantization.scheme import SMALLEST, Weight, levels
+from microc.quantization.blocks import NONE, channel_scales, divided, multipliers
+from microc.quantization.scheme import SMALLEST, Span, Weight, levels
 from microc.quantization.weights import searched
 
 _DAMPING = 0.01
@@ -27,35 +30,54 @@ def damped(moments: Array) -> Array:
     return np.asarray(moments + np.where(mean > 0, _DAMPING * mean, 1.0) * np.eye(moments.shape[-1]))
 
 
-def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int) -> Weight:
+def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int, block: int = NONE) -> Weight:
     """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second ``moments`` (groups, K, K).
 
-    ``least``: of every output the smallest scale that its bias allows. The result is (all outputs, K), a scale for each
-    output.
+    ``least``: of every output the smallest scale that its bias allows; ``block``: inputs that share a multiplier. The result is
+    (all outputs, K), a scale for each output.
     """
     groups, outputs, depth = wanted.shape
-    most = levels(bits)
+    span = levels(bits)
     rows = wanted.reshape(-1, depth)
-    nearest = searched(rows, np.abs(rows).max(axis=1, initial=0.0) / most, most)
+    factors = np.broadcast_to(1.0, wanted.shape)
+    if divided(rows, bits, block):
+        nearest = channel_scales(rows, span, block)
+        factors = multipliers(rows, nearest, span, block).reshape(wanted.shape)
+    else:
+        nearest = searched(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
     least = np.maximum(least, SMALLEST)
     scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), least)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     h = damped(moments)
-    q = _compensated(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, most)
+    tried_factors = np.tile(factors, (1, len(_TRIED), 1))
+    q = _compensated(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, _Levels(tried_factors, span))
     shape_of_tries = (groups, len(_TRIED), outputs)
     error = _error(q * tried[..., None] - np.tile(wanted, (1, len(_TRIED), 1)), h).reshape(shape_of_tries)
     best = error.argmin(axis=1)[:, None]
     scale = np.take_along_axis(tried.reshape(shape_of_tries), best, axis=1)[:, 0]
     q = np.take_along_axis(q.reshape(*shape_of_tries, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
-        q = _moved(q, scale, wanted, h, most)
+        q = _moved(q, scale, wanted, h, _Levels(factors, span))
         scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
     quant = Quant(tuple(map(float, stored)), (0,) * stored.size, 0)
     return Weight(q.reshape(-1, depth).astype(np.int8), quant)
 
 
-def _compensated(wanted: Array, scales: Array, h: Array, most: int) -> Array:
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """The numbers that weights may be: their ``factors`` (groups, rows, K) times levels."""
+
+    factors: Array
+    span: Span
+
+    def nearest(self, numbers: Array, k: int) -> Array:
+        """To ``numbers`` (groups, rows) of column ``k``."""
+        factors = self.factors[..., k]
+        return np.asarray(np.clip(np.rint(numbers / factors), *self.span) * factors)
+
+
+def _compensated(wanted: Array, scales: Array, h: Array, allowed: _Levels) -> Array:
     """The levels, weight by weight: the error of each is taken from those that follow."""
     upper = np.linalg.cholesky(np.linalg.inv(h)).swapaxes(-1, -2)
     left, q = wanted.copy(), np.empty_like(wanted)
@@ -63,19 +85,19 @@ def _compensated(wanted: Array, scales: Array, h: Array, most: int) -> Array:
         end = min(start + _BLOCK, wanted.shape[-1])
         errors = np.empty((*wanted.shape[:2], end - start))
         for k in range(start, end):
-            q[..., k] = np.clip(np.rint(left[..., k] / scales), -most, most)
+            q[..., k] = allowed.nearest(left[..., k] / scales, k)
             errors[..., k - start] = (left[..., k] - q[..., k] * scales) / upper[:, k, k, None]
             left[..., k:end] -= errors[..., k - start, None] * upper[:, None, k, k:end]
         left[..., end:] -= errors @ upper[:, start:end, end:]
     return q
 
 
-def _moved(q: Array, scale: Array, wanted: Array, h: Array, most: int) -> Array:
+def _moved(q: Array, scale: Array, wanted: Array, h: Array, allowed: _Levels) -> Array:
     """The levels after each was set to the best one beside the others."""
     q = q.copy()
     slope = (q * scale[..., None] - wanted) @ h
     for k in range(q.shape[-1]):
-        better = np.clip(np.rint(q[..., k] - slope[..., k] / (h[:, k, k, None] * scale)), -most, most)
+        better = allowed.nearest(q[..., k] - slope[..., k] / (h[:, k, k, None] * scale), k)
         change = (better - q[..., k]) * scale
         moving = np.flatnonzero(change.any(axis=0))
         slope[:, moving] += change[:, moving, None] * h[:, None, k]

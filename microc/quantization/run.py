@@ -11,7 +11,7 @@ from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.quantization import by_hand
+from microc.quantization import blocks, by_hand
 from microc.quantization.advice import advice
 from microc.quantization.cost import board_of
 from microc.quantization.equalise import equalised
@@ -36,7 +36,7 @@ from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import check_labels, score_by
 from microc.quantization.sensitivity import alone
 from microc.quantization.task import Task
-from microc.quantization.weights import like, quantised_constant, quantised_weights
+from microc.quantization.weights import like, quantised_constant
 from microc.quantization.write import Recipe, quantised
 from microc.target import Board
 from microc.transform.qdq import LAYERS
@@ -51,6 +51,7 @@ def quantize(
     *,
     activations: str = "int8",
     weights: int = 8,
+    block: int = blocks.NONE,
     bits: Mapping[str, int] | None = None,
     float_layers: Sequence[str] = (),
     board: str | Path | Board = "",
@@ -69,7 +70,9 @@ def quantize(
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
     ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``:
-    int8, uint8 or int16. ``weights``: 8, 4 or 2 bits. ``ranges``: an estimator of :mod:`microc.quantization.ranges`.
+    int8, uint8 or int16. ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a
+    multiplier beside the scale of their channel (:mod:`microc.quantization.blocks`). ``ranges``: an estimator of
+    :mod:`microc.quantization.ranges`.
 
     ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for floats;
     ``float_layers``: which stay in floats. With limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`):
@@ -85,6 +88,7 @@ def quantize(
     """
     accepted.choice("activations", activations, ACTIVATIONS)
     accepted.choice("weights", weights, by_hand.BITS)
+    accepted.choice("block", block, blocks.SIZES)
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
     source = read_model(source_of(model, chosen_options), chosen_options)
@@ -109,13 +113,15 @@ def quantize(
         seen = observe(graph, found.seen, rows, seed, progress)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
+    every_bits = by_hand.everywhere(graph, found.weights, weights)
 
     def decide(widths: Mapping[str, int]) -> Recipe:
-        every = dict.fromkeys(found.weights, weights) | {**named, **widths}
-        return decided(graph, _placed(graph, floating, every), seen, activations, by_hand.of_weights(every), ranges)
+        every = every_bits | {**named, **widths}
+        placed_by = _placed(graph, floating, every)
+        return decided(graph, placed_by, seen, activations, by_hand.of_weights(every), ranges, block)
 
     def repair(widths: Mapping[str, int]) -> Repaired:
-        every = dict.fromkeys(found.weights, weights) | {**fixed, **widths}
+        every = every_bits | {**fixed, **widths}
         return repaired(graph, decide(widths), by_hand.of_weights(every), rows, seed, progress)
 
     limits = limits_of(board, flash, ram, time, max_drop)
@@ -168,9 +174,16 @@ def _placed(graph: Graph, floating: frozenset[str], widths: Mapping[str, int]) -
 
 
 def decided(
-    graph: Graph, found: Places, seen: Mapping[str, Statistics], dtype: str, bits: Mapping[str, int], method: str
+    graph: Graph,
+    found: Places,
+    seen: Mapping[str, Statistics],
+    dtype: str,
+    bits: Mapping[str, int],
+    method: str,
+    block: int = blocks.NONE,
 ) -> Recipe:
-    """How every value is stored: activations that share a scale by what all of them hold. ``bits``: of each weight."""
+    """How every value is stored: activations that share a scale by what all of them hold. ``bits``: of each weight; ``block``:
+    of few bits, how many inputs share a multiplier."""
     how: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
@@ -183,11 +196,13 @@ def decided(
             narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
     stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}
     stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
-    recipe = Recipe(how, stored, narrowed, found.widened)
+    recipe = Recipe(how, stored, narrowed, found.widened, block)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
             data = recipe.read(node)
             name = node.inputs[1]
-            stored[name] = quantised_weights(flat.consts[name], bits[name], bias, data.scale)
+            reals = flat.consts[name]
+            own = blocks.block_of(node, reals, block)
+            stored[name] = blocks.quantised_in_blocks(reals, bits[name], own, bias, data.scale)
     return recipe

@@ -6,10 +6,10 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.graph.ir import Quant
-from microc.quantization.scheme import SMALLEST, Activation, Weight, levels, rounded
+from microc.quantization.scheme import SMALLEST, Activation, Span, Weight, levels, rounded
 
 _LARGEST_BIAS = 1 << 30
-_SHRINK = np.linspace(1.0, 0.5, 26)
+_SHRINK = np.linspace(1.0, 0.2, 41)
 _EXACT_RANGE = 8
 """Bits from which on the largest weight of a channel decides its scale."""
 
@@ -21,15 +21,20 @@ def quantised_weights(reals: Array, bits: int, bias: Array | None = None, data_s
     ``bias`` (O), stored at ``data_scale`` times it, is far from the end of int32.
     """
     rows = reals.reshape(len(reals), -1).astype(np.float64)
-    most = levels(bits)
-    scales = np.abs(rows).max(axis=1, initial=0.0) / most
+    span = levels(bits)
+    scales = np.abs(rows).max(axis=1, initial=0.0) / span[1]
     if bits < _EXACT_RANGE:
-        scales = searched(rows, scales, most)
+        scales = searched(rows, scales, span)
+    scales = allowed_scales(scales, bias, data_scale)
+    quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
+    return Weight(np.clip(rounded(reals, quant, "int8"), *span).astype(np.int8), quant)
+
+
+def allowed_scales(scales: Array, bias: Array | None, data_scale: float) -> Array:
+    """Scales (O) of weights as float32 has them, none too small for its bias; of zeros, one."""
     if bias is not None:
         scales = np.maximum(scales, least_scales(bias, data_scale))
-    scales = np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0).astype(np.float32)
-    quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)
-    return Weight(np.clip(rounded(reals, quant, "int8"), -most, most).astype(np.int8), quant)
+    return np.asarray(np.where(scales > 0, np.maximum(scales, SMALLEST), 1.0), np.float32)
 
 
 def least_scales(bias: Array, data_scale: float) -> Array:
@@ -40,7 +45,7 @@ def least_scales(bias: Array, data_scale: float) -> Array:
 def quantised_constant(reals: Array) -> Weight:
     """A constant operand in 8 bits with one scale, symmetric: a single number is exact."""
     top = float(np.abs(reals).max(initial=0.0))
-    scale = float(np.float32(max(top / levels(8), SMALLEST))) if top > 0 else 1.0
+    scale = float(np.float32(max(top / levels(8)[1], SMALLEST))) if top > 0 else 1.0
     quant = Quant((scale,), (0,))
     return Weight(rounded(reals, quant, "int8"), quant)
 
@@ -50,12 +55,12 @@ def like(reals: Array, how: Activation) -> Weight:
     return Weight(rounded(reals, how.quant, how.dtype), how.quant)
 
 
-def searched(rows: Array, scales: Array, most: int) -> Array:
+def searched(rows: Array, scales: Array, span: Span) -> Array:
     """For each row the scale, of those that shrink its own, of the least squared error."""
     best, least = scales, np.full(len(rows), np.inf)
     for shrink in _SHRINK:
         tried = scales * shrink
         steps = np.where(tried > 0, tried, 1.0)[:, np.newaxis]
-        error = np.square(np.clip(np.rint(rows / steps), -most, most) * steps - rows).sum(axis=1)
+        error = np.square(np.clip(np.rint(rows / steps), *span) * steps - rows).sum(axis=1)
         best, least = np.where(error < least, tried, best), np.minimum(error, least)
     return best

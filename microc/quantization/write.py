@@ -22,12 +22,14 @@ from microc.transform.rounding import in_fixed_point
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
-    read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats."""
+    read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
+    that share a multiplier in weights of few bits, 0 where none do."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
     narrowed: Mapping[str, Activation] = field(default_factory=dict)
     wide: frozenset[str] = frozenset()
+    block: int = 0
 
     def narrows(self, node: Node) -> bool:
         """Whether a node reads its data as fewer bits than they are stored in."""
