@@ -15,6 +15,7 @@ from microc.dtypes import Array
 from microc.errors import InternalError, UnsupportedError
 from microc.fixed import FAR_APART, INT32_MAX, round_half_away, round_half_even
 from microc.graph.ir import Attr, Graph, Node, Quant, TensorType
+from microc.ops import registry
 from microc.ops.registry import Legalized
 from microc.ops.rounding import Rounding
 from microc.tir import ir
@@ -187,7 +188,13 @@ def scalar_quant(node: Node, graph: Graph, name: str) -> tuple[float, int]:
     return quant.scale[0], quant.zero_point[0]
 
 
+def numbers_of(node: Node) -> tuple[str, ...]:
+    """The operands that may be quantised and say whether an operator is: two at most."""
+    return tuple(name for name in node.inputs[: 1 if registry.get(node.op).tables else 2] if name)
+
+
 def is_quantised(node: Node, graph: Graph) -> bool:
-    """Whether every present non-bias input and every output is integer with ``quant``: the first two inputs count."""
-    names = (*(name for name in node.inputs[:2] if name), *node.outputs)
+    """Whether every present non-bias input and every output is integer with ``quant``: the first two inputs count, of an operator
+    with tables the first."""
+    names = (*numbers_of(node), *node.outputs)
     return all(graph.types[n].quant is not None and dtypes.is_integer(graph.types[n].dtype) for n in names)

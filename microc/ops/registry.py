@@ -122,6 +122,7 @@ class OpDef:
     - ``window(attrs, types)``: what slides along height and width, None where nothing does. The same application with ``padding``
       zero, on a padded part of the data, makes a part of the result.
     - ``moves``: every element of the result is one of the first operand, whatever it is; other operands only say which.
+    - ``tables``: operands behind the first are tables, which say what is done with it, and are never quantised.
     - ``algorithms``: values of the attribute ``algorithm`` besides ``direct``, each with when it is valid, by numbers and shapes.
       Where the attribute is empty, all that are valid and suit the core are lowered, and the cost model chooses.
     - ``update(call) -> tensor``: for operators that change a part of their first operand, the loops that write this part only,
@@ -151,6 +152,7 @@ class OpDef:
     axes: Callable[[Mapping[str, Any], Sequence[TensorType]], AxisMap] | None = None
     window: Callable[[Mapping[str, Any], Sequence[TensorType]], Window | None] | None = None
     moves: bool = False
+    tables: bool = False
     algorithms: Algorithms = field(default_factory=dict)
     update: Callable[[OpCall], te.Tensor] | None = None
     operand_names: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from microc.graph.ir import Graph, Node, Quant
+from microc.ops import registry
 from microc.quantization.found import Places
 from microc.quantization.loops import flattened, given, handed
 from microc.quantization.pixels import functions_of_bytes
@@ -23,6 +24,15 @@ _SUMS = frozenset(("add", "sub"))
 _ONE = Activation("int16", Quant((2.0**-15,), (0,)))
 SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
 """How results of 16 bits are stored whose range is known: TFLite's."""
+
+
+FIXED: Mapping[str, Activation] = MappingProxyType(
+    {
+        "log_softmax": Activation("int8", Quant((1 / 16,), (127,))),
+        "l2_normalize": Activation("int8", Quant((1 / 128,), (0,))),
+    }
+)
+"""How results of 8 bits are stored that have an integer form of this scale alone: TFLite's."""
 
 
 def places(graph: Graph, floating: frozenset[str] = frozenset(), wide: frozenset[str] = frozenset()) -> Places:
@@ -59,7 +69,7 @@ class _Finder:
             wanted.update(self.activations(node))
             wanted.add(self.end(self.with_bias(node)))
             for position, name in enumerate(node.inputs):
-                if name in self.graph.consts and self.is_float(name) and not self.is_bias(node, position):
+                if name in self.graph.consts and self.is_float(name) and not self.is_apart(node, position):
                     (weights if node.op in LAYERS else constants)[name] = None
         wanted = self.spread(wanted)
         values = [value for value in self.ordered() if value in wanted]
@@ -109,9 +119,9 @@ class _Finder:
         return self.graph.types[value].dtype == "float32"
 
     @staticmethod
-    def is_bias(node: Node, position: int) -> bool:
-        """Biases take the scale of the sums, which follows."""
-        return node.op in LAYERS and position == 2
+    def is_apart(node: Node, position: int) -> bool:
+        """Biases take the scale of the sums, which follows; tables are no numbers."""
+        return (node.op in LAYERS and position == 2) or (position > 0 and registry.get(node.op).tables)
 
     def activations(self, node: Node) -> Iterator[str]:
         return filter(self.is_activation, node.inputs)
@@ -222,7 +232,8 @@ class _Finder:
         return node.op in LAYERS and node.outputs[0] not in self.widened
 
     def keeps_scale(self, node: Node) -> bool:
-        return (moves(node) or node.op in CHOICES) and self.is_float(node.outputs[0])
+        """Whether the result has its operand's scale: it is made of elements, or between them."""
+        return (moves(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
 
     def share(self, node: Node, wanted: set[str]) -> None:
         """Operands and result of what moves elements have one scale; operands of a concatenation where nothing else reads
@@ -255,17 +266,23 @@ class _Finder:
         return value in self.makers and self.makers[value].op in SATURATING
 
     def known(self, values: Sequence[str]) -> dict[str, Activation]:
-        """How values of 16 bits are stored whose scale is that of functions with a known range, and of what is made of their
-        results without computing."""
+        """How values are stored whose scale is that of functions with a known range, and of what is made of their results without
+        computing."""
         linked = {value for link in self.links for value in link[1:]}
         of: dict[str, set[str]] = {}
         for value in values:
             maker = self.makers.get(value)
             if value not in linked and not (maker is not None and self.keeps_scale(maker)):
                 of.setdefault(self.first(value), set()).add(maker.op if maker is not None else "")
-        found = {leader: SATURATING[min(ops)] for leader, ops in of.items() if ops <= SATURATING.keys()}
+        found = dict[str, Activation]()
+        for leader, ops in of.items():
+            kinds = {SATURATING.get(op, FIXED.get(op)) for op in ops}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None:
+                found[leader] = kind
+        named = ((value, found.get(self.first(value))) for value in values)
         return {
-            value: found[self.first(value)] for value in values if value in self.wide and self.first(value) in found
+            value: kind for value, kind in named if kind is not None and (kind.dtype == "int16") == (value in self.wide)
         }
 
     def known_bytes(self, values: Sequence[str]) -> dict[str, Activation]:

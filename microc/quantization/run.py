@@ -191,7 +191,10 @@ def decided(
     for values in found.groups().values():
         held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
         wide, known = values[0] in found.wide, found.known.get(values[0])
-        how |= dict.fromkeys(values, known or chosen(held, WIDE if wide else dtype, method, power_of_two=wide)[0])
+        into = WIDE if wide else dtype
+        if known is None or known.dtype != into:
+            known = chosen(held, into, method, power_of_two=wide)[0]
+        how |= dict.fromkeys(values, known)
         if dtype != WIDE and not found.narrowed.isdisjoint(values):
             narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
     stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from microc import dtypes
 from microc.graph.ir import Graph, Loc, Node, Quant, TensorType
+from microc.ops import registry
 from microc.ops.rounding import Rounding
 from microc.transform.context import Pass, PassContext
 from microc.transform.qdq_bias import accumulator_quant, integer_bias, sum_behind
@@ -30,9 +31,11 @@ from microc.transform.qdq_values import BYTES, CHOICES, EVEN, JOINS, Values, qua
 
 LAYERS = frozenset(("conv2d", "conv2d_transpose", "dense"))
 """Products with constant weights, which may have a scale for each output channel, and a bias."""
-_BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul"))
+_BINARY = frozenset(("add", "sub", "mul", "div", "squared_difference", "matmul", "prelu"))
+_MIXED = frozenset(("matmul", "prelu"))
+"""Those of them whose operands may differ in dtype."""
 _COMPARISONS = frozenset(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"))
-_UNARY = frozenset(("avg_pool2d", "mean", "sum", "softmax"))
+_UNARY = frozenset(("avg_pool2d", "cumsum", "l2_normalize", "log_softmax", "mean", "resample", "softmax", "sum"))
 _SEARCHES = frozenset(("argmax", "argmin"))
 
 
@@ -148,9 +151,10 @@ class _Recogniser(Values):
         kind = self.target(node.outputs[0])
         if kind is None or not sources or not all(map(self.is_activation, sources)):
             return False
-        mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op != "matmul"
+        mixed = len({self.types[source].dtype for source in sources}) > 1 and node.op not in _MIXED
         operands = [self.widened(source, node.loc) for source in sources] if mixed else sources
-        return self.produce(node, operands, kind, **EVEN)
+        tables = node.inputs[1:] if registry.get(node.op).tables else ()
+        return self.produce(node, (*operands, *tables), kind, **EVEN)
 
     def ordered(self, node: Node, sources: Sequence[str]) -> bool:
         """What depends on the order of numbers alone finds it in integers of one quantisation."""

@@ -39,4 +39,5 @@ def is_function(node: Node) -> bool:
 
 def moves(node: Node) -> bool:
     """Whether elements of the result are those of the first operand, or what pads them."""
-    return registry.get(node.op).moves or node.op == "pad"
+    picks = node.op == "resample" and len(node.inputs) == 1 + len(node.attr("axes"))
+    return registry.get(node.op).moves or node.op == "pad" or picks

@@ -1,6 +1,7 @@
 """``prelu``: x where it is not negative, ``slope`` times x where it is; the slope is a tensor that broadcasts.
 
-Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro ``prelu_common.cc``.
+Source of the quantised form, ``qprelu``: TFLite ``reference/prelu.h`` (BroadcastPrelu4DSlow), TFLite Micro ``prelu_common.cc``;
+with rounding ``single`` both products are scaled once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.fixed import NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import SCALED, SURFACE, element_type, integer
-from microc.ops.quantised.scaling import Output, Scale, double_rounded
+from microc.ops.attributes import MULTIPLIER_ROUNDING, SCALED, SURFACE, element_type, integer
+from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpDef
-from microc.ops.rounding import Rounding
+from microc.ops.rounding import Multiplier, Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
@@ -58,6 +59,7 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     attrs: dict[str, Attr] = {"zero_point_x": zero_x, "zero_point_slope": zero_slope, "zero_point": zero_out}
     attrs |= {"multiplier_positive": positive[0], "shift_positive": positive[1], "multiplier": negative[0]}
     attrs |= {"shift": negative[1], "out_dtype": graph.types[node.outputs[0]].dtype}
+    attrs["rounding"] = Rounding(str(node.attr("rounding"))).multiplier
     rewrite = Rewrite(node, graph)
     rewrite.emit("qprelu", node.inputs, node.outputs, attrs)
     return rewrite.legalized()
@@ -77,8 +79,9 @@ def _cases() -> Iterable[Case]:
 def _qprelu_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
     x = np.asarray(arrays[0], np.int64) - attrs["zero_point_x"]
     slope = np.asarray(arrays[1], np.int64) - attrs["zero_point_slope"]
-    above = multiply_double_rounding(x, attrs["multiplier_positive"], attrs["shift_positive"], NUMPY)
-    below = multiply_double_rounding(x * slope, attrs["multiplier"], attrs["shift"], NUMPY)
+    times = Multiplier(attrs["rounding"]).times
+    above = times(x, attrs["multiplier_positive"], attrs["shift_positive"], NUMPY)
+    below = times(x * slope, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(attrs["out_dtype"])
     result = np.where(x >= 0, above, below) + attrs["zero_point"]
     return (np.clip(result, low, high).astype(attrs["out_dtype"]),)
@@ -91,8 +94,13 @@ def _qprelu_scalar(attrs: Mapping[str, Any], args: Sequence[Expr]) -> Expr:
     x = ir.cast("int32", args[0]) - attrs["zero_point_x"]
     slope = ir.cast("int32", args[1]) - attrs["zero_point_slope"]
     corners = [a * b for a in (low, high) for b in ends]
-    above = double_rounded(x, low, high, Scale.of(attrs["multiplier_positive"], attrs["shift_positive"]), out)
-    below = double_rounded(x * slope, min(corners), max(corners), Scale.of(attrs["multiplier"], attrs["shift"]), out)
+    positive, negative = (Scale.of(attrs[f"multiplier{w}"], attrs[f"shift{w}"]) for w in ("_positive", ""))
+    if attrs["rounding"] == Multiplier.SINGLE:
+        above = single_rounded(x, max(-low, high), positive, out)
+        below = single_rounded(x * slope, max(-min(corners), max(corners)), negative, out)
+    else:
+        above = double_rounded(x, low, high, positive, out)
+        below = double_rounded(x * slope, min(corners), max(corners), negative, out)
     return ir.select(x < 0, below, above)
 
 
@@ -101,9 +109,11 @@ def _qprelu_cases() -> Iterable[Case]:
         attrs: dict[str, Attr] = {f"zero_point{k}": z for k, z in zip(("_x", "_slope", ""), zeros, strict=True)}
         attrs |= {"multiplier_positive": 1400000000, "shift_positive": 0, "multiplier": 2000000000, "shift": -6}
         types = (TensorType((3, 64), dtype), TensorType((64,), dtype))
-        yield Case({**attrs, "out_dtype": dtype}, types, name=dtype)
         mixed = (TensorType((3, 64), "int16"), TensorType((64,), "int8"))
-        yield Case({**attrs, "shift": -9, "out_dtype": "int16"}, mixed, name="int16")
+        for rounding in (Multiplier.DOUBLE, Multiplier.SINGLE):
+            attrs["rounding"] = rounding
+            yield Case({**attrs, "out_dtype": dtype}, types, name=f"{dtype} {rounding}")
+            yield Case({**attrs, "shift": -9, "out_dtype": "int16"}, mixed, name=f"int16 {rounding}")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -127,6 +137,7 @@ OPERATORS: tuple[OpDef, ...] = (
             "zero_point_slope": integer("of the slope"),
             "zero_point": integer("of the result"),
             "out_dtype": element_type(),
+            "rounding": MULTIPLIER_ROUNDING,
         },
         infer=_infer,
         reference=_qprelu_reference,

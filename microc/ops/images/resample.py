@@ -2,7 +2,10 @@
 
 Which elements and with what weights is known when compiling, so that any rule of resizing (nearest, linear, cubic; corners or
 centres aligned) is a pair of tables per axis: indices (out, taps), and weights of the same shape unless every index stands alone.
-Integers are weighted by integers and scaled by 2**-``shift``, rounded half away from zero.
+Integers are weighted by integers and scaled by 2**-``shift``, rounded half away from zero. Quantised bytes with weights of floats
+become that where the scale stays, with weights of 14 bits, 11 and 12 along two axes, and halves to even distances from the zero
+point (ONNX): exact where weights are powers of two up to there, as those of scaling by two are; others are off by at most 2**-12,
+so that a result of n taps is off by n 2**-5 steps of its data at most before it is rounded.
 
 Source: TFLite ``reference/resize_bilinear.h`` (ResizeBilinearInteger), ``resize_nearest_neighbor.h``.
 """
@@ -18,15 +21,22 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.graph.ir import TensorType
-from microc.ops.attributes import integer, some_axes
+from microc.graph.ir import Attr, Graph, Node, TensorType
+from microc.ops.arith import Rewrite, is_quantised, scalar_quant
+from microc.ops.attributes import ROUNDING, integer, some_axes
 from microc.ops.axes import along_axes
-from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.registry import Case, Legalized, OpCall, OpDef
+from microc.ops.rounding import Rounding
+from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Expr
 from microc.tir.names import ACC
 
 INDEX_DTYPES = ("int16", "int32")
+_MOST_BITS = 14
+"""Of a weight, which may exceed one."""
+_SUM_BITS = 23
+"""Of the weights of all axes together: bytes times them are summed in int32."""
 
 
 def _tables(attrs: Mapping[str, Any], operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -67,8 +77,10 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     for axis, index, weight in zip(attrs["axes"], indices, weights, strict=True):
         factors = weight.astype(total.dtype).reshape(*weight.shape, *(1,) * (total.ndim - axis - 1))
         total = (np.take(total, index, axis=axis) * factors).sum(axis=axis + 1)
-    half = 1 << attrs["shift"] >> 1
-    return ((np.sign(total) * (abs(total) + half >> attrs["shift"])).astype(data.dtype),)
+    half, shift, even = 1 << attrs["shift"] >> 1, attrs["shift"], attrs["even_from"]
+    if even is not None:
+        return ((total + half - 1 + ((total >> shift) + even & 1) >> shift).astype(data.dtype),)
+    return ((np.sign(total) * (abs(total) + half >> shift)).astype(data.dtype),)
 
 
 def _weighted(axes: Sequence[int], data: Array, indices: Sequence[Array], weights: Sequence[Array]) -> Array:
@@ -111,14 +123,47 @@ def _compute(call: OpCall) -> te.Tensor:
     acc = te.compute(shape, element, ACC)
     if dtypes.is_float(dtype):
         return acc
-    half = 1 << call.attrs["shift"] >> 1
+    half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs["even_from"]
 
     def rounded(*index: Expr) -> Expr:
         total = acc[index]
+        if even is not None:
+            odd = ((total >> shift) + even % 2) & 1
+            return ir.cast(dtype, (total + (half - 1) + odd) >> shift)
         nearest = total + ir.select(total > 0, ir.const(half, wide), -half)
-        return ir.cast(dtype, ir.binary("truncdiv", nearest, 1 << call.attrs["shift"]))
+        return ir.cast(dtype, ir.binary("truncdiv", nearest, 1 << shift))
 
     return te.compute(shape, rounded, "rounded")
+
+
+def _legalize(node: Node, graph: Graph) -> Legalized | None:
+    """Integer weights for quantised data of one scale; other quantised data go through floats."""
+    axes = node.attr("axes")
+    weights = [graph.consts.get(name) for name in node.inputs[1 + len(axes) :]]
+    if not is_quantised(node, graph) or not weights or any(w is None or w.dtype.kind != "f" for w in weights):
+        return None
+    (source, zero), result = scalar_quant(node, graph, node.inputs[0]), scalar_quant(node, graph, node.outputs[0])
+    bytes_alike = (source, zero) == result and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
+    if node.attr("rounding") == Rounding.EVEN or not bytes_alike:
+        return through_float(node, graph)
+    bits = [min(_MOST_BITS, (_SUM_BITS + k) // len(axes)) for k in range(len(axes))]
+    rewrite = Rewrite(node, graph)
+    levels = [
+        rewrite.constant("weights", whole_weights(w, b)) for w, b in zip(weights, bits, strict=True) if w is not None
+    ]
+    attrs = {**node.attrs, "shift": sum(bits), "even_from": zero}
+    rewrite.emit("resample", (*node.inputs[: 1 + len(axes)], *levels), node.outputs, attrs)
+    return rewrite.legalized()
+
+
+def whole_weights(weights: Array, bits: int) -> Array:
+    """Weights (out, taps) in steps of 2**-``bits``, int16; the largest of each row makes its sum what it was, so that zero points
+    pass where it was one."""
+    scaled = weights.astype(np.float64) * (1 << bits)
+    levels = np.rint(scaled)
+    rows = np.arange(len(weights))
+    levels[rows, np.abs(scaled).argmax(axis=1)] += np.rint(scaled.sum(axis=1)) - levels.sum(axis=1)
+    return levels.astype(np.int16)
 
 
 def _cases() -> Iterable[Case]:
@@ -138,8 +183,10 @@ def _cases() -> Iterable[Case]:
             )
             arrays = (None, *tables[:1] * len(axes), *tables[1:] * len(axes))
             consts = tuple(range(1, len(types)))
-            attrs = {"axes": axes, "shift": 10 * len(axes)}
+            attrs: dict[str, Attr] = {"axes": axes, "shift": 10 * len(axes)}
             yield Case(attrs, types, consts, arrays, tolerance=2e-6, name=f"{dtype} {shape}")
+            if dtype == "int8":
+                yield Case({**attrs, "even_from": -3}, types, consts, arrays, name=f"{dtype} {shape} even")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -152,7 +199,11 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={
             "axes": some_axes("along which is resampled, one table each", in_order=True),
             "shift": integer("of integers: bits of the weights' sum", 0, least=0),
+            "even_from": integer("of integers: halves go to even distances from it, else away from zero", None),
+            "rounding": ROUNDING,
         },
+        tables=True,
+        legalize=_legalize,
         axes=along_axes,
         operand_names=("data",),
     ),

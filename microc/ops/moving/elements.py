@@ -149,6 +149,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_gather,
         compute=_compute_gather,
         cases=_cases_gather,
+        moves=True,
         operand_names=("data", "indices"),
         edges="Negative places count from the end; beyond the ends the nearest element is read",
     ),

@@ -221,6 +221,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_gather_nd,
         compute=_compute_gather_nd,
         cases=_cases_gather_nd,
+        moves=True,
         attrs={"batch_dims": integer("leading axes that both share", 0, least=0)},
         operand_names=("data", "indices"),
         edges="Negative places count from the end; beyond the ends the nearest element is read",

@@ -118,6 +118,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_sequence,
         compute=_compute_sequence,
         cases=_cases_sequence,
+        moves=True,
         operand_names=("data", "lengths"),
     ),
     OpDef(

@@ -2,7 +2,8 @@
 
 The quantised form, ``qcumsum``, adds scaled integers as TFLite does (sources: TFLite ``reference/cumsum.h``, TFLite Micro
 ``cumsum.cc``): every element less its zero point is shifted left by 20, halved, and added; the sum is scaled to the output. It
-starts, as TFLite's does, from what an element of zero would add, and wraps around.
+starts, as TFLite's does, from what an element of zero would add, and wraps around. With rounding ``single`` it starts from zero,
+nothing is shifted, and the sum is scaled once.
 """
 
 from __future__ import annotations
@@ -16,16 +17,25 @@ import numpy as np
 from microc import dtypes, te
 from microc.dtypes import Array
 from microc.errors import ModelError
-from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, multiply_double_rounding, quantize_multiplier
+from microc.fixed import INT32_MAX, INT32_MIN, NUMPY, quantize_multiplier
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.arith import Rewrite, is_quantised, scalar_quant
-from microc.ops.attributes import ROUNDING, SCALED, Attributes, defaults_of, flag, integer, one_axis
+from microc.ops.attributes import (
+    MULTIPLIER_ROUNDING,
+    ROUNDING,
+    SCALED,
+    Attributes,
+    defaults_of,
+    flag,
+    integer,
+    one_axis,
+)
 from microc.ops.axes import along_axis
 from microc.ops.moving.concat import first_operand
 from microc.ops.numbers import NUMBERS, compute_dtype, wrapping
-from microc.ops.quantised.scaling import Output, Scale, double_rounded
+from microc.ops.quantised.scaling import Output, Scale, double_rounded, single_rounded
 from microc.ops.registry import Case, Legalized, OpCall, OpDef
-from microc.ops.rounding import Rounding
+from microc.ops.rounding import Multiplier, Rounding
 from microc.ops.surface import through_float
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Stmt, Var
@@ -132,10 +142,12 @@ def _legalize(node: Node, graph: Graph) -> Legalized | None:
     if node.attr("rounding") == Rounding.EVEN or dtypes.nbytes(result.dtype) != 1:
         return through_float(node, graph)
     (scale, zero), (scale_out, zero_out) = (scalar_quant(node, graph, n) for n in (*node.inputs, *node.outputs))
-    twice = 2.0 * float(np.float32(scale))
+    once = node.attr("rounding") == Rounding.SINGLE
+    factor = float(np.float32(scale)) * (1.0 if once else 2.0 / (1 << _SHIFT))
     attrs: dict[str, Attr] = {name: node.attr(name) for name in ("axis", "exclusive", "reverse")}
     attrs |= {"input_zero_point": zero, "zero_point": zero_out}
-    attrs["multiplier"], attrs["shift"] = quantize_multiplier(twice / ((1 << _SHIFT) * float(np.float32(scale_out))))
+    attrs["multiplier"], attrs["shift"] = quantize_multiplier(factor / float(np.float32(scale_out)))
+    attrs["rounding"] = Rounding(str(node.attr("rounding"))).multiplier
     rewrite = Rewrite(node, graph)
     rewrite.emit("qcumsum", node.inputs, node.outputs, attrs)
     return rewrite.legalized()
@@ -149,23 +161,38 @@ def _infer_quantised(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> t
 
 
 def _reference_quantised(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
-    x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << _SHIFT - 1
-    total = (_running(attrs, x) - (attrs["input_zero_point"] << _SHIFT - 1)).astype(np.int32).astype(np.int64)
-    scaled = multiply_double_rounding(total, attrs["multiplier"], attrs["shift"], NUMPY)
+    start, left = _of_rounding(attrs)
+    x = (arrays[0].astype(np.int64) - attrs["input_zero_point"]) << left
+    total = (_running(attrs, x) + start).astype(np.int32).astype(np.int64)
+    scaled = Multiplier(attrs["rounding"]).times(total, attrs["multiplier"], attrs["shift"], NUMPY)
     low, high = dtypes.int_range(arrays[0].dtype.name)
     return (np.clip(scaled + attrs["zero_point"], low, high).astype(arrays[0].dtype),)
+
+
+def _of_rounding(attrs: Mapping[str, Any]) -> tuple[int, int]:
+    """What the sum starts from, and how far elements are shifted left."""
+    if attrs["rounding"] == Multiplier.SINGLE:
+        return 0, 0
+    return -attrs["input_zero_point"] << _SHIFT - 1, _SHIFT - 1
 
 
 def _compute_quantised(call: OpCall) -> te.Tensor:
     attrs, dtype = call.attrs, call.out_types[0].dtype
     out = Output(attrs["zero_point"], *dtypes.int_range(dtype), dtype)
     scale = Scale.of(attrs["multiplier"], attrs["shift"])
-    start = -attrs["input_zero_point"] << _SHIFT - 1
+    start, left = _of_rounding(attrs)
+    bound = min(call.out_types[0].size << 8, INT32_MAX)
+
+    def scaled(total: Expr) -> Expr:
+        if attrs["rounding"] == Multiplier.SINGLE:
+            return single_rounded(ir.cast("int32", total), bound, scale, out)
+        return double_rounded(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out)
+
     return _loops(
         call,
         ir.const(start % (1 << 32), "uint32"),
-        lambda x: ir.cast("uint32", (ir.cast("int32", x) - attrs["input_zero_point"]) << _SHIFT - 1),
-        lambda total: double_rounded(ir.cast("int32", total), INT32_MIN, INT32_MAX, scale, out),
+        lambda x: ir.cast("uint32", (ir.cast("int32", x) - attrs["input_zero_point"]) << left),
+        scaled,
     )
 
 
@@ -174,6 +201,8 @@ def _cases_quantised() -> Iterable[Case]:
         attrs = {"axis": axis, "exclusive": exclusive, "reverse": exclusive}
         scaling = {"input_zero_point": 3, "zero_point": -7, "multiplier": 1500000000, "shift": -19}
         yield Case({**attrs, **scaling}, (TensorType(shape, "int8"),))
+        once: dict[str, Attr] = {**attrs, **scaling, "shift": -1, "rounding": Multiplier.SINGLE}
+        yield Case(once, (TensorType(shape, "int8"),), name=f"{shape} once")
 
 
 OPERATORS: tuple[OpDef, ...] = (
@@ -207,6 +236,7 @@ OPERATORS: tuple[OpDef, ...] = (
             **SCALED,
             "zero_point": integer("of the result"),
             "input_zero_point": integer("of the data"),
+            "rounding": MULTIPLIER_ROUNDING,
         },
         infer=_infer_quantised,
         reference=_reference_quantised,

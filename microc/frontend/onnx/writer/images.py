@@ -29,7 +29,7 @@ def resample(application: Application) -> None:
         application.refuse("tables that are computed", "make them constants")
     known = [data for data in tables if data is not None]
     indices, weights = known[: len(axes)], known[len(axes) :]
-    if weights and not dtypes.is_float(application.dtype()):
+    if any(not dtypes.is_float(data.dtype.name) for data in weights):
         application.refuse(f"{application.dtype()} weighted by integers of {shift} bits", "ONNX resizes floats")
     before, after = application.type().shape, application.result_type.shape
     if application.builder.is_first(application.node.inputs[0]):

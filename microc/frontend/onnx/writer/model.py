@@ -30,6 +30,7 @@ from microc.frontend.onnx.writer.application import COMPARED, Application, Row, 
 from microc.frontend.onnx.writer.build import Builder, value_info
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from microc.ops.arith import numbers_of
 
 ROWS: Mapping[str, Row] = {
     **convolution.ROWS,
@@ -107,7 +108,7 @@ def _is_quantised(graph: Graph, node: Node) -> bool:
     """Whether a node computes with reals that integers stand for, as its legalisation sees it: its first two operands and its
     results tell. What only moves integers moves any, and is written for reals where both sides are quantised alike."""
     compared = node.op in COMPARED
-    names = [name for name in (*node.inputs[:2], *(() if compared else node.outputs)) if name]
+    names = [name for name in (*numbers_of(node), *(() if compared else node.outputs)) if name]
     kinds = [graph.types[name] for name in names]
     if not all(map(quantised_type, kinds)) or node.attrs.get("rounding") == "":
         return False
