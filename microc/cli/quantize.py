@@ -22,6 +22,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         block=arguments.block,
         bits=dict(arguments.layers),
         float_layers=arguments.float_layers,
+        weight_only=arguments.weight_only,
         board=arguments.board,
         flash=arguments.flash,
         ram=arguments.ram,

@@ -78,6 +78,10 @@ def _mixing(command: ArgumentParser) -> None:
         "--float-layer", dest="float_layers", action="append", default=[], metavar="NAME",
         help="a layer that stays in floats; may be given several times",
     )  # fmt: skip
+    command.add_argument(
+        "--weight-only", dest="weight_only", action="append", default=[], metavar="NAME|all",
+        help="a layer that computes in floats on integer weights, or all; may be given several times",
+    )  # fmt: skip
     limits = command.add_argument_group("limits, for which bits of layers are searched (docs/quantisation.md)")
     limits.add_argument("--flash", type=size, metavar="BYTES", help="flash of a firmware for --board: 65536 or 64K")
     limits.add_argument("--ram", type=size, metavar="BYTES", help="its RAM")

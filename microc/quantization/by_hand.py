@@ -18,6 +18,8 @@ BITS = (8, 4, 2)
 WIDE_BITS, FLOAT_BITS = 16, 32
 """Of an operator: its activations have 16 bits, its weights 8; it stays in floats."""
 WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
+ALL = "all"
+"""The name of every layer."""
 _SHOWN = 12
 
 
@@ -96,6 +98,40 @@ def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
             raise _unknown(name, (node.loc.name or node.outputs[0] for node in graph.nodes))
         found |= values
     return frozenset(found)
+
+
+def opening(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+    """The results of layers on floats whose weights alone shall be integers. UsageError for one that is not there, or whose
+    weights kernels cannot open: computed ones, those of grouped and transposed convolutions."""
+    named = accepted.names("weight_only", given)
+    layers = [node for node in flattened(graph).nodes if node.op in LAYERS]
+    can = [node for node in layers if _opens(node, graph)]
+    if list(named) == [ALL]:
+        return frozenset(node.outputs[0] for node in can)
+    found: set[str] = set()
+    for name in named:
+        values = {node.outputs[0] for node in can if name in _names(node)}
+        if not values and any(name in _names(node) for node in layers):
+            raise UsageError(
+                f"the weights of {name!r} cannot be opened where they are read",
+                hint="of convolutions of one group and dense layers, constant weights can; leave the others out",
+            )
+        if not values:
+            raise _unknown(name, (node.loc.name or node.outputs[0] for node in can))
+        found |= values
+    return frozenset(found)
+
+
+def all_floating(graph: Graph, weight_only: Iterable[str]) -> frozenset[str]:
+    """All values where the weights of all layers alone shall be integers."""
+    everything = list(accepted.names("weight_only", weight_only)) == [ALL]
+    return frozenset(flattened(graph).types) if everything else frozenset()
+
+
+def _opens(node: Node, graph: Graph) -> bool:
+    flat = flattened(graph)
+    one_group = node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
+    return one_group and node.inputs[1] in flat.consts
 
 
 def _names(node: Node) -> Iterator[str]:

@@ -7,6 +7,7 @@ turns add up: 16 bits has what a turn computes, but what only layers read; their
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from microc.graph.ir import Graph, Node, Quant
@@ -35,10 +36,17 @@ FIXED: Mapping[str, Activation] = MappingProxyType(
 """How results of 8 bits are stored that have an integer form of this scale alone: TFLite's."""
 
 
-def places(graph: Graph, floating: frozenset[str] = frozenset(), wide: frozenset[str] = frozenset()) -> Places:
+def places(
+    graph: Graph,
+    floating: frozenset[str] = frozenset(),
+    wide: frozenset[str] = frozenset(),
+    weight_only: frozenset[str] = frozenset(),
+) -> Places:
     """The places of a float graph. ``floating``: results of operators that stay in floats, layers with the bias and the clamp
-    behind them; ``wide``: of operators that read and make 16 bits."""
-    return _Finder(graph, floating, wide).found()
+    behind them; ``wide``: of operators that read and make 16 bits; ``weight_only``: of layers in floats with integer weights."""
+    found = _Finder(graph, floating | weight_only, wide).found()
+    opened = (node.inputs[1] for node in flattened(graph).nodes if node.outputs[0] in weight_only)
+    return replace(found, opened=tuple(dict.fromkeys(name for name in opened if name not in found.weights)))
 
 
 class _Finder:

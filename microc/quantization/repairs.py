@@ -120,7 +120,8 @@ class Trial:
     def _stored(self, arrays: Row, integer: Row) -> dict[str, Array]:
         """The reals that the integers stand for."""
         how = self.attempt.recipe.activations
-        found = {name: faked(a, how[name]) for name, a in zip(self.graph.inputs, arrays, strict=True) if name in how}
+        given = zip(self.graph.inputs, arrays, strict=True)
+        found = {name: faked(a, how[name]) if name in how else a for name, a in given}
         for name, kind, array in zip(self.pair.names, self.pair.kinds, integer, strict=True):
             found[name] = array if kind.quant is None else dequantised(array, kind.quant)
         return found
@@ -131,7 +132,8 @@ def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     recipe = trial.attempt.recipe
     weights, biases = dict(recipe.weights), dict(trial.attempt.biases)
     for name, (layer, moments) in trial.moments(samples).items():
-        least = least_scales(layer.bias, recipe.read(layer.node).scale)
+        opened = layer.data not in recipe.activations
+        least = np.zeros(layer.bias.size) if opened else least_scales(layer.bias, recipe.read(layer.node).scale)
         found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight], recipe.block)
         stored = replace(found, data=found.data.reshape(layer.weights.shape))
         weights[layer.weight] = stored

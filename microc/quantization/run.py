@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import check_labels, score_by
 from microc.quantization.sensitivity import alone
 from microc.quantization.task import Task
-from microc.quantization.weights import like, quantised_constant
+from microc.quantization.weights import like, quantised_constant, quantised_weights
 from microc.quantization.write import Recipe, quantised
 from microc.target import Board
+from microc.transform.boundary import Boundary, adapt
 from microc.transform.qdq import LAYERS
 
 ACTIVATIONS = ("int8", "uint8", "int16")
@@ -54,6 +56,7 @@ def quantize(
     block: int = blocks.NONE,
     bits: Mapping[str, int] | None = None,
     float_layers: Sequence[str] = (),
+    weight_only: Sequence[str] = (),
     board: str | Path | Board = "",
     flash: int | None = None,
     ram: int | None = None,
@@ -75,10 +78,13 @@ def quantize(
     :mod:`microc.quantization.ranges`.
 
     ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for floats;
-    ``float_layers``: which stay in floats. With limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`):
-    ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds, as they are estimated for ``board``, are kept with the least
-    noise; ``max_drop``, of the accuracy (0.01 is a point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose
-    more, with 16 or floats in some layers, in the least time. FitError where no bits keep them.
+    ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights, or ``["all"]``. With
+    limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram`` in bytes and ``time``
+    of a run in seconds, as they are estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a
+    point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose more, with 16 or floats in some layers, in the
+    least time. FitError where no bits keep them.
+
+    Inputs and outputs are the float network's unless ``input_dtype`` and ``output_dtype``, of the options, say int8 or uint8.
 
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
@@ -91,37 +97,41 @@ def quantize(
     accepted.choice("block", block, blocks.SIZES)
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
-    source = read_model(source_of(model, chosen_options), chosen_options)
-    graph = prepared(source, chosen_options)
+    reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
+    boundary = Boundary(ends.input_dtype, ends.output_dtype)
+    source = read_model(source_of(model, reading), reading)
+    graph = prepared(source, reading)
     same_data = evaluate is None or callable(evaluate)
     samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
     judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
     check_labels(graph, judged)
     rows = samples.rows[:MOST_SAMPLES]
-    floating = by_hand.floating(graph, float_layers)
-    found = places(graph, floating)
-    if not found.values:
+    floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only)
+    opening = by_hand.opening(graph, weight_only)
+    found = places(graph, floating, weight_only=opening)
+    if not found.values and not found.opened:
         raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
-    named = by_hand.widths(graph, found.weights, bits or {})
+    named = by_hand.widths(graph, (*found.weights, *found.opened), bits or {})
     floating |= by_hand.of_width(graph, named, by_hand.FLOAT_BITS)
-    found = _placed(graph, floating, named)
+    found = _placed(graph, floating, opening, named)
     seen = observe(graph, found.seen, rows, seed, progress)
     better = equalised(graph, seen, activations, weights)
     if better is not graph:
         graph = distinct(better)
-        found = _placed(graph, floating, named)
+        found = _placed(graph, floating, opening, named)
         seen = observe(graph, found.seen, rows, seed, progress)
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
-    every_bits = by_hand.everywhere(graph, found.weights, weights)
+    stored = (*found.weights, *found.opened)
+    usual = by_hand.everywhere(graph, stored, weights)
 
     def decide(widths: Mapping[str, int]) -> Recipe:
-        every = every_bits | {**named, **widths}
-        placed_by = _placed(graph, floating, every)
-        return decided(graph, placed_by, seen, activations, by_hand.of_weights(every), ranges, block)
+        every = usual | {**named, **widths}
+        placed_so = _placed(graph, floating, opening, every)
+        return decided(graph, placed_so, seen, activations, by_hand.of_weights(every), ranges, block)
 
     def repair(widths: Mapping[str, int]) -> Repaired:
-        every = every_bits | {**fixed, **widths}
+        every = usual | {**fixed, **widths}
         return repaired(graph, decide(widths), by_hand.of_weights(every), rows, seed, progress)
 
     limits = limits_of(board, flash, ram, time, max_drop)
@@ -148,7 +158,7 @@ def quantize(
         **told,
         "settings": {"activations": activations, "weights": weights, "ranges": ranges, "seed": seed},
     }
-    found_alone, names = alone(graph, samples.rows, recipe, progress), by_hand.labels(graph, found.weights)
+    found_alone, names = alone(graph, samples.rows, recipe, progress), by_hand.labels(graph, stored)
     layered = rows_of(graph, recipe.activations)
     report["layers"] = layers_report(layered, recipe, comparison, found_alone, seen)
     if board:
@@ -164,13 +174,14 @@ def quantize(
     report["advice"] = advice(report)
     if callable(evaluate) and score is not None:
         report["float_score"], report["score"] = score(graph), score(written.graph)
-    return Quantized(written.graph, written.exact, graph, recipe, report, best.attempt.biases)
+    made, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
+    return Quantized(made, exact, graph, recipe, report, best.attempt.biases)
 
 
-def _placed(graph: Graph, floating: frozenset[str], widths: Mapping[str, int]) -> Places:
-    """Places where operators of some widths are wide or stay in floats."""
+def _placed(graph: Graph, floating: frozenset[str], opening: frozenset[str], widths: Mapping[str, int]) -> Places:
+    """Places where operators of some widths are wide or stay in floats, and the layers ``opening`` have integer weights alone."""
     wide, real = (by_hand.of_width(graph, widths, bits) for bits in (by_hand.WIDE_BITS, by_hand.FLOAT_BITS))
-    return places(graph, floating | real, wide)
+    return places(graph, floating | real, wide, opening)
 
 
 def decided(
@@ -199,7 +210,8 @@ def decided(
             narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
     stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}
     stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
-    recipe = Recipe(how, stored, narrowed, found.widened, block)
+    stored |= {name: quantised_weights(flat.consts[name], bits[name]) for name in found.opened}
+    recipe = Recipe(how, stored, narrowed, found.widened, block, frozenset(found.opened))
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None

@@ -23,13 +23,14 @@ from microc.transform.rounding import in_fixed_point
 class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
     read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
-    that share a multiplier in weights of few bits, 0 where none do."""
+    that share a multiplier in weights of few bits, 0 where none do. ``opened``: those weights whose layers compute in floats."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
     narrowed: Mapping[str, Activation] = field(default_factory=dict)
     wide: frozenset[str] = frozenset()
     block: int = 0
+    opened: frozenset[str] = frozenset()
 
     def narrows(self, node: Node) -> bool:
         """Whether a node reads its data as fewer bits than they are stored in."""
@@ -53,7 +54,7 @@ class Written:
 def quantised(graph: Graph, recipe: Recipe) -> Written:
     """The graph on integers, scaled by fixed-point multipliers that round once."""
     writer = _Writer(graph, recipe, Names(flattened(graph).types), {})
-    exact = run_passes(writer.run(), (qdq.PASS,), PassContext())
+    exact = _with_opened(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     made = in_fixed_point(norms_in_fixed_point(exact))
     return Written(made, exact, {**writer.stored, **dict(writer.renamed(made))})
 
@@ -78,7 +79,7 @@ class _Writer:
 
     def run(self) -> Graph:
         for name in self.graph.consts:
-            if name in self.recipe.weights:
+            if name in self.recipe.weights and name not in self.recipe.opened:
                 self.weight(name, self.recipe.weights[name])
         for name in (*self.graph.inputs, *self.graph.state):
             self.pair(name, name)
@@ -165,6 +166,24 @@ class _Writer:
     def place(self, name: str) -> Loc:
         maker = self.makers.get(name)
         return maker.loc if maker is not None else self.graph.place(name)
+
+
+def _with_opened(graph: Graph, recipe: Recipe, names: Names) -> Graph:
+    """The graph, bodies of loops too, that dequantises the integers of weights whose layers compute in floats: behind the pass,
+    which would make integer layers of those between integers."""
+    types, consts, first = dict(graph.types), dict(graph.consts), list[Node]()
+    for name in sorted(recipe.opened & consts.keys()):
+        weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
+        types[stored], consts[stored] = replace(types[name], dtype=str(weight.data.dtype)), weight.data
+        del consts[name]
+        first.append(Node("dequantize", (stored,), (name,), _attributes(weight.quant), graph.place(name)))
+    nodes = list(first)
+    for node in graph.nodes:
+        body = body_of(node)
+        if body is not None:
+            node = replace(node, attrs={**node.attrs, "body": _with_opened(body, recipe, names)})
+        nodes.append(node)
+    return graph.with_nodes(nodes, types=types, consts=consts)
 
 
 def _attributes(quant: Quant) -> dict[str, Attr]:

@@ -111,8 +111,8 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
             if name in self._names:
                 reals = self._array(self._names[name])
                 if name in self._layers:
-                    quant, most = self._quant(name), _most(stored)
-                    weights[name] = Weight(np.clip(rounded(reals, quant, "int8"), -most, most).astype(np.int8), quant)
+                    quant, span = self._quant(name), _span(stored)
+                    weights[name] = Weight(np.clip(rounded(reals, quant, "int8"), *span).astype(np.int8), quant)
                 else:
                     weights[name] = Weight(rounded(reals, stored.quant, stored.data.dtype.name), stored.quant)
         return replace(self._recipe, weights=weights)
@@ -123,7 +123,7 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
         scales = np.maximum(np.abs(self._array(self._scale(weight))), SMALLEST)
         bias = node.inputs[2] if len(node.inputs) > 2 else ""
         if bias in self._names:
-            data = self._recipe.narrowed.get(node.inputs[0], self._recipe.activations[node.inputs[0]])
+            data = self._recipe.read(node)
             scales = np.maximum(scales, least_scales(self._array(self._names[bias]), data.scale).reshape(-1))
         return Quant(tuple(map(float, scales.astype(np.float32))), (0,) * len(scales), 0)
 
@@ -161,12 +161,12 @@ class FakeQuantized(torch.nn.Module):  # type: ignore[misc]
     def _stored(self, name: str, reals: Tensor, stored: Weight) -> Tensor:
         if name not in self._layers:
             return _through(reals, torch.tensor(stored.real, dtype=reals.dtype, device=reals.device))
-        most, trained = _most(self._recipe.weights[name]), getattr(self, self._scale(name))
+        (least, most), trained = _span(self._recipe.weights[name]), getattr(self, self._scale(name))
         damped = _damped(trained, 1 / sqrt(reals[0].numel() * most))
         present = torch.tensor(stored.quant.scale, dtype=reals.dtype, device=reals.device)
         scales = _through(damped, present).reshape(-1, *(1,) * (reals.ndim - 1))
         steps = torch.tensor(stored.data, dtype=reals.dtype, device=reals.device)
-        return _through((reals / scales).clamp(-most, most), steps) * scales
+        return _through((reals / scales).clamp(least, most), steps) * scales
 
     def _sample(
         self,
@@ -207,10 +207,10 @@ def _damped(parameter: Tensor, factor: float) -> Tensor:
     return parameter.detach() + factor * (parameter - parameter.detach())
 
 
-def _most(stored: Weight) -> int:
-    """The largest magnitude of a weight in as many bits as these take."""
-    largest = int(np.abs(stored.data.astype(np.int64)).max(initial=0))
-    return next(levels(bits) for bits in sorted(BITS) if levels(bits) >= largest)
+def _span(stored: Weight) -> tuple[int, int]:
+    """The least and the largest level of as many bits as these weights take."""
+    low, high = int(stored.data.min(initial=0)), int(stored.data.max(initial=0))
+    return next(span for span in map(levels, sorted(BITS)) if span[0] <= low and high <= span[1])
 
 
 def _at(reals: Array, stored: Weight) -> Array:

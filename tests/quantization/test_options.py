@@ -1,0 +1,83 @@
+"""Weights alone as integers, and the types of inputs and outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.errors import UsageError
+from microc.quantization.loops import flattened
+from tests.quantization.networks import Net, classifier, images
+from tests.quantization.recurrent import network, sequences
+
+
+def test_weights_alone_stay_packed(tmp_path: Path) -> None:
+    """Half a byte for each weight, activations in floats, no integers but constants; ONNX Runtime answers the same."""
+    runtime = pytest.importorskip("onnxruntime")
+    net = Net((1, 128))
+    graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 64)), 32))
+    data = np.random.default_rng(4).normal(size=(10, 1, 128)).astype(np.float32)
+    found = microc.quantize(graph, data, weights=4, weight_only=["all"])
+    assert {found.graph.types[node.outputs[0]].dtype for node in found.graph.nodes} == {"float32"}
+    report = microc.compile(found.graph, board="mps2-an386", optimize="size").report()
+    assert report["weight_bytes"] < (64 * 128 + 32 * 64) * 0.55 + 96 * 8
+    session = runtime.InferenceSession(str(found.save(tmp_path / "net.onnx")))
+    mine = microc.compile(found.graph, check=False)
+    for x in data:
+        assert np.allclose(session.run(None, {"x": x})[0], np.asarray(mine(x)), atol=1e-5)
+    assert found.report["outputs"][0]["decibels"] > 15
+
+
+def test_weights_of_recurrent_layers_alone() -> None:
+    """The turns' products open integers, all else of them is floats."""
+    graph, data = network("lstm"), sequences(6)
+    found = microc.quantize(graph, data, weight_only=["all"])
+    flat = flattened(found.graph)
+    assert any(flat.consts[name].dtype == np.int8 for node in flat.nodes for name in node.inputs if name in flat.consts)
+    assert not any(node.op == "quantize" for node in flat.nodes)
+    assert found.report["outputs"][0]["decibels"] > 30
+
+
+def test_one_layer_opens_its_weights() -> None:
+    """The others are on integers."""
+    graph = classifier()
+    name = next(node.outputs[0] for node in graph.nodes if node.op == "dense")
+    found = microc.quantize(graph, images(7), weight_only=[name])
+    kinds = [found.graph.types[node.outputs[0]].dtype for node in found.graph.nodes if node.op in ("conv2d", "dense")]
+    assert kinds[-1] == "float32" and set(kinds[:-1]) == {"int8"}
+
+
+@pytest.mark.parametrize(("which", "words"), [(2, "cannot be opened"), (None, "there is no layer")])
+def test_weights_that_cannot_be_opened(which: int | None, words: str) -> None:
+    """A depthwise convolution's, and a layer that is not there."""
+    graph = classifier()
+    layers = [node.outputs[0] for node in graph.nodes if node.attrs.get("groups", 1) != 1]
+    with pytest.raises(UsageError, match=words) as caught:
+        microc.quantize(graph, images(4), weight_only=[layers[0] if which else "nowhere"])
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("activations", ["int8", "uint8"])
+@pytest.mark.parametrize("ends", [("int8", "uint8"), ("uint8", "float32"), ("float32", "int8")])
+def test_types_of_inputs_and_outputs(activations: str, ends: tuple[str, str]) -> None:
+    """They are those that are asked for; integers stand for the reals of the network with floats at its ends."""
+    graph, data = classifier(), images(4)
+    plain = microc.quantize(graph, data, activations=activations)
+    found = microc.quantize(graph, data, activations=activations, input_dtype=ends[0], output_dtype=ends[1])
+    for made in (found.graph, found.exact):
+        assert tuple(made.types[name].dtype for name in (*made.inputs, *made.outputs)) == ends
+    before, after = (found.graph.types[name].quant for name in (*found.graph.inputs, *found.graph.outputs))
+    mine, theirs = (microc.compile(each.graph, check=False) for each in (found, plain))
+    for x in data:
+        given: Any = x
+        if before is not None:
+            low, high = np.iinfo(ends[0]).min, np.iinfo(ends[0]).max
+            given = np.clip(np.rint(x / before.scale[0]) + before.zero_point[0], low, high).astype(ends[0])
+        answer = np.asarray(mine(given)).astype(np.float64)
+        if after is not None:
+            answer = (answer - after.zero_point[0]) * after.scale[0]
+        assert np.allclose(answer, np.asarray(theirs(x)), atol=1e-6)
