@@ -65,6 +65,7 @@ class Arguments(argparse.Namespace):
     activations: str
     weights: int
     block: int
+    scales: str
     ranges: str
     labels: str
     answer: str

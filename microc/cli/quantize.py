@@ -20,6 +20,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         activations=arguments.activations,
         weights=arguments.weights,
         block=arguments.block,
+        scales=arguments.scales,
         bits=dict(arguments.layers),
         float_layers=arguments.float_layers,
         weight_only=arguments.weight_only,

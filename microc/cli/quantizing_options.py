@@ -49,6 +49,9 @@ def quantizing_command(add: Adder, model: str) -> None:
         "--block", type=int, choices=(0, 16, 32, 64), default=0, metavar="INPUTS",
         help="inputs that share a multiplier in weights of 4 or 2 bits: 16, 32 or 64 (default: 0, none do)",
     )  # fmt: skip
+    command.add_argument(
+        "--scales", choices=("any", "power-of-two"), default="any", help="of all that is stored (default: any)"
+    )
     _mixing(command)
     command.add_argument(
         "--ranges", choices=("auto", "minmax", "percentile", "mse", "entropy", "moving-average"), default="auto",

@@ -28,15 +28,15 @@ def block_of(node: Node, weights: Array, block: int) -> int:
 
 
 def quantised_in_blocks(
-    reals: Array, bits: int, block: int, bias: Array | None = None, data_scale: float = 1.0
+    reals: Array, bits: int, block: int, bias: Array | None = None, data_scale: float = 1.0, power_of_two: bool = False
 ) -> Weight:
     """Weights (O, ...) in ``bits`` bits times multipliers of blocks, as :func:`quantised_weights` gives them without. As those do
     they come where all inputs are one block, or 8 bits leave no room for multipliers."""
     rows = reals.reshape(len(reals), -1).astype(np.float64)
     if not divided(rows, bits, block):
-        return quantised_weights(reals, bits, bias, data_scale)
+        return quantised_weights(reals, bits, bias, data_scale, power_of_two)
     span = levels(bits)
-    scales = allowed_scales(channel_scales(rows, span, block), bias, data_scale)
+    scales = allowed_scales(channel_scales(rows, span, block), bias, data_scale, power_of_two)
     factors = multipliers(rows, scales, span, block)
     numbers = np.clip(np.rint(rows / (scales[:, None] * factors)), *span) * factors
     quant = Quant(tuple(map(float, scales)), (0,) * len(scales), 0)

@@ -16,6 +16,7 @@ UNSEEN = "the values in it cannot be observed: it is no loop with a bound"
 COMPUTED = "its weights are computed"
 FORMLESS = "has no integer form"
 ASKED = "as asked"
+OPENED = "its weights alone are integers"
 BESIDE = "an operand or its result stays in floats"
 
 
@@ -52,6 +53,9 @@ def _reason(node: Node, flat: Graph, asked: Container[str]) -> str:
         return ASKED
     if registry.get(node.op).regions:
         return UNSEEN
+    source = flat.producer().get(node.inputs[1]) if node.op in LAYERS else None
+    if source is not None and source.op == "dequantize" and source.inputs[0] in flat.consts:
+        return OPENED
     if has_integer_form(node, flat):
         return BESIDE
     return COMPUTED if node.op in LAYERS else FORMLESS

@@ -14,6 +14,7 @@ import numpy as np
 
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Names
+from microc.quantization.blocks import NONE
 from microc.quantization.layers import Layer, layers
 from microc.quantization.observe import Progress, Row
 from microc.quantization.pair import Pair
@@ -134,7 +135,8 @@ def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
     for name, (layer, moments) in trial.moments(samples).items():
         opened = layer.data not in recipe.activations
         least = np.zeros(layer.bias.size) if opened else least_scales(layer.bias, recipe.read(layer.node).scale)
-        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight], recipe.block)
+        block = NONE if layer.weight in recipe.opened else recipe.block
+        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight], block, recipe.power_of_two)
         stored = replace(found, data=found.data.reshape(layer.weights.shape))
         weights[layer.weight] = stored
         biases[name] = _bias(layer, moments.real, moments.real, stored)

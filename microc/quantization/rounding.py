@@ -14,7 +14,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import Quant
 from microc.quantization.blocks import NONE, channel_scales, divided, multipliers
-from microc.quantization.scheme import SMALLEST, Span, Weight, levels
+from microc.quantization.scheme import SMALLEST, Span, Weight, levels, next_powers
 from microc.quantization.weights import searched
 
 _DAMPING = 0.01
@@ -30,7 +30,9 @@ def damped(moments: Array) -> Array:
     return np.asarray(moments + np.where(mean > 0, _DAMPING * mean, 1.0) * np.eye(moments.shape[-1]))
 
 
-def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int, block: int = NONE) -> Weight:
+def weights_by_answer(
+    wanted: Array, moments: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
+) -> Weight:
     """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second ``moments`` (groups, K, K).
 
     ``least``: of every output the smallest scale that its bias allows; ``block``: inputs that share a multiplier. The result is
@@ -47,6 +49,8 @@ def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int, bl
         nearest = searched(rows, np.abs(rows).max(axis=1, initial=0.0) / span[1], span)
     least = np.maximum(least, SMALLEST)
     scales = np.maximum(_TRIED[:, None] * np.where(nearest > 0, nearest, 1.0), least)
+    if power_of_two:
+        scales = next_powers(scales)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
     h = damped(moments)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
@@ -58,7 +62,8 @@ def weights_by_answer(wanted: Array, moments: Array, least: Array, bits: int, bl
     q = np.take_along_axis(q.reshape(*shape_of_tries, depth), best[..., None], axis=1)[:, 0]
     for _ in range(_SWEEPS):
         q = _moved(q, scale, wanted, h, _Levels(factors, span))
-        scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
+        if not power_of_two:
+            scale = np.maximum(_best_scale(q, scale, wanted, h), least.reshape(scale.shape))
     stored = scale.reshape(-1).astype(np.float32)
     quant = Quant(tuple(map(float, stored)), (0,) * stored.size, 0)
     return Weight(q.reshape(-1, depth).astype(np.int8), quant)

@@ -43,6 +43,7 @@ from microc.target import Board
 from microc.transform.boundary import Boundary, adapt
 from microc.transform.qdq import LAYERS
 
+ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
 MOST_SAMPLES = 512
 
@@ -54,6 +55,7 @@ def quantize(
     activations: str = "int8",
     weights: int = 8,
     block: int = blocks.NONE,
+    scales: str = ANY,
     bits: Mapping[str, int] | None = None,
     float_layers: Sequence[str] = (),
     weight_only: Sequence[str] = (),
@@ -72,17 +74,17 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``:
-    int8, uint8 or int16. ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a
-    multiplier beside the scale of their channel (:mod:`microc.quantization.blocks`). ``ranges``: an estimator of
-    :mod:`microc.quantization.ranges`.
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``: int8,
+    uint8 or int16. ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a multiplier
+    beside the scale of their channel (:mod:`microc.quantization.blocks`). ``scales``: any, or power-of-two. ``ranges``: an
+    estimator of :mod:`microc.quantization.ranges`.
 
-    ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for floats;
-    ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights, or ``["all"]``. With
-    limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram`` in bytes and ``time``
-    of a run in seconds, as they are estimated for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a
-    point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose more, with 16 or floats in some layers, in the
-    least time. FitError where no bits keep them.
+    ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for
+    floats; ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights, or
+    ``["all"]``. With limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram``
+    in bytes and ``time`` of a run in seconds, as they are estimated for ``board``, are kept with the least noise;
+    ``max_drop``, of the accuracy (0.01 is a point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose
+    more, with 16 or floats in some layers, in the least time. FitError where no bits keep them.
 
     Inputs and outputs are the float network's unless ``input_dtype`` and ``output_dtype``, of the options, say int8 or uint8.
 
@@ -95,6 +97,7 @@ def quantize(
     accepted.choice("activations", activations, ACTIVATIONS)
     accepted.choice("weights", weights, by_hand.BITS)
     accepted.choice("block", block, blocks.SIZES)
+    accepted.choice("scales", scales, (ANY, POWER_OF_TWO))
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)
     reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
@@ -123,12 +126,12 @@ def quantize(
     score, told = score_by(evaluate, judged), dict[str, Any]()
     fixed = by_hand.by_weight(graph, named)
     stored = (*found.weights, *found.opened)
-    usual = by_hand.everywhere(graph, stored, weights)
+    usual, by_two = by_hand.everywhere(graph, stored, weights), scales == POWER_OF_TWO
 
     def decide(widths: Mapping[str, int]) -> Recipe:
         every = usual | {**named, **widths}
         placed_so = _placed(graph, floating, opening, every)
-        return decided(graph, placed_so, seen, activations, by_hand.of_weights(every), ranges, block)
+        return decided(graph, placed_so, seen, activations, by_hand.of_weights(every), ranges, block, by_two)
 
     def repair(widths: Mapping[str, int]) -> Repaired:
         every = usual | {**fixed, **widths}
@@ -192,9 +195,10 @@ def decided(
     bits: Mapping[str, int],
     method: str,
     block: int = blocks.NONE,
+    power_of_two: bool = False,
 ) -> Recipe:
     """How every value is stored: activations that share a scale by what all of them hold. ``bits``: of each weight; ``block``:
-    of few bits, how many inputs share a multiplier."""
+    of few bits, how many inputs share a multiplier; ``power_of_two``: all scales are."""
     how: dict[str, Activation] = {}
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
@@ -204,14 +208,16 @@ def decided(
         wide, known = values[0] in found.wide, found.known.get(values[0])
         into = WIDE if wide else dtype
         if known is None or known.dtype != into:
-            known = chosen(held, into, method, power_of_two=wide)[0]
+            known = chosen(held, into, method, wide or power_of_two)[0]
         how |= dict.fromkeys(values, known)
         if dtype != WIDE and not found.narrowed.isdisjoint(values):
-            narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method)[0])
-    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name]) for name in found.constants}
+            narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method, power_of_two)[0])
+    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in found.constants}
     stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
-    stored |= {name: quantised_weights(flat.consts[name], bits[name]) for name in found.opened}
-    recipe = Recipe(how, stored, narrowed, found.widened, block, frozenset(found.opened))
+    stored |= {
+        name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in found.opened
+    }
+    recipe = Recipe(how, stored, narrowed, found.widened, block, frozenset(found.opened), power_of_two)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -219,5 +225,5 @@ def decided(
             name = node.inputs[1]
             reals = flat.consts[name]
             own = blocks.block_of(node, reals, block)
-            stored[name] = blocks.quantised_in_blocks(reals, bits[name], own, bias, data.scale)
+            stored[name] = blocks.quantised_in_blocks(reals, bits[name], own, bias, data.scale, power_of_two)
     return recipe

@@ -76,6 +76,11 @@ def _scale(real: float, power_of_two: bool) -> float:
     return float(np.float32(2.0 ** np.ceil(np.log2(real)) if power_of_two else real))
 
 
+def next_powers(scales: Array) -> Array:
+    """The powers of two that are at least as large as positive scales."""
+    return np.asarray(np.exp2(np.ceil(np.log2(scales))))
+
+
 def levels(bits: int) -> Span:
     """The least and the largest level of a weight of so many bits. They are symmetric, but of the four levels of 2 bits none
     is given up: that lowers the error of normally distributed weights by 1 dB (of 4 bits by 0.4)."""

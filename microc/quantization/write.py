@@ -23,7 +23,8 @@ from microc.transform.rounding import in_fixed_point
 class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
     read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
-    that share a multiplier in weights of few bits, 0 where none do. ``opened``: those weights whose layers compute in floats."""
+    that share a multiplier in weights of few bits, 0 where none do. ``opened``: those weights whose layers compute in floats;
+    ``power_of_two``: all scales are powers of two."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
@@ -31,6 +32,7 @@ class Recipe:
     wide: frozenset[str] = frozenset()
     block: int = 0
     opened: frozenset[str] = frozenset()
+    power_of_two: bool = False
 
     def narrows(self, node: Node) -> bool:
         """Whether a node reads its data as fewer bits than they are stored in."""

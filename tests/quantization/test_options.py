@@ -81,3 +81,13 @@ def test_types_of_inputs_and_outputs(activations: str, ends: tuple[str, str]) ->
         if after is not None:
             answer = (answer - after.zero_point[0]) * after.scale[0]
         assert np.allclose(answer, np.asarray(theirs(x)), atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [8, 4])
+def test_scales_that_are_powers_of_two(weights: int) -> None:
+    """All that is stored has one; repairs keep to it."""
+    found = microc.quantize(classifier(), images(9), weights=weights, scales="power-of-two")
+    recipe = found.recipe
+    quants = [each.quant for each in recipe.activations.values()] + [each.quant for each in recipe.weights.values()]
+    assert all(np.frexp(scale)[0] == 0.5 for quant in quants for scale in quant.scale)
+    assert found.report["outputs"][0]["decibels"] > (30 if weights == 8 else 20)
