@@ -51,7 +51,7 @@ def test_16_bits_are_nearer() -> None:
 def test_weights_of_few_bits(bits: int, most: int) -> None:
     found = microc.quantize(classifier(), images(7), weights=bits)
     layers = [node for node in found.graph.nodes if node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1]
-    assert {int(np.abs(found.graph.consts[node.inputs[1]]).max()) for node in layers} == {most}
+    assert max(int(np.abs(found.graph.consts[node.inputs[1]]).max()) for node in layers) == most
 
 
 def test_runs_are_repeatable() -> None:
