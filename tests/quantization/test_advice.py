@@ -114,7 +114,7 @@ def test_what_is_finer(bits: int, activations: str, words: str, well: Mapping[st
 @pytest.mark.parametrize(
     ("value", "weight", "bits", "words"),
     [
-        (0.1, 0.01, 8, "it should keep 16 bits"),
+        (0.1, 0.01, 8, "give 16 bits to what reads it"),
         (0.0, 0.1, 2, "=8)"),
         (0.0, 0.1, 8, "leave it in floats"),
         (0.05, 0.05, 8, "many places"),
