@@ -18,7 +18,7 @@ from microc.graph.ir import Graph, Node
 from microc.ops.meaning import meaning
 from microc.quantization.layers import Layer, layers
 from microc.quantization.observe import Row
-from microc.quantization.rounding import weights_by_answer
+from microc.quantization.rounding import shrunk, weights_by_answer
 from microc.quantization.scheme import Weight, faked
 from microc.quantization.sensitivity import Change, sample_count
 from microc.quantization.weights import least_scales
@@ -105,10 +105,11 @@ def _fitted(
 ) -> dict[tuple[str, int], tuple[Weight, Array]]:
     """Weights and biases of those layers that can be rounded so, by weight and width."""
     found = {}
-    for layer, mean, covariance in _moments(graph, rows, frozenset(weights), seed):
+    for layer, mean, covariance, count in _moments(graph, rows, frozenset(weights), seed):
+        square, _ = shrunk(covariance, covariance, count)
         for width, recipe in recipes.items():
             least = least_scales(layer.bias, recipe.read(layer.node).scale)
-            weight = weights_by_answer(layer.rows, covariance, least, min(8, width))
+            weight = weights_by_answer(layer.rows, square, least, min(8, width), recipe.block, recipe.power_of_two)
             off = ((layer.rows - weight.real.reshape(layer.rows.shape)) * mean[:, None]).sum(axis=2)
             stored = replace(weight, data=weight.data.reshape(layer.weights.shape))
             found[layer.weight, width] = stored, layer.bias + off.reshape(-1)
@@ -117,18 +118,20 @@ def _fitted(
 
 def _moments(
     graph: Graph, rows: Sequence[Row], weights: frozenset[str], seed: int
-) -> Iterator[tuple[Layer, Array, Array]]:
-    """Of the factors of each layer the means (G, K) and covariances (G, K, K)."""
+) -> Iterator[tuple[Layer, Array, Array, float]]:
+    """Of the factors of each layer the means (G, K) and covariances (G, K, K), and for how many independent rows they count."""
     known, random = list(layers(graph, weights)), np.random.default_rng(seed)
+    counts = [0] * len(known)
     sums = [(np.zeros((each.groups, each.depth)), np.zeros((each.groups, each.depth, each.depth))) for each in known]
     apply, state = meaning(graph), graph.state
     for row in rows:
         values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, state)
-        for layer, (mean, square) in zip(known, sums, strict=True):
+        for number, (layer, (mean, square)) in enumerate(zip(known, sums, strict=True)):
             data = values[layer.data]
             factors = layer.reads(data, max(1, _ROWS // len(rows)), random).of(data)
+            counts[number] += factors.shape[1]
             mean += factors.mean(axis=1) / len(rows)
             square += factors.swapaxes(1, 2) @ factors / (factors.shape[1] * len(rows))
         state = {name: values[value] for name, value in graph.updates.items()}
-    for layer, (mean, square) in zip(known, sums, strict=True):
-        yield layer, mean, square - mean[:, :, None] * mean[:, None]
+    for layer, (mean, square), count in zip(known, sums, counts, strict=True):
+        yield layer, mean, square - mean[:, :, None] * mean[:, None], float(np.sqrt(len(rows) * count))

@@ -1,7 +1,7 @@
-"""Repairs of a quantised network, each kept only if it lowers the noise on samples that it was not made from.
+"""Repairs of a quantised network, kept only if they lower the noise on samples that they were not made from.
 
-Every repair proposes another recipe, and other biases. It is made from three quarters of the calibration samples, on which
-the quantised network runs beside the float one; the last quarter judges.
+Every repair proposes another recipe, and other biases. It is made from three quarters of the calibration samples, layer by
+layer, by what the quantised network hands to each (:mod:`.lockstep`); the last quarter judges, on compiled networks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from microc.dtypes import Array
 from microc.graph.ir import Graph, Names
 from microc.quantization.blocks import NONE
 from microc.quantization.layers import Layer, layers
+from microc.quantization.lockstep import Fit, Moments, in_turn
+from microc.quantization.loops import body_of
 from microc.quantization.observe import Progress, Row
 from microc.quantization.pair import Pair
 from microc.quantization.report import Noise
-from microc.quantization.rounding import weights_by_answer
-from microc.quantization.scheme import Weight, dequantised, faked
+from microc.quantization.rounding import for_stored, shrunk, weights_by_answer
+from microc.quantization.scheme import Weight
 from microc.quantization.weights import least_scales
-from microc.quantization.write import Recipe, quantised
+from microc.quantization.write import Recipe, quantised, simulated
 
 FEWEST = 8
 """Samples, below which nothing is repaired: too few to judge by."""
-_ROWS = 1 << 13
-"""Results of a layer that are looked at, over all samples."""
 _SILENT = 200.0
 """Decibels of an output without noise."""
 Widths = Mapping[str, int]
@@ -48,47 +48,23 @@ class Attempt:
         names, types, consts = Names(graph.types), dict(graph.types), dict(graph.consts)
         nodes = []
         for node in graph.nodes:
-            bias = self.biases.get(node.outputs[0])
+            bias, body = self.biases.get(node.outputs[0]), body_of(node)
             if bias is not None:
                 name = names.fresh(f"{node.outputs[0]}_bias")
                 consts[name] = bias.astype(np.float32)
                 types[name] = replace(types[node.inputs[1]], shape=bias.shape, layout="")
                 node = replace(node, inputs=(*node.inputs[:2], name))
+            elif body is not None:
+                node = replace(node, attrs={**node.attrs, "body": self.graph(body)})
             nodes.append(node)
         return graph.with_nodes(nodes, types=types, consts=consts)
-
-
-@dataclass(slots=True)
-class Moments:
-    """Of a layer's factors, group by group: means (G, K) of the ``real`` and the ``stored`` ones, ``square``: second moments
-    (G, K, K) of the real ones."""
-
-    real: Array
-    stored: Array
-    square: Array
-
-    @classmethod
-    def none(cls, layer: Layer) -> Moments:
-        means = layer.groups, layer.depth
-        return cls(np.zeros(means), np.zeros(means), np.zeros((*means, layer.depth)))
-
-    def add(self, real: Array, stored: Array, share: float) -> None:
-        """Rows (G, rows, K) of a sample, which is this share of all."""
-        self.real += share * real.mean(axis=1)
-        self.stored += share * stored.mean(axis=1)
-        self.square += share / real.shape[1] * (real.swapaxes(1, 2) @ real)
-
-    @property
-    def covariance(self) -> Array:
-        """``square`` without what the means do, for which biases make up."""
-        return np.asarray(self.square - self.real[:, :, None] * self.real[:, None])
 
 
 class Trial:
     """An attempt, compiled. ``before``: the one that it was made from."""
 
-    def __init__(self, graph: Graph, attempt: Attempt, seed: int, before: Trial | None = None) -> None:
-        self.graph, self.attempt, self.seed = graph, attempt, seed
+    def __init__(self, graph: Graph, attempt: Attempt, before: Trial | None = None) -> None:
+        self.attempt = attempt
         self.written = quantised(attempt.graph(graph), attempt.recipe)
         self.pair: Pair = Pair(graph, self.written, None if before is None else before.pair)
 
@@ -101,58 +77,55 @@ class Trial:
         found = [noise.decibels for noise in noises.values()]
         return float(np.mean([each if each is not None else _SILENT for each in found]))
 
-    def moments(self, samples: Sequence[Row]) -> dict[str, tuple[Layer, Moments]]:
-        """Of all layers, by the names of their results."""
-        found = {
-            layer.node.outputs[0]: (layer, Moments.none(layer))
-            for layer in layers(self.graph, frozenset(self.attempt.recipe.weights))
-            if layer.data in {*self.pair.names, *self.graph.inputs}
-        }
-        random = np.random.default_rng(self.seed)
-        for arrays, (real, integer) in zip(samples, self.pair.rows(samples), strict=True):
-            reals = dict(zip((*self.graph.inputs, *self.pair.names), (*arrays, *real), strict=True))
-            stored = self._stored(arrays, integer)
-            for layer, moments in found.values():
-                a, b = reals[layer.data], stored[layer.data]
-                reads = layer.reads(a, max(1, _ROWS // len(samples)), random)
-                moments.add(reads.of(a), reads.of(b), 1 / len(samples))
-        return found
 
-    def _stored(self, arrays: Row, integer: Row) -> dict[str, Array]:
-        """The reals that the integers stand for."""
-        how = self.attempt.recipe.activations
-        given = zip(self.graph.inputs, arrays, strict=True)
-        found = {name: faked(a, how[name]) if name in how else a for name, a in given}
-        for name, kind, array in zip(self.pair.names, self.pair.kinds, integer, strict=True):
-            found[name] = array if kind.quant is None else dequantised(array, kind.quant)
-        return found
+def rounding(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+    """Weights rounded for what layers answer to the values that they are given, biases that keep the means of their results."""
+    recipe = attempt.recipe
+    weights, biases = dict(recipe.weights), dict(attempt.biases)
 
-
-def rounding(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
-    """Weights rounded for what layers answer to the float network's values, biases that keep the means of their results."""
-    recipe = trial.attempt.recipe
-    weights, biases = dict(recipe.weights), dict(trial.attempt.biases)
-    for name, (layer, moments) in trial.moments(samples).items():
-        opened = layer.data not in recipe.activations
+    def fit(layer: Layer, moments: Moments) -> None:
+        real, read, square, cross = moments.centred()
+        opened = layer.weight in recipe.opened
         least = np.zeros(layer.bias.size) if opened else least_scales(layer.bias, recipe.read(layer.node).scale)
-        block = NONE if layer.weight in recipe.opened else recipe.block
-        found = weights_by_answer(layer.rows, moments.covariance, least, bits[layer.weight], block, recipe.power_of_two)
-        stored = replace(found, data=found.data.reshape(layer.weights.shape))
-        weights[layer.weight] = stored
-        biases[name] = _bias(layer, moments.real, moments.real, stored)
-    return Attempt(replace(recipe, weights=weights), biases)
+        square, cross = shrunk(square, cross, moments.independent)
+        wanted, block = for_stored(layer.rows, square, cross), NONE if opened else recipe.block
+        found = weights_by_answer(wanted, square, least, bits[layer.weight], block, recipe.power_of_two)
+        stored = weights[layer.weight] = replace(found, data=found.data.reshape(layer.weights.shape))
+        biases[layer.name] = _bias(layer, real, read, stored)
+
+    return _in_turn(graph, weights, biases, recipe, samples, fit, seed)
 
 
-def bias_correction(trial: Trial, samples: Sequence[Row], bits: Widths) -> Attempt:
-    """Biases that bring the mean of each result nearer to the float network's: "Data-Free Quantization Through Weight
-    Equalization and Bias Correction" (Nagel et al., 2019), section 4.2, measured. All layers at once, and by half of what
-    each is off: the other half is gone where those before are right."""
-    attempt = trial.attempt
-    biases = dict(attempt.biases)
-    for name, (layer, moments) in trial.moments(samples).items():
-        wanted = _bias(layer, moments.real, moments.stored, attempt.recipe.weights[layer.weight])
-        biases[name] = (biases.get(name, layer.bias) + wanted) / 2
-    return replace(attempt, biases=biases)
+def bias_correction(graph: Graph, attempt: Attempt, samples: Sequence[Row], bits: Widths, seed: int) -> Attempt:
+    """Biases that keep the mean of each result: "Data-Free Quantization Through Weight Equalization and Bias Correction"
+    (Nagel et al., 2019), section 4.2, measured."""
+    recipe, biases = attempt.recipe, dict(attempt.biases)
+
+    def fit(layer: Layer, moments: Moments) -> None:
+        real, read, _, _ = moments.centred()
+        biases[layer.name] = _bias(layer, real, read, recipe.weights[layer.weight])
+
+    return _in_turn(graph, dict(recipe.weights), biases, recipe, samples, fit, seed)
+
+
+def _in_turn(
+    graph: Graph,
+    weights: dict[str, Weight],
+    biases: dict[str, Array],
+    recipe: Recipe,
+    samples: Sequence[Row],
+    fit: Fit,
+    seed: int,
+) -> Attempt:
+    """The attempt with weights and biases that ``fit`` sets, layer by layer."""
+
+    def attempt() -> Attempt:
+        return Attempt(replace(recipe, weights=dict(weights)), dict(biases))
+
+    stored = {*recipe.activations, *(layer.data for layer in layers(graph, recipe.opened))}
+    found = [layer for layer in layers(graph, frozenset(weights)) if layer.data in stored]
+    in_turn(graph, found, samples, lambda: simulated(attempt().graph(graph), attempt().recipe), fit, seed)
+    return attempt()
 
 
 def _bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
@@ -162,12 +135,9 @@ def _bias(layer: Layer, real: Array, read: Array, stored: Weight) -> Array:
     return np.asarray(layer.bias + off.reshape(-1))
 
 
-Repair = Callable[[Trial, Sequence[Row], Widths], Attempt]
-REPAIRS: Mapping[str, tuple[Repair, int]] = {
-    "rounding by answers": (rounding, 1),
-    "bias correction": (bias_correction, 3),
-}
-"""In order, each with how often it is done at most, as long as it helps."""
+Repair = Callable[[Graph, Attempt, Sequence[Row], Widths, int], Attempt]
+REPAIRS: Mapping[str, Repair] = {"rounding by answers": rounding, "bias correction": bias_correction}
+"""In order; the first one that helps is kept, since it does what those after it do."""
 
 Repaired = tuple[Trial, list[dict[str, Any]]]
 
@@ -175,24 +145,22 @@ Repaired = tuple[Trial, list[dict[str, Any]]]
 def repaired(
     graph: Graph, recipe: Recipe, bits: Widths, samples: Sequence[Row], seed: int, progress: Progress | None = None
 ) -> Repaired:
-    """The network after those repairs that help, and the report on each: ``name``, ``before`` and ``after`` in decibels,
-    ``kept``."""
-    best = Trial(graph, Attempt(recipe), seed)
+    """The network after the repair that helps, if any does, and the report on each: ``name``, ``before`` and ``after`` in
+    decibels, ``kept``."""
+    plain = Trial(graph, Attempt(recipe))
     if len(samples) < FEWEST:
-        return best, []
+        return plain, []
     made, held = split(graph, samples, seed)
-    before, told = best.decibels(held), list[dict[str, Any]]()
-    for number, (name, (repair, rounds)) in enumerate(REPAIRS.items()):
-        for _ in range(rounds):
-            if progress is not None:
-                progress(f"repair: {name}", number, len(REPAIRS))
-            trial = Trial(graph, repair(best, made, bits), seed, best)
-            after = trial.decibels(held)
-            told.append({"name": name, "before": before, "after": after, "kept": after > before})
-            if after <= before:
-                break
-            best, before = trial, after
-    return best, told
+    before, told = plain.decibels(held), list[dict[str, Any]]()
+    for number, (name, repair) in enumerate(REPAIRS.items()):
+        if progress is not None:
+            progress(f"repair: {name}", number, len(REPAIRS))
+        trial = Trial(graph, repair(graph, plain.attempt, made, bits, seed), plain)
+        after = trial.decibels(held)
+        told.append({"name": name, "before": before, "after": after, "kept": after > before})
+        if after > before:
+            return trial, told
+    return plain, told
 
 
 def split(graph: Graph, samples: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:

@@ -2,7 +2,8 @@
 
 The squared error of a sum of products is (w - q) H (w - q)' with H the second moments of the factors. Weights are rounded one
 by one; those still to come make up for the error of each (GPTQ: Frantar et al., 2022, after "Optimal Brain Surgeon",
-Hassibi et al., 1993). Then single levels move as long as the error falls, and the scale is the best for the levels.
+Hassibi et al., 1993). Then single levels move as long as the error falls, and the scale is the best for the levels. The factors
+are those that the quantised network has, and w what suits them best.
 """
 
 from __future__ import annotations
@@ -17,23 +18,38 @@ from microc.quantization.blocks import NONE, channel_scales, divided, multiplier
 from microc.quantization.scheme import SMALLEST, Span, Weight, levels, next_powers
 from microc.quantization.weights import searched
 
-_DAMPING = 0.01
-"""Of the mean of H's diagonal, added to it: what was never seen together is no reason to move a weight."""
+_LEAST_SHARE = 1e-3
+"""Of factors that do not hang together, in second moments."""
 _TRIED = np.linspace(0.7, 1.2, 6)
 _SWEEPS = 3
 _BLOCK = 64
 
 
-def damped(moments: Array) -> Array:
-    """Second moments (..., K, K) that have an inverse."""
-    mean = np.trace(moments, axis1=-2, axis2=-1)[..., None, None] / moments.shape[-1]
-    return np.asarray(moments + np.where(mean > 0, _DAMPING * mean, 1.0) * np.eye(moments.shape[-1]))
+def shrunk(square: Array, cross: Array, count: float) -> tuple[Array, Array]:
+    """Second moments (groups, K, K) of ``count`` independent rows, and those by other rows, as they are to be expected of all:
+    nearer to those of factors that do not hang together ("Shrinkage Algorithms for MMSE Covariance Estimation", Chen et al.,
+    2010, OAS). The first have an inverse: what was never seen together is no reason to move a weight."""
+    depth = square.shape[-1]
+    trace, power = np.trace(square, axis1=-2, axis2=-1), np.square(square).sum(axis=(-2, -1))
+    apart = (count + 1 - 2 / depth) * (power - trace**2 / depth)
+    wanted = (1 - 2 / depth) * power + trace**2
+    share = np.divide(wanted, apart, out=np.ones_like(apart), where=apart > wanted)
+    share = np.maximum(share, _LEAST_SHARE)[:, None, None]
+    alike = share * np.where(trace > 0, trace / depth, 1.0)[:, None, None] * np.eye(depth)
+    return (1 - share) * square + alike, (1 - share) * cross + alike
+
+
+def for_stored(weights: Array, square: Array, cross: Array) -> Array:
+    """The weights (groups, outputs, K) that answer to stored factors as ``weights`` do to the real ones, by least squares: with
+    second moments ``square`` of the stored ones, ``cross`` of real by stored ones."""
+    return np.asarray(np.linalg.solve(square, (weights @ cross).swapaxes(1, 2)).swapaxes(1, 2))
 
 
 def weights_by_answer(
-    wanted: Array, moments: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
+    wanted: Array, h: Array, least: Array, bits: int, block: int = NONE, power_of_two: bool = False
 ) -> Weight:
-    """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second ``moments`` (groups, K, K).
+    """Weights ``wanted`` (groups, outputs, K) in ``bits`` bits, whose factors have second moments ``h`` (groups, K, K) that have
+    an inverse.
 
     ``least``: of every output the smallest scale that its bias allows; ``block``: inputs that share a multiplier. The result is
     (all outputs, K), a scale for each output.
@@ -52,7 +68,6 @@ def weights_by_answer(
     if power_of_two:
         scales = next_powers(scales)
     tried = np.moveaxis(scales.reshape(len(_TRIED), groups, outputs), 0, 1).reshape(groups, -1)
-    h = damped(moments)
     tried_factors = np.tile(factors, (1, len(_TRIED), 1))
     q = _compensated(np.tile(wanted, (1, len(_TRIED), 1)), tried, h, _Levels(tried_factors, span))
     shape_of_tries = (groups, len(_TRIED), outputs)

@@ -53,9 +53,24 @@ class Written:
     stored: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The float graph with a pair of ``quantize`` and ``dequantize`` behind every value that is stored. ``data``: what layers
+    read there, by the names of their results in the float graph."""
+
+    graph: Graph
+    data: Mapping[str, str]
+
+
+def simulated(graph: Graph, recipe: Recipe) -> Simulated:
+    """The quantised network in floats: as it is but for how operators that are no layers round inside."""
+    writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
+    return Simulated(writer.run(), writer.data)
+
+
 def quantised(graph: Graph, recipe: Recipe) -> Written:
     """The graph on integers, scaled by fixed-point multipliers that round once."""
-    writer = _Writer(graph, recipe, Names(flattened(graph).types), {})
+    writer = _Writer(graph, recipe, Names(flattened(graph).types), {}, {})
     exact = _with_opened(run_passes(writer.run(), (qdq.PASS,), PassContext()), recipe, writer.names)
     made = in_fixed_point(norms_in_fixed_point(exact))
     return Written(made, exact, {**writer.stored, **dict(writer.renamed(made))})
@@ -65,11 +80,13 @@ class _Writer:
     """The float graph with a pair of ``quantize`` and ``dequantize`` behind every activation of the recipe, and its constants
     dequantised from integers. Inputs and outputs stay what they are.
 
-    ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers. ``names`` and
-    ``stored`` are those of all graphs, of this one and of bodies.
+    ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers; ``data``: the first
+    operands of layers. ``names``, ``stored`` and ``data`` are those of all graphs, of this one and of bodies.
     """
 
-    def __init__(self, graph: Graph, recipe: Recipe, names: Names, stored: dict[str, str]) -> None:
+    def __init__(
+        self, graph: Graph, recipe: Recipe, names: Names, stored: dict[str, str], data: dict[str, str]
+    ) -> None:
         self.graph, self.recipe = graph, recipe
         self.names, self.makers = names, graph.producer()
         self.nodes: list[Node] = []
@@ -77,7 +94,7 @@ class _Writer:
         self.real: dict[str, str] = {}
         self.stored_constants: dict[str, str] = {}
         self.narrow: dict[str, str] = {}
-        self.stored = stored
+        self.stored, self.data = stored, data
 
     def run(self) -> Graph:
         for name in self.graph.consts:
@@ -99,13 +116,16 @@ class _Writer:
         body = body_of(node)
         if body is None:
             return node
-        return replace(node, attrs={**node.attrs, "body": _Writer(body, self.recipe, self.names, self.stored).run()})
+        inside = _Writer(body, self.recipe, self.names, self.stored, self.data)
+        return replace(node, attrs={**node.attrs, "body": inside.run()})
 
     def read(self, node: Node) -> tuple[str, ...]:
         """The operands as they are from where they became integers on."""
         inputs = [self.real.get(name, name) for name in node.inputs]
         if self.recipe.narrows(node):
             inputs[0] = self.narrowed(node.inputs[0])
+        if node.op in LAYERS:
+            self.data[node.outputs[0]] = inputs[0]
         return tuple(inputs)
 
     def narrowed(self, name: str) -> str:

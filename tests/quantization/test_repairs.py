@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import microc
-from microc.quantization import repairs
+from microc.graph.ir import Graph
+from microc.quantization import lockstep, repairs
+from microc.quantization.loops import flattened
 from tests.quantization.networks import classifier, images
+from tests.quantization.recurrent import network, sequences
 
 
 @pytest.mark.parametrize("bits", [4, 2])
@@ -21,15 +24,29 @@ def test_networks_of_few_bits_are_repaired(bits: int) -> None:
     assert after > before + 3
 
 
+def test_layers_in_loops_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what all turns read: each result of theirs keeps its mean."""
+    found = microc.quantize(network("gru"), sequences(7), weights=4)
+    graph, recipe, rows = found.float_graph, found.recipe, [(x,) for x in sequences(12)]
+    monkeypatch.setattr(lockstep, "_WORK", 0)
+    monkeypatch.setattr(lockstep, "_LEAST", 10)
+    bits = dict.fromkeys(recipe.weights, 4)
+    attempt = repairs.rounding(graph, repairs.Attempt(recipe), rows, bits, 0)
+    inside = {node.outputs[0] for node in flattened(graph).nodes if node.op == "dense"}
+    assert inside == set(attempt.biases) and inside - {node.outputs[0] for node in graph.nodes}
+    again = repairs.bias_correction(graph, attempt, rows, bits, 0)
+    assert all(np.abs(again.biases[name] - attempt.biases[name]).max() < 0.1 for name in inside)
+
+
 def test_only_what_helps_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A repair that makes answers worse is told, and dropped."""
 
-    def spoilt(trial: repairs.Trial, samples: object, bits: int) -> repairs.Attempt:
-        nodes = [node for node in trial.graph.nodes if node.op == "dense"]
+    def spoilt(graph: Graph, attempt: repairs.Attempt, *others: object) -> repairs.Attempt:
+        nodes = [node for node in graph.nodes if node.op == "dense"]
         wrong = {node.outputs[0]: np.arange(5) * 10.0 for node in nodes}
-        return repairs.Attempt(trial.attempt.recipe, wrong)
+        return repairs.Attempt(attempt.recipe, wrong)
 
-    monkeypatch.setattr(repairs, "REPAIRS", {"spoilt": (spoilt, 2)})
+    monkeypatch.setattr(repairs, "REPAIRS", {"spoilt": spoilt})
     plain = microc.quantize(classifier(), images(6))
     found = microc.quantize(classifier(), images(16))
     (line,) = found.report["repairs"]

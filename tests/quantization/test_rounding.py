@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import microc
 from microc.graph.ir import Graph
 from microc.quantization.layers import layers
-from microc.quantization.rounding import weights_by_answer
+from microc.quantization.rounding import for_stored, shrunk, weights_by_answer
 from microc.quantization.scheme import levels
 from microc.quantization.weights import quantised_weights
 from tests.quantization.networks import Net
@@ -29,7 +31,9 @@ def test_rounding_lowers_the_noise_of_answers(bits: int, groups: int) -> None:
     depth, outputs = 32, 5
     x = np.stack([correlated(400, depth) for _ in range(groups)])
     w = np.random.default_rng(3).normal(size=(groups, outputs, depth))
-    found = weights_by_answer(w, x.swapaxes(1, 2) @ x / 400, np.zeros(groups * outputs), bits)
+    square = x.swapaxes(1, 2) @ x / 400
+    square, cross = shrunk(square, square, 400)
+    found = weights_by_answer(for_stored(w, square, cross), square, np.zeros(groups * outputs), bits)
     nearest = quantised_weights(w.reshape(-1, depth), bits)
 
     def noise(stored: np.ndarray) -> float:
@@ -42,21 +46,39 @@ def test_rounding_lowers_the_noise_of_answers(bits: int, groups: int) -> None:
 def test_factors_that_are_never_seen() -> None:
     """Constant factors leave no moments: the weights are the nearest, and none is lost."""
     w = np.array([[[0.5, -1.0, 0.25]]])
-    found = weights_by_answer(w, np.zeros((1, 3, 3)), np.zeros(1), 8)
+    square, cross = shrunk(np.zeros((1, 3, 3)), np.zeros((1, 3, 3)), 10)
+    found = weights_by_answer(for_stored(w, square, cross), square, np.zeros(1), 8)
     assert np.abs(found.real - w[0]).max() < 0.01
 
 
-def conv(**attrs: object) -> Graph:
+def test_weights_make_up_for_noise_that_hangs_together() -> None:
+    """Where a stored factor is always too large by a tenth of another one, the weights take that back."""
+    x = correlated(400, 8)
+    stored = x.copy()
+    stored[:, 0] += 0.1 * x[:, 1]
+    w = np.random.default_rng(3).normal(size=(1, 5, 8))
+    square, cross = shrunk((stored.T @ stored)[None] / 400, (x.T @ stored)[None] / 400, 400)
+    found = for_stored(w, square, cross)
+    wrong, left = (np.square(stored @ v[0].T - x @ w[0].T).sum() for v in (w, found))
+    assert left < wrong / 10
+
+
+def conv(op: str = "conv2d", **attrs: object) -> Graph:
     net = Net((1, 9, 8, 4))
-    return net.graph(net.conv(net.x, 8, **attrs))  # type: ignore[arg-type]
+    whole: dict[str, Any] = {"padding": (1, 1, 1, 1), "layout": "NHWC", **attrs}
+    if op == "conv2d_transpose":
+        del whole["layout"]
+    weight = net.weight(8, 3, 3, 4 // whole.get("groups", 1))
+    return net.graph(net.op(op, net.x, weight, net.bias(8), **whole))
 
 
 @pytest.mark.parametrize(
     "attrs",
     [{}, {"groups": 4}, {"groups": 2, "strides": (2, 1)}, {"dilation": (2, 1), "padding": (2, 0, 1, 3)}],
 )
-def test_reads_are_what_a_convolution_multiplies(attrs: dict[str, object]) -> None:
-    graph = conv(**attrs)
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_transpose"])
+def test_reads_are_what_a_convolution_multiplies(op: str, attrs: dict[str, object]) -> None:
+    graph = conv(op, **attrs)
     data = np.random.default_rng(0).normal(size=(1, 9, 8, 4)).astype(np.float32)
     (layer,) = layers(graph, frozenset(graph.consts))
     reads = layer.reads(data, 1 << 20, np.random.default_rng(0)).of(data)
