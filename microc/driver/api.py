@@ -187,7 +187,7 @@ def compile(
 
         with active(chosen.plugins):
             core = target_for(native() if target == "native" else target)
-        flags = machine_flags(core.core.machine)
+            flags = machine_flags(core.core.machine)
         library = build_library(_desktop_files(source, core, chosen, progress), *flags)
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check

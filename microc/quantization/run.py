@@ -207,7 +207,7 @@ def decided(
         held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
         wide, known = values[0] in found.wide, found.known.get(values[0])
         into = WIDE if wide else dtype
-        if known is None or known.dtype != into:
+        if known is None or (known.dtype == WIDE) != (into == WIDE):  # raw bytes keep the dtype that they come in
             known = chosen(held, into, method, wide or power_of_two)[0]
         how |= dict.fromkeys(values, known)
         if dtype != WIDE and not found.narrowed.isdisjoint(values):

@@ -52,6 +52,8 @@ MAGNITUDE: Final = "magnitude"
 
 LANES: Final = "lanes"
 """Note on a loop: so many iterations go side by side in vectors."""
+FLOATS: Final = "floats"
+"""Note on such a loop: the vectors may be of floats, too."""
 MOVED: Final = "moved"
 """Note on a loop of copies: it looks, when it runs, whether whole words can be moved."""
 PEEL: Final = "peel"
@@ -59,7 +61,7 @@ PEEL: Final = "peel"
 PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
 
-LOOP_NOTES: Final = frozenset({LANES, MOVED, PEEL, PRODUCT})
+LOOP_NOTES: Final = frozenset({LANES, FLOATS, MOVED, PEEL, PRODUCT})
 BLOCK_NOTES: Final = frozenset(
     {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, OPENED, BOUND, MAGNITUDE}
 )

@@ -11,7 +11,7 @@ import microc
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.quantization.blocks import quantised_in_blocks
-from microc.quantization.rounding import weights_by_answer
+from microc.quantization.rounding import shrunk, weights_by_answer
 from microc.tir.bit_fields import few_bits
 from tests.quantization.networks import Net, classifier, images
 
@@ -36,7 +36,7 @@ def test_blocks_are_nearer_in_the_form_of_kernels(bits: int, block: int) -> None
 def test_rounding_by_answers_keeps_the_form(bits: int) -> None:
     random = np.random.default_rng(2)
     w, x = random.normal(size=(1, 5, 100)), random.normal(size=(300, 25)) @ random.normal(size=(25, 100))
-    found = weights_by_answer(w, (x.T @ x / 300)[None], np.zeros(5), bits, 16)
+    found = weights_by_answer(w, shrunk((x.T @ x / 300)[None], (x.T @ x / 300)[None], 300)[0], np.zeros(5), bits, 16)
     assert few_bits(found.data) == (bits, 16)
     nearest = quantised_in_blocks(w[0], bits, 16)
     assert noise(x @ found.real.T, x @ w[0].T) < noise(x @ nearest.real.T, x @ w[0].T) / 2

@@ -77,7 +77,7 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
     for axis, index, weight in zip(attrs["axes"], indices, weights, strict=True):
         factors = weight.astype(total.dtype).reshape(*weight.shape, *(1,) * (total.ndim - axis - 1))
         total = (np.take(total, index, axis=axis) * factors).sum(axis=axis + 1)
-    half, shift, even = 1 << attrs["shift"] >> 1, attrs["shift"], attrs["even_from"]
+    half, shift, even = 1 << attrs["shift"] >> 1, attrs["shift"], attrs.get("even_from")
     if even is not None:
         return ((total + half - 1 + ((total >> shift) + even & 1) >> shift).astype(data.dtype),)
     return ((np.sign(total) * (abs(total) + half >> shift)).astype(data.dtype),)
@@ -123,7 +123,7 @@ def _compute(call: OpCall) -> te.Tensor:
     acc = te.compute(shape, element, ACC)
     if dtypes.is_float(dtype):
         return acc
-    half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs["even_from"]
+    half, shift, even = 1 << call.attrs["shift"] >> 1, call.attrs["shift"], call.attrs.get("even_from")
 
     def rounded(*index: Expr) -> Expr:
         total = acc[index]

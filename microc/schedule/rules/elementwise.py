@@ -27,7 +27,9 @@ def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     """The last loop of results by vectors; what no vector computes stays as it is."""
     schedule = schedule_generic(start, target, {"unrolled": False})
     inner = _results(schedule)
-    return vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target)) if inner else None
+    return (
+        vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target), target.has("vectors")) if inner else None
+    )
 
 
 def suits_several(start: Schedule, target: Target) -> bool:

@@ -15,7 +15,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir.bit_fields import LANES as LANES_OF_BYTES
 from microc.tir.bit_fields import VECTOR, BitFields
-from microc.tir.names import ACC, LANES, OUT, PATCH, PRODUCT
+from microc.tir.names import ACC, FLOATS, LANES, OUT, PATCH, PRODUCT
 
 TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
@@ -97,9 +97,10 @@ def lanes_for(schedule: Schedule, loop: str, target: Target) -> int:
     return next((n for n in most if extent % n == 0), 0) or next((n for n in most if n <= extent), most[-1])
 
 
-def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = 4) -> Schedule:
-    """So many iterations of ``loop`` at once, in the lanes of vectors."""
-    return schedule.vectorize(loop).annotate(loop, LANES, lanes)
+def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = 4, floats: bool = False) -> Schedule:
+    """So many iterations of ``loop`` at once, in the lanes of vectors, of ``floats`` where a core has such."""
+    schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
+    return schedule.annotate(loop, FLOATS, 1) if floats else schedule
 
 
 def copy_lanes(schedule: Schedule, block: str) -> Schedule:

@@ -22,6 +22,7 @@ from microc.tir.names import (
     ACC,
     CHANNELS_FIRST,
     COLUMNS,
+    FLOATS,
     GROUPED,
     LANES,
     OUT,
@@ -224,7 +225,8 @@ def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
         inner = [loop for loop in around[around.index(f"{product.p}_0") + 1 :] if loop not in kept]
         across = [loop for loop in inner if lanes and loop_extent(schedule.func, loop) % lanes == 0][-1:]
         for loop in inner:
-            schedule = (
-                schedule.vectorize(loop).annotate(loop, LANES, lanes) if loop in across else schedule.unroll(loop)
-            )
+            if loop in across:
+                schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes).annotate(loop, FLOATS, 1)
+            else:
+                schedule = schedule.unroll(loop)
     return schedule

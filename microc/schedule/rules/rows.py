@@ -53,5 +53,5 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
             schedule = unroll_run(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
     if target.has("lanes") or target.has("vectors"):
-        return vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target))
+        return vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target), target.has("vectors"))
     return unroll_run(schedule, inner) if unrolled else schedule

@@ -96,5 +96,5 @@ def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> 
         schedule = schedule.unroll(tap)
     for block in (f"{ACC}_init", ACC, OUT):
         inner = schedule.loops_of(block)[-2:]
-        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes)
+        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, floats=True)
     return pad_by_row(schedule, target)

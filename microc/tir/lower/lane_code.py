@@ -58,7 +58,8 @@ class NoLanesError(Exception):
 class LaneCode:
     """Rewrites the body of a loop over ``var`` for the ``count`` iterations from ``start`` on, in vectors of ``lanes``.
 
-    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become.
+    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats_too``: vectors may be of
+    floats.
     """
 
     var: ir.Var
@@ -66,6 +67,7 @@ class LaneCode:
     count: int
     lanes: int
     tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
+    floats_too: bool = False
     label: str = ""
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
@@ -133,10 +135,13 @@ class LaneCode:
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def type(self, element: str = "int32") -> str:
+        if element == "float32" and not self.floats_too:
+            raise NoLanesError
         return f"{element}x{self.lanes}"
 
     def suffix(self, element: str = "int32") -> str:
         """How words on vectors of these elements end."""
+        self.type(element)
         return f"{ELEMENTS[element]}x{self.lanes}"
 
     def call(self, name: str, *args: ir.Expr, element: str = "int32") -> ir.Expr:

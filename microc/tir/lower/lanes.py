@@ -61,25 +61,34 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             return s
         notes, extent = dict(s.annotations), ir.int_value(s.extent)
         serial = replace(
-            s, kind="serial", annotations=tuple(a for a in s.annotations if a[0] not in (names.LANES, names.MOVED))
+            s,
+            kind="serial",
+            annotations=tuple(a for a in s.annotations if a[0] not in (names.LANES, names.FLOATS, names.MOVED)),
         )
         if names.MOVED in notes:
             return (_moved(s, extent) if extent is not None else None) or serial
         if names.LANES not in notes:
             return _joined(s) or _after_fixed(s)
-        if _registers(s):  # which are known by number
+        if _numbered(s):
             serial = replace(serial, kind="unrolled")
         if extent is None or s in plain:
             return serial
         try:
             body = simplify_stmt(unroll_loops(s.body))
-            return _run(s, extent) or _vectors(replace(s, body=body), extent, int(notes[names.LANES]), tiles)
+            lanes, floats = int(notes[names.LANES]), names.FLOATS in notes
+            return _run(s, extent) or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
         except NoLanesError:
             if any(buffer in tiles for buffer in _registers(s)):
                 raise _SharedError(s) from None
             return serial
 
     return map_stmt(stmt, on_stmt)
+
+
+def _numbered(loop: ir.For) -> bool:
+    """Whether the loop's iterations take elements of their own of an array in registers, which has them by number."""
+    found = (i for a in accesses(loop) if a.buffer.scope == "register" for i in a.indices)
+    return any(loop.var in free_vars(index) for index in found)
 
 
 def _registers(loop: ir.For) -> set[ir.Buffer]:
@@ -192,7 +201,7 @@ def _repeatable(stmt: ir.Stmt) -> bool:
     return apart and not stored & read
 
 
-def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer]) -> ir.Stmt:
+def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: bool) -> ir.Stmt:
     """All iterations as vectors."""
     count, rest = divmod(extent, lanes)
     if rest and any(b.dtype == "float32" for b in (*buffers_read(loop.body), *buffers_written(loop.body))):
@@ -200,14 +209,14 @@ def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir
     end = count * lanes if not rest else extent
     parts: list[ir.Stmt] = []
     if count:
-        whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles)
+        whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
         kind = "serial" if _registers(loop).isdisjoint(tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
         if rest and _repeatable(loop.body):
             return whole.hoisted(ir.seq(body, whole.moved(extent - lanes).statement(loop.body)))
         parts.append(whole.hoisted(body))
     if rest:
-        part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, "_end")
+        part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
         parts.append(part.hoisted(part.statement(loop.body)))
     if end < extent:
         single = substitute_stmt(loop.body, {loop.var: loop.var + end})
