@@ -68,7 +68,7 @@ def test_saved_and_compiled_exactly(name: str, tmp_path: Path) -> None:
             assert all(map(np.array_equal, network_of(x), expected))
 
 
-@pytest.mark.parametrize(("bits", "most"), [(8, 127), (4, 7), (2, 1)])
+@pytest.mark.parametrize(("bits", "most"), [(8, 127), (4, 7), (2, 2)])
 def test_weights_in_loops(bits: int, most: int) -> None:
     found = microc.quantize(network("lstm"), sequences(8), weights=bits)
     flat = flattened(found.graph)
