@@ -12,7 +12,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.names import ACC, EXTERN, LANES, MOVED, PADDED
+from microc.tir.names import ACC, EXTERN, FLOATS, LANES, MOVED, PADDED
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
@@ -124,7 +124,7 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
     if target.has("vectors") and extent > 1:
-        return schedule.vectorize(inner).annotate(inner, LANES, target.core.lanes[-1])
+        return schedule.vectorize(inner).annotate(inner, LANES, target.core.lanes[-1]).annotate(inner, FLOATS, 1)
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
     long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH

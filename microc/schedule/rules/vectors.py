@@ -17,8 +17,12 @@ from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
+from microc.tir import ir
 from microc.tir.names import ACC, OUT
+from microc.tir.rewrite import walk_all_exprs
 
+FUNCTIONS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
+"""Of floats, in vectors."""
 ABREAST, TALLEST = 4, 14
 """Vectors of columns and rows at once."""
 SHORT, SHORT_ROWS = 2, 8
@@ -39,11 +43,17 @@ def lanes_of(columns: int, target: Target) -> int:
 def suits_product(start: Schedule, target: Target) -> bool:
     """Floats by floats, or integers into 32 bits by constants, whose columns fill vectors."""
     product = product_of(start)
-    if product is None or lanes_of(product.columns, target) == 0:
+    if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start):
         return False
     if set(product.dtypes) == {"float32"}:
         return True
     return product.total.dtype == "int32" and product.along and product.weight.scope == "const" and not product.bits
+
+
+def _in_lanes(start: Schedule) -> bool:
+    """Whether vectors have all functions of floats that are called: an end without them would be written out for every sum."""
+    calls = (x for x in walk_all_exprs(start.func.body) if isinstance(x, ir.Call) and x.dtype == "float32")
+    return all(call.name in FUNCTIONS for call in calls)
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
