@@ -51,8 +51,7 @@ def _bodies(lanes: int) -> Iterator[tuple[str, str]]:
     for name in ("min", "max"):
         yield f"{name}_i32x{lanes}", f"return ({v}){p}_{name}_epi32(({i})a, ({i})b);"
     yield f"doubling_high_mul_i32x{lanes}", _DOUBLED.format(p=p, v=v, i=i, blend=blend, x="" if wide else "x")
-    if not wide:
-        yield f"dot2_i32x{lanes}", f"return c + ({v}){p}_madd_epi16(({i})a, ({i})b);"
+    yield f"dot2_i32x{lanes}", f"return ({v}){p}_add_epi32(({i})c, {p}_madd_epi16(({i})a, ({i})b));"
 
 
 def _set(name: str, guard: str, widths: tuple[int, ...], features: frozenset[str] = frozenset()) -> InstructionSet:

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from microc import dtypes
 from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
+from microc.isa import SCALAR
 from microc.schedule.meaning import meanings
 from microc.target import Board
 from microc.tir import ir
 from microc.tir.interp import execute
+from microc.tir.rewrite import buffers_written
 from tests.device.smoke import Line
 from tests.device.smoke import build as build_firmware
 from tests.native import UNDEFINED, build, call, kernels_source
@@ -31,6 +34,48 @@ int main(void)
             continue;
         }"""
 """When a byte above 31 arrives, everything is computed."""
+_SHORT = {"int32": "i32", "float32": "f32"}
+
+
+def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = None) -> ir.PrimFunc:
+    """A word on ``count`` operands. Memory of ``reach`` elements is read from every address, gathered from its first on;
+    results lie apart and anywhere. ``known``: parameters that are the same always."""
+    intrin, i, constants = SCALAR[name], ir.Var("i"), known or {}
+    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
+    params: list[ir.Buffer] = []
+    args: list[ir.Expr] = []
+    target: ir.Buffer | None = None
+    for param in intrin.params:
+        if isinstance(param, ir.Buffer) and param in written:
+            target = ir.Buffer("result", (count * 20,), param.dtype)
+            args.append(ir.AddressOf(target, (i * 20 + 1,), max(4, intrin.lanes), True))
+        elif isinstance(param, ir.Buffer):
+            params.append(ir.Buffer(param.name, (reach,), param.dtype))
+            first = ir.const(0, "int32") if "gather" in name else i
+            args.append(ir.AddressOf(params[-1], (first,), max(1, intrin.lanes)))
+        elif dtypes.is_vector(param.dtype):
+            element, lanes = _parts(param.dtype)
+            params.append(ir.Buffer(param.name, (count * lanes,), element))
+            place = ir.AddressOf(params[-1], (i * lanes,), lanes)
+            args.append(ir.Call(f"load_{_SHORT[element]}_{_SHORT[element]}x{lanes}", (place,), param.dtype))
+        elif param.name in constants:
+            args.append(ir.const(constants[param.name], "int32"))
+        else:
+            params.append(ir.Buffer(param.name, (count,), param.dtype))
+            args.append(params[-1][i])
+    applied = ir.Call(name, tuple(args), intrin.result or "int32")
+    if target is None:
+        element, lanes = _parts(intrin.result)
+        target = ir.Buffer("result", (count * lanes,), element)
+        place = ir.AddressOf(target, (i * lanes,), lanes, True)
+        applied = ir.Call(f"store_{_SHORT[element]}_{_SHORT[element]}x{lanes}", (place, applied), "int32")
+    return ir.PrimFunc(f"test_{name}", (*params, target), ir.For(i, ir.const(count, "int32"), ir.Evaluate(applied)))
+
+
+def _parts(vector: str) -> tuple[str, int]:
+    """Element and lanes of a type."""
+    element, _, lanes = vector.partition("x")
+    return element, int(lanes)
 
 
 def meant(func: ir.PrimFunc, operands: Sequence[Array]) -> Array:

@@ -16,8 +16,7 @@ from microc.isa.arm_mve import ARM_MVE
 from microc.isa.vocabulary.products import BITS
 from microc.module import Value
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written
-from tests.codegen.machines import compiled_here, firmware, meant, on_board
+from tests.codegen.machines import compiled_here, firmware, meant, often, on_board
 from tests.device.smoke import needs
 
 NAMES = list(ARM_MVE.bodies)
@@ -27,35 +26,7 @@ EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, 
 
 
 def function(name: str) -> ir.PrimFunc:
-    """The intrinsic on many operands; memory is reached from addresses of every alignment that the element allows."""
-    intrin, i = SCALAR[name], ir.Var("i")
-    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
-    params: list[ir.Buffer] = []
-    args: list[ir.Expr] = []
-    target: ir.Buffer | None = None
-    for param in intrin.params:
-        if isinstance(param, ir.Buffer) and param in written:
-            target = ir.Buffer("result", (COUNT * 20,), param.dtype)
-            args.append(ir.AddressOf(target, (i * 20 + 1,), 4, True))
-        elif isinstance(param, ir.Buffer):
-            params.append(ir.Buffer(param.name, (COUNT + 300,), param.dtype))
-            args.append(ir.AddressOf(params[-1], (i,) if "gather" not in name else (ir.const(0, "int32"),)))
-        elif param.dtype == "int32x4":
-            params.append(ir.Buffer(param.name, (COUNT * 4,), "int32"))
-            address = ir.AddressOf(params[-1], (i * 4,), 4)
-            args.append(ir.Call("load_i32_i32x4", (address,), "int32x4"))
-        elif param.name.startswith("stride"):
-            args.append(ir.const({"stride_a": 5, "stride_b": 33, "stride_sums": 3}[param.name], "int32"))
-        else:
-            params.append(ir.Buffer(param.name, (COUNT,), "int32"))
-            args.append(params[-1][i])
-    applied = ir.Call(name, tuple(args), intrin.result or "int32")
-    if target is None:
-        target = ir.Buffer("result", (COUNT * 4,), "int32")
-        address = ir.AddressOf(target, (i * 4,), 4, True)
-        applied = ir.Call("store_i32_i32x4", (address, applied), "int32")
-    body = ir.For(i, ir.const(COUNT, "int32"), ir.Evaluate(applied))
-    return ir.PrimFunc(f"test_{name}", (*params, target), body)
+    return often(name, COUNT, COUNT + 300, {"stride_a": 5, "stride_b": 33, "stride_sums": 3})
 
 
 @lru_cache

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from microc import dtypes
 from microc.device.machine import machine_flags
 from microc.dtypes import Array, to_numpy
 from microc.isa import CORES, SCALAR
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written
-from tests.codegen.machines import meant
+from tests.codegen.machines import meant, often
 from tests.native import UNDEFINED, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
@@ -29,39 +27,7 @@ def words(cpu: str) -> list[str]:
 
 @lru_cache
 def function(name: str) -> ir.PrimFunc:
-    """The word on many operands, which lie anywhere in memory."""
-    intrin, i = SCALAR[name], ir.Var("i")
-    written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
-    params: list[ir.Buffer] = []
-    args: list[ir.Expr] = []
-    target: ir.Buffer | None = None
-    for param in intrin.params:
-        if isinstance(param, ir.Buffer) and param in written:
-            target = ir.Buffer("result", (COUNT * 20,), param.dtype)
-            args.append(ir.AddressOf(target, (i * 20 + 1,), intrin.lanes, True))
-        elif isinstance(param, ir.Buffer):
-            params.append(ir.Buffer(param.name, (REACH,), param.dtype))
-            args.append(ir.AddressOf(params[-1], (i,), param.shape[0]))
-        elif dtypes.is_vector(param.dtype):
-            params.append(ir.Buffer(param.name, (COUNT * intrin.lanes,), param.dtype.partition("x")[0]))
-            args.append(_vector(params[-1], i, intrin.lanes))
-        else:
-            params.append(ir.Buffer(param.name, (COUNT,), param.dtype))
-            args.append(params[-1][i])
-    applied = ir.Call(name, tuple(args), intrin.result or "int32")
-    if target is None:
-        element = intrin.result.partition("x")[0]
-        target = ir.Buffer("result", (COUNT * intrin.lanes,), element)
-        place = ir.AddressOf(target, (i * intrin.lanes,), intrin.lanes, True)
-        short = "f32" if element == "float32" else "i32"
-        applied = ir.Call(f"store_{short}_{short}x{intrin.lanes}", (place, applied), "int32")
-    return ir.PrimFunc(f"test_{name}", (*params, target), ir.For(i, ir.const(COUNT, "int32"), ir.Evaluate(applied)))
-
-
-def _vector(buffer: ir.Buffer, i: ir.Var, lanes: int) -> ir.Expr:
-    short = "f32" if buffer.dtype == "float32" else "i32"
-    place = ir.AddressOf(buffer, (i * lanes,), lanes)
-    return ir.Call(f"load_{short}_{short}x{lanes}", (place,), f"{buffer.dtype}x{lanes}")
+    return often(name, COUNT, REACH)
 
 
 @lru_cache

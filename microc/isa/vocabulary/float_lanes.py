@@ -13,10 +13,10 @@ from microc.isa.base import ANY, LANE, Intrin
 from microc.isa.vocabulary.lanes import WIDTHS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Var
+from microc.tir.lower.lane_code import FLOAT_CALLS
 
 ARITHMETIC = ("add", "sub", "mul", "div", "min", "max")
-UNARY = ("sqrt", "rint", "floor", "fabs")
-"""Functions that vector units have instructions for."""
+UNARY = sorted(FLOAT_CALLS - {"fma"})
 
 _a, _b, _c, _x, _y, _n = (Var(name, "float32") for name in "abcxyn")
 

@@ -13,7 +13,7 @@ from microc.isa import TENSOR
 from microc.isa.vocabulary.correlation import correlation
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops, unroll_small
-from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.rules.planes import Depthwise, Walk, depthwise_of, walk_planes
 from microc.schedule.rules.product import multiplies
 from microc.schedule.rules.rule import Decisions

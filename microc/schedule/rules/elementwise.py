@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, schedule_generic
-from microc.schedule.rules.matrix_mve import lanes_for, vectorize_lanes
+from microc.schedule.rules.lanes import in_lanes_of
 from microc.schedule.rules.moves import suits_copies
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
@@ -27,9 +27,7 @@ def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     """The last loop of results by vectors; what no vector computes stays as it is."""
     schedule = schedule_generic(start, target, {"unrolled": False})
     inner = _results(schedule)
-    return (
-        vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target), target.has("vectors")) if inner else None
-    )
+    return in_lanes_of(schedule, inner, target) if inner else None
 
 
 def suits_several(start: Schedule, target: Target) -> bool:

@@ -7,12 +7,13 @@ from math import prod
 
 from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
+from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.names import ACC, EXTERN, FLOATS, LANES, MOVED, PADDED
+from microc.tir.names import ACC, EXTERN, MOVED, PADDED
 from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
@@ -124,7 +125,7 @@ def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:
     inner = schedule.loops_of(block)[-1]
     extent = loop_extent(schedule.func, inner)
     if target.has("vectors") and extent > 1:
-        return schedule.vectorize(inner).annotate(inner, LANES, target.core.lanes[-1]).annotate(inner, FLOATS, 1)
+        return vectorize_lanes(schedule, inner, target.core.lanes[-1], floats=True)
     if target.has("unaligned") and extent > 1:
         return schedule.vectorize(inner)
     long = extent >= LONG_RUN and target.core.costs.registers >= ENOUGH

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import split_runs
+from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.rules.product import copied_rows, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
 from microc.tir.bit_fields import LANES as LANES_OF_BYTES
 from microc.tir.bit_fields import VECTOR, BitFields
-from microc.tir.names import ACC, FLOATS, LANES, OUT, PATCH, PRODUCT
+from microc.tir.names import ACC, OUT, PATCH, PRODUCT
 
 TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
@@ -89,18 +90,6 @@ def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:
     if not divisors:
         return most, 1
     return next((n for n in divisors if n % wide == 0), divisors[0]), wide
-
-
-def lanes_for(schedule: Schedule, loop: str, target: Target) -> int:
-    """Lanes of vectors for a loop: the most that divide it, else the most that it fills."""
-    extent, most = loop_extent(schedule.func, loop), target.core.lanes or (4,)
-    return next((n for n in most if extent % n == 0), 0) or next((n for n in most if n <= extent), most[-1])
-
-
-def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = 4, floats: bool = False) -> Schedule:
-    """So many iterations of ``loop`` at once, in the lanes of vectors, of ``floats`` where a core has such."""
-    schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
-    return schedule.annotate(loop, FLOATS, 1) if floats else schedule
 
 
 def copy_lanes(schedule: Schedule, block: str) -> Schedule:

@@ -12,7 +12,7 @@ from math import prod
 
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small
-from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.tir import ir

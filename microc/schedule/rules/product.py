@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
+from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -22,9 +23,7 @@ from microc.tir.names import (
     ACC,
     CHANNELS_FIRST,
     COLUMNS,
-    FLOATS,
     GROUPED,
-    LANES,
     OUT,
     PART,
     PATCH,
@@ -225,8 +224,5 @@ def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
         inner = [loop for loop in around[around.index(f"{product.p}_0") + 1 :] if loop not in kept]
         across = [loop for loop in inner if lanes and loop_extent(schedule.func, loop) % lanes == 0][-1:]
         for loop in inner:
-            if loop in across:
-                schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes).annotate(loop, FLOATS, 1)
-            else:
-                schedule = schedule.unroll(loop)
+            schedule = vectorize_lanes(schedule, loop, lanes, floats=True) if loop in across else schedule.unroll(loop)
     return schedule

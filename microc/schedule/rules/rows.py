@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from microc.schedule.placement import stored_buffer
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, reduce_loops, unroll_run
-from microc.schedule.rules.matrix_mve import lanes_for, vectorize_lanes
+from microc.schedule.rules.lanes import in_lanes_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -53,5 +53,5 @@ def schedule_rows(start: Schedule, target: Target, decisions: Decisions) -> Sche
             schedule = unroll_run(schedule, reducing[-1]) if unrolled else schedule
     inner = schedule.loops_of(last.name)[-1]
     if target.has("lanes") or target.has("vectors"):
-        return vectorize_lanes(schedule, inner, lanes_for(schedule, inner, target), target.has("vectors"))
+        return in_lanes_of(schedule, inner, target)
     return unroll_run(schedule, inner) if unrolled else schedule

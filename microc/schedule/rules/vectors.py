@@ -11,18 +11,17 @@ from math import prod
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
-from microc.schedule.rules.matrix_mve import vectorize_lanes
+from microc.schedule.rules.lanes import lanes_of, vectorize_lanes
 from microc.schedule.rules.planes import depthwise_of
 from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Goal, Target
 from microc.tir import ir
+from microc.tir.lower.lane_code import FLOAT_CALLS
 from microc.tir.names import ACC, OUT
 from microc.tir.rewrite import walk_all_exprs
 
-FUNCTIONS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
-"""Of floats, in vectors."""
 ABREAST, TALLEST = 4, 14
 """Vectors of columns and rows at once."""
 SHORT, SHORT_ROWS = 2, 8
@@ -33,11 +32,6 @@ STEPS = (2, 1)
 """Steps of a sum in an iteration."""
 MOST_TAPS = 25
 """Taps that are written out; of more, a row of them."""
-
-
-def lanes_of(columns: int, target: Target) -> int:
-    """The most lanes that divide columns into whole vectors; 0 where none do."""
-    return next((n for n in target.core.lanes if columns % n == 0), 0)
 
 
 def suits_product(start: Schedule, target: Target) -> bool:
@@ -53,7 +47,7 @@ def suits_product(start: Schedule, target: Target) -> bool:
 def _in_lanes(start: Schedule) -> bool:
     """Whether vectors have all functions of floats that are called: an end without them would be written out for every sum."""
     calls = (x for x in walk_all_exprs(start.func.body) if isinstance(x, ir.Call) and x.dtype == "float32")
-    return all(call.name in FUNCTIONS for call in calls)
+    return all(call.name in FLOAT_CALLS for call in calls)
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:

@@ -34,7 +34,8 @@ _OPS = MappingProxyType(
     }
 )
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
-_FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
+FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
+"""Functions of floats that have words on vectors."""
 _NUMBERS = ("add", "sub", "mul")
 """Operations of integers with a number for all lanes as second operand."""
 _CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
@@ -181,7 +182,7 @@ class LaneCode:
                 return self.call(op, self.vector(a), self.vector(b), element="float32")
             case ir.Un("neg", a):
                 return self.call("mul", self.vector(a), self.repeated(ir.const(-1.0, "float32")), element="float32")
-            case ir.Call(name, args) if name in _FLOAT_CALLS:
+            case ir.Call(name, args) if name in FLOAT_CALLS:
                 return self.call(name, *map(self.vector, args), element="float32")
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
                 chosen = (self.vector(e) for e in (x, y, self.readable(a), self.readable(b)))

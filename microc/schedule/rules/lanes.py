@@ -1,0 +1,29 @@
+"""Loops in the lanes of vectors: how many, and the notes by which lowering makes them so."""
+
+from __future__ import annotations
+
+from microc.schedule.placement import loop_extent
+from microc.schedule.schedule import Schedule
+from microc.target import Target
+from microc.tir.names import FLOATS, LANES
+
+WORDS = (4,)
+"""Lanes of vectors that a core has for integers alone."""
+
+
+def lanes_of(extent: int, target: Target) -> int:
+    """The most lanes that so many iterations fill without a rest; 0 where none do."""
+    return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
+
+
+def in_lanes_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
+    """The loop in as many lanes as leave no rest, else as many as it fills."""
+    extent, known = loop_extent(schedule.func, loop), target.core.lanes or WORDS
+    lanes = lanes_of(extent, target) or next((n for n in known if n <= extent), known[-1])
+    return vectorize_lanes(schedule, loop, lanes, floats=target.has("vectors"))
+
+
+def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: bool = False) -> Schedule:
+    """So many iterations of ``loop`` at once, in the lanes of vectors, of ``floats`` where a core has such."""
+    schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
+    return schedule.annotate(loop, FLOATS, 1) if floats else schedule
