@@ -97,6 +97,11 @@ def quantize(
     accepted.choice("activations", activations, ACTIVATIONS)
     accepted.choice("weights", weights, by_hand.BITS)
     accepted.choice("block", block, blocks.SIZES)
+    if block and weight_only:
+        raise UsageError(
+            "weights of layers in floats have one scale for each channel, no multipliers by blocks",
+            hint="leave out block (--block), or weight_only (--weight-only)",
+        )
     accepted.choice("scales", scales, (ANY, POWER_OF_TWO))
     accepted.choice("ranges", ranges, METHODS)
     chosen_options = make_options(**options)

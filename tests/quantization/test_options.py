@@ -51,6 +51,12 @@ def test_one_layer_opens_its_weights() -> None:
     assert kinds[-1] == "float32" and set(kinds[:-1]) == {"int8"}
 
 
+def test_blocks_share_no_multipliers_in_floats() -> None:
+    with pytest.raises(UsageError, match="one scale for each channel") as caught:
+        microc.quantize(classifier(), images(4), weights=4, block=32, weight_only=["all"])
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize(("which", "words"), [(2, "cannot be opened"), (None, "there is no layer")])
 def test_weights_that_cannot_be_opened(which: int | None, words: str) -> None:
     """A depthwise convolution's, and a layer that is not there."""

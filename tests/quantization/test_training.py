@@ -166,3 +166,11 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "pip install microc[torch]" in refused(DATA / "cnn.onnx", noise(2, 1, 8, 8), ToolError)
+
+
+@pytest.mark.parametrize("option", [{"block": 32, "weights": 4}, {"weight_only": ["all"]}, {"scales": "power-of-two"}])
+def test_integers_without_a_gradient_are_refused(option: dict[str, Any]) -> None:
+    torch_or_skip()
+    with pytest.raises(UsageError, match="training does not know") as caught:
+        microc.fake_quantize(DATA / "cnn.onnx", noise(4, 16, 16, 1), **option)
+    assert caught.value.hint == f"leave out {next(iter(option))}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from microc.errors import ToolError, UsageError
-from microc.quantization.run import quantize
+from microc.quantization import blocks
+from microc.quantization.run import ANY, quantize
 
 if TYPE_CHECKING:
     from microc.quantization.training.module import FakeQuantized
+
+_NOT_TRAINED = MappingProxyType({"block": blocks.NONE, "weight_only": (), "scales": ANY})
+"""Options whose integers have no gradient here, with what they are unless given."""
 
 
 def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
@@ -17,7 +22,7 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything that :func:`microc.quantize` takes, an ONNX
     file for instance: it is trained in PyTorch all the same. ``data``: typical inputs, a tensor or an array with the samples
     along the first axis (for several inputs a tuple of them), which the network is calibrated on. ``options``: those of
-    :func:`microc.quantize`.
+    :func:`microc.quantize` but block, weight_only and scales.
 
     The module starts as what ``microc.quantize`` makes of the network. In training and in evaluation it answers as the
     integer network of its present weights, and ``quantized()`` gives that. ToolError without PyTorch; UnsupportedError for
@@ -29,6 +34,11 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
         raise ToolError("training needs PyTorch, which is not installed", hint="pip install microc[torch]") from error
     from microc.quantization.training.module import FakeQuantized
 
+    for name, usual in _NOT_TRAINED.items():
+        if options.get(name, usual) != usual:
+            raise UsageError(
+                f"training does not know the integers of {name}={options[name]!r}", hint=f"leave out {name}"
+            )
     given = data if isinstance(data, tuple) else (data,)
     if isinstance(model, torch.nn.Module):
         if not all(hasattr(each, "shape") and len(each) for each in given):
