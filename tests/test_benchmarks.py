@@ -37,6 +37,9 @@ SMOKES = {
     "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
+    "mixed_precision": Smoke(
+        (str(FOLDER.parent / "tests/data/quantize"), "--networks", "cnn"), "cnn                mixed", "sklearn"
+    ),
     "mlperf_tiny": Smoke(("--cores", "m4", "--models", "ad"), "ad         cortex-m4   yes"),
     "quantisation": Smoke(
         (str(FOLDER.parent / "tests/data/quantize"), "--networks", "lstm", "--schemes", "int8"),
@@ -52,6 +55,7 @@ MARKS = {
     "few_bits": (*EMULATED, needs_corpus),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
+    "mixed_precision": (),
     "mlperf_tiny": (*EMULATED, needs_corpus),
     "quantisation": (),
     "operators": EMULATED,

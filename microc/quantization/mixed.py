@@ -42,7 +42,9 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
     else:
         point = _kept(task, ways, _smallest)
         if point is None:
-            wider = (FLOAT_BITS, BITS[0]) if task.activations == WIDE else (FLOAT_BITS, WIDE_BITS, BITS[0])
+            wider = (
+                (FLOAT_BITS, BITS[0]) if task.network.config.activations == WIDE else (FLOAT_BITS, WIDE_BITS, BITS[0])
+            )
             ways = ways_of(task, wider, by_time=True)
             point = _kept(task, ways, _smallest)
     if point is None:
@@ -113,7 +115,7 @@ def _check_ram(task: Task, bits: tuple[int, ...]) -> None:
     need, room = task.cost(bits)["ram"], task.limits.ram
     if room is not None and need > room:
         raise FitError(
-            f"{task.graph.name} needs {need} bytes of RAM, {room} are allowed ({need - room} too many)",
+            f"{task.network.graph.name} needs {need} bytes of RAM, {room} are allowed ({need - room} too many)",
             where=f"{task.limits.board.name}: bits of weights hardly change RAM, that of activations is what counts",
             hint="activations of int8, a smaller input, or a smaller network",
         )
@@ -123,7 +125,7 @@ def _too_inaccurate(task: Task) -> FitError:
     least = min(task.drop(bits) for bits in task.scores)
     return FitError(
         f"the score falls by at least {least:.4f}, more than {task.limits.max_drop:g}",
-        where=task.graph.name,
+        where=task.network.graph.name,
         hint="16 bits for all activations (int16), more data for calibration, or a larger drop",
     )
 
@@ -141,7 +143,7 @@ def _refusal(task: Task, ways: Ways) -> FitError:
         if limit is not None
     ]
     return FitError(
-        f"no bits for the weights of {task.graph.name} keep the limits: {'; '.join(least)}",
+        f"no bits for the weights of {task.network.graph.name} keep the limits: {'; '.join(least)}",
         where=task.limits.board.name,
         hint="a larger limit, a smaller network, or another board",
     )
@@ -149,7 +151,7 @@ def _refusal(task: Task, ways: Ways) -> FitError:
 
 def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
     """Layers with their options, the front without limits, and what was measured of it, after repairs."""
-    points, named = ways.front(), labels(task.graph, task.weights)
+    points, named = ways.front(), labels(task.network.graph, task.weights)
     shown, known = {*_spaced(len(points), _SHOWN)}, {chosen.bits, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,
@@ -176,5 +178,5 @@ def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
             for k, p in enumerate(points)
             if k in shown or p.bits in known
         ],
-        "tried": len(task.repaired),
+        "tried": len(task.made_of),
     }

@@ -11,37 +11,22 @@ from microc.driver import accepted
 from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.errors import UsageError
-from microc.graph.ir import Graph
 from microc.quantization import blocks, by_hand
 from microc.quantization.advice import advice
-from microc.quantization.cost import board_of
-from microc.quantization.equalise import equalised
-from microc.quantization.floats import floats_report
-from microc.quantization.found import Places
-from microc.quantization.inputs import inputs_report
-from microc.quantization.layer_report import costs_report, layers_report
+from microc.quantization.calibrated import calibrated, in_better_units
+from microc.quantization.config import Config
 from microc.quantization.limits import limits_of
-from microc.quantization.loops import distinct, flattened
 from microc.quantization.mixed import search
-from microc.quantization.observe import Progress, Statistics, merged, observe, table_statistics
-from microc.quantization.places import places
+from microc.quantization.observe import Progress
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
-from microc.quantization.ranges import AUTO, METHODS, chosen
-from microc.quantization.repairs import Repaired, repaired, split
-from microc.quantization.report import answers_report, compared, values_report, weights_report
-from microc.quantization.rows import placed
-from microc.quantization.rows import rows as rows_of
+from microc.quantization.ranges import AUTO, METHODS
 from microc.quantization.samples import calibration_of, data_of
-from microc.quantization.scheme import WIDE, Activation, Weight
 from microc.quantization.score import check_labels, score_by
-from microc.quantization.sensitivity import alone
 from microc.quantization.task import Task
-from microc.quantization.weights import like, quantised_constant, quantised_weights
-from microc.quantization.write import Recipe, quantised
+from microc.quantization.whole_report import reported
 from microc.target import Board
 from microc.transform.boundary import Boundary, adapt
-from microc.transform.qdq import LAYERS
 
 ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
@@ -104,6 +89,7 @@ def quantize(
         )
     accepted.choice("scales", scales, (ANY, POWER_OF_TWO))
     accepted.choice("ranges", ranges, METHODS)
+    limits = limits_of(board, flash, ram, time, max_drop)
     chosen_options = make_options(**options)
     reading, ends = replace(chosen_options, input_dtype={}, output_dtype={}), chosen_options
     boundary = Boundary(ends.input_dtype, ends.output_dtype)
@@ -116,119 +102,22 @@ def quantize(
     rows = samples.rows[:MOST_SAMPLES]
     floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only)
     opening = by_hand.opening(graph, weight_only)
-    found = places(graph, floating, weight_only=opening)
-    if not found.values and not found.opened:
-        raise UsageError(f"no operator of {graph.name} has an integer form", hint="microc operators lists them")
-    named = by_hand.widths(graph, (*found.weights, *found.opened), bits or {})
-    floating |= by_hand.of_width(graph, named, by_hand.FLOAT_BITS)
-    found = _placed(graph, floating, opening, named)
-    seen = observe(graph, found.seen, rows, seed, progress)
-    better = equalised(graph, seen, activations, weights)
-    if better is not graph:
-        graph = distinct(better)
-        found = _placed(graph, floating, opening, named)
-        seen = observe(graph, found.seen, rows, seed, progress)
-    score, told = score_by(evaluate, judged), dict[str, Any]()
-    fixed = by_hand.by_weight(graph, named)
-    stored = (*found.weights, *found.opened)
-    usual, by_two = by_hand.everywhere(graph, stored, weights), scales == POWER_OF_TWO
-
-    def decide(widths: Mapping[str, int]) -> Recipe:
-        every = usual | {**named, **widths}
-        placed_so = _placed(graph, floating, opening, every)
-        return decided(graph, placed_so, seen, activations, by_hand.of_weights(every), ranges, block, by_two)
-
-    def repair(widths: Mapping[str, int]) -> Repaired:
-        every = usual | {**fixed, **widths}
-        return repaired(graph, decide(widths), by_hand.of_weights(every), rows, seed, progress)
-
-    limits = limits_of(board, flash, ram, time, max_drop)
+    config = Config(activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening).named(
+        graph, bits or {}
+    )
+    network, equalising = in_better_units(calibrated(graph, config, rows, seed, progress))
+    score, searched = score_by(evaluate, judged), None
     if limits is None:
-        best, repairs = repair(fixed)
+        best, repairs = network.repaired(network.fixed)
     else:
-        layers = [name for name in found.weights if name in graph.consts]
-        held = split(graph, rows, seed)[1] or rows
-        task = Task(graph, layers, rows, held, limits, activations, decide, repair, fixed, seed, score)
-        (best, repairs), told["mixed"] = search(task)
-    recipe, written = best.attempt.recipe, best.written
-    comparison = compared(best.pair, judged, progress)
-    report: dict[str, Any] = {
-        "model": graph.name,
-        "notes": [*samples.notes, *(judged.notes if judged is not samples else ())],
-        "samples": len(rows),
-        "evaluated_samples": len(judged.rows),
-        "inputs": inputs_report(source, samples.rows, judged.rows),
-        **answers_report(comparison, judged.labels),
-        "values": values_report(comparison, recipe.activations),
-        "repairs": repairs,
-        "weights": weights_report(flattened(graph), recipe.weights),
-        "floats": floats_report(written.graph, floating),
-        **told,
-        "settings": {"activations": activations, "weights": weights, "ranges": ranges, "seed": seed},
-    }
-    found_alone, names = alone(graph, samples.rows, recipe, progress), by_hand.labels(graph, stored)
-    layered = rows_of(graph, recipe.activations)
-    report["layers"] = layers_report(layered, recipe, comparison, found_alone, seen)
-    if board:
-        marked = placed(graph, layered)
-        integer = quantised(best.attempt.graph(marked), recipe).graph
-        report |= costs_report(layered, marked, integer, board_of(board), report["layers"], progress)
-    for value in report["values"]:
-        value["sensitivity"] = found_alone.get(value["value"])
-        value["readers"] = by_hand.readers(graph, value["value"])
-    for weight in report["weights"]:
-        weight["sensitivity"] = found_alone.get(weight["constant"])
-        weight["layer"] = names.get(weight["constant"], weight["constant"])
+        (best, repairs), searched = search(Task(network, limits, score))
+    report = reported(source, network, best, samples, judged, board, progress)
+    report["repairs"] = [*equalising, *repairs]
+    if searched is not None:
+        report["mixed"] = searched
     report["advice"] = advice(report)
+    written = best.written
     if callable(evaluate) and score is not None:
-        report["float_score"], report["score"] = score(graph), score(written.graph)
+        report["float_score"], report["score"] = score(network.graph), score(written.graph)
     made, exact = adapt(written.graph, boundary), adapt(written.exact, boundary)
-    return Quantized(made, exact, graph, recipe, report, best.attempt.biases)
-
-
-def _placed(graph: Graph, floating: frozenset[str], opening: frozenset[str], widths: Mapping[str, int]) -> Places:
-    """Places where operators of some widths are wide or stay in floats, and the layers ``opening`` have integer weights alone."""
-    wide, real = (by_hand.of_width(graph, widths, bits) for bits in (by_hand.WIDE_BITS, by_hand.FLOAT_BITS))
-    return places(graph, floating | real, wide, opening)
-
-
-def decided(
-    graph: Graph,
-    found: Places,
-    seen: Mapping[str, Statistics],
-    dtype: str,
-    bits: Mapping[str, int],
-    method: str,
-    block: int = blocks.NONE,
-    power_of_two: bool = False,
-) -> Recipe:
-    """How every value is stored: activations that share a scale by what all of them hold. ``bits``: of each weight; ``block``:
-    of few bits, how many inputs share a multiplier; ``power_of_two``: all scales are."""
-    how: dict[str, Activation] = {}
-    narrowed: dict[str, Activation] = {}
-    flat = flattened(graph)
-    tables = {value: table_statistics(flat.consts[name]) for name, value in found.tables.items()}
-    for values in found.groups().values():
-        held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
-        wide, known = values[0] in found.wide, found.known.get(values[0])
-        into = WIDE if wide else dtype
-        if known is None or (known.dtype == WIDE) != (into == WIDE):  # raw bytes keep the dtype that they come in
-            known = chosen(held, into, method, wide or power_of_two)[0]
-        how |= dict.fromkeys(values, known)
-        if dtype != WIDE and not found.narrowed.isdisjoint(values):
-            narrowed |= dict.fromkeys(found.narrowed.intersection(values), chosen(held, dtype, method, power_of_two)[0])
-    stored: dict[str, Weight] = {name: quantised_constant(flat.consts[name], power_of_two) for name in found.constants}
-    stored |= {name: like(flat.consts[name], how[value]) for name, value in found.tables.items()}
-    stored |= {
-        name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in found.opened
-    }
-    recipe = Recipe(how, stored, narrowed, found.widened, block, frozenset(found.opened), power_of_two)
-    for node in flat.nodes:
-        if node.op in LAYERS and node.inputs[1] in found.weights:
-            bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None
-            data = recipe.read(node)
-            name = node.inputs[1]
-            reals = flat.consts[name]
-            own = blocks.block_of(node, reals, block)
-            stored[name] = blocks.quantised_in_blocks(reals, bits[name], own, bias, data.scale, power_of_two)
-    return recipe
+    return Quantized(made, exact, network.graph, best.attempt.recipe, report, best.attempt.biases)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from microc.errors import UsageError
-from microc.graph.ir import Graph
+from microc.quantization.calibrated import Calibrated
 from microc.quantization.cost import cost
 from microc.quantization.limits import Limits
-from microc.quantization.observe import Row
-from microc.quantization.repairs import Repaired, Widths
+from microc.quantization.repairs import Repaired
 from microc.quantization.score import Score
 from microc.quantization.write import Recipe, quantised
 
@@ -20,26 +19,22 @@ Bits = tuple[int, ...]
 
 @dataclass
 class Task:
-    """``weights``: whose bits are searched by ``rows``, of which those ``held`` back judge, but those that are ``fixed``.
-    ``decide``: the recipe for bits of weights, ``repair``: the network of it as it is in the end; ``score`` of a network, larger
-    is better, if there is one. The rest is what was tried."""
+    """Bits of a ``network``'s weights under ``limits``; ``score`` of a network, larger is better, if there is one. The rest is
+    what was tried."""
 
-    graph: Graph
-    weights: Sequence[str]
-    rows: Sequence[Row]
-    held: Sequence[Row]
+    network: Calibrated
     limits: Limits
-    activations: str
-    decide: Callable[[Widths], Recipe]
-    repair: Callable[[Widths], Repaired]
-    fixed: Widths
-    seed: int
     score: Score | None = None
-    repaired: dict[Bits, Repaired] = field(default_factory=dict)
+    made_of: dict[Bits, Repaired] = field(default_factory=dict)
     decibels: dict[Bits, float] = field(default_factory=dict)
     scores: dict[Bits, float] = field(default_factory=dict)
     costs: dict[tuple[Bits, bool], dict[str, Any]] = field(default_factory=dict)
     float_score: float | None = None
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """Whose bits are searched, or fixed by hand."""
+        return [name for name in self.network.found.weights if name in self.network.graph.consts]
 
     def widths(self, bits: Bits) -> dict[str, int]:
         """By weight."""
@@ -47,23 +42,23 @@ class Task:
 
     def everywhere(self, bits: int) -> Recipe:
         """The recipe of a network that has these bits throughout."""
-        return self.decide(dict.fromkeys(self.weights, bits))
+        return self.network.recipe(dict.fromkeys(self.weights, bits))
 
     def made(self, bits: Bits) -> Repaired:
         """The network of a choice."""
-        if bits not in self.repaired:
-            self.repaired[bits] = self.repair(self.widths(bits))
-        return self.repaired[bits]
+        if bits not in self.made_of:
+            self.made_of[bits] = self.network.repaired(self.widths(bits))
+        return self.made_of[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:
         """What a choice really costs on the board, repaired if it was."""
-        key = bits, bits in self.repaired
+        key = bits, bits in self.made_of
         if key not in self.costs:
             known = key[1]
             graph = (
                 self.made(bits)[0].written.graph
                 if known
-                else quantised(self.graph, self.decide(self.widths(bits))).graph
+                else quantised(self.network.graph, self.network.recipe(self.widths(bits))).graph
             )
             self.costs[key] = cost(graph, self.limits.board)
         return self.costs[key]
@@ -76,7 +71,7 @@ class Task:
     def measured(self, bits: Bits) -> float:
         """The ratio of signal to noise of a choice, in decibels."""
         if bits not in self.decibels:
-            self.decibels[bits] = self.made(bits)[0].decibels(self.held)
+            self.decibels[bits] = self.made(bits)[0].decibels(self.network.held)
         return self.decibels[bits]
 
     def drop(self, bits: Bits) -> float:
@@ -87,7 +82,7 @@ class Task:
                 hint="name them (--labels), give evaluate a function that says how good a network is, or limit flash",
             )
         if self.float_score is None:
-            self.float_score = self.score(self.graph)
+            self.float_score = self.score(self.network.graph)
         if bits not in self.scores:
             self.scores[bits] = self.score(self.made(bits)[0].written.graph)
         return self.float_score - self.scores[bits]

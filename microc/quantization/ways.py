@@ -38,13 +38,15 @@ def _less(limit: int | None, amount: int) -> int | None:
 
 def ways_of(task: Task, widths: Sequence[int], by_time: bool) -> Ways:
     """Every layer in each of ``widths`` (8 among them), but those that are fixed."""
-    widths = tuple(dict.fromkeys((*widths, *task.fixed.values())))
+    network = task.network
+    widths = tuple(dict.fromkeys((*widths, *network.fixed.values())))
     recipes = {bits: task.everywhere(bits) for bits in widths if bits != FLOAT_BITS}
-    noise = noise_of(task.graph, task.rows, layer_changes(task.graph, task.rows, recipes, task.weights, task.seed))
+    changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
+    noise = noise_of(network.graph, network.rows, changes)
     prices, base = _prices(task, widths)
     options = []
     for name in task.weights:
-        allowed = (task.fixed[name],) if name in task.fixed else widths
+        allowed = (network.fixed[name],) if name in network.fixed else widths
         known = _rising({b: noise.get((name, b), 0.0) for b in allowed})
         options.append([Option(b, known[b], prices[b][name].flash, prices[b][name].cycles) for b in allowed])
     return Ways(options, base, by_time)
@@ -62,8 +64,8 @@ def _rising(noise: Mapping[int, float]) -> dict[int, float]:
 
 def _prices(task: Task, widths: Sequence[int]) -> tuple[dict[int, dict[str, Price]], dict[str, Any]]:
     """Prices of layers by bits and weight, and the rest of the network's."""
-    graph, places = _labelled(task.graph, task.weights)
-    sizes = {str(place): task.graph.consts[name].size for name, place in places.items()}
+    graph, places = _labelled(task.network.graph, task.weights)
+    sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     found: dict[int, dict[str, Price]] = {}
     base: dict[str, Any] = {}
     for bits in widths:
