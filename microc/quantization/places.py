@@ -1,39 +1,24 @@
-"""Where a float network becomes integers: which values are quantised, which of them share a scale, which have 16 bits.
+"""Where a float network becomes integers: which values are quantised, and which of them have 16 bits.
 
-The first two follow from what :mod:`microc.transform.qdq` makes of ``dequantize -> operator -> quantize``. The errors of a loop's
+The first follows from what :mod:`microc.transform.qdq` makes of ``dequantize -> operator -> quantize``. The errors of a loop's
 turns add up: 16 bits has what a turn computes, but what only layers read; their data are the bulk of the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
-from microc.graph.ir import Graph, Node, Quant
+from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from microc.quantization.flow import Flow
 from microc.quantization.found import Places
-from microc.quantization.loops import flattened, given, handed
+from microc.quantization.loops import flattened, given
 from microc.quantization.pixels import functions_of_bytes
-from microc.quantization.scheme import Activation
+from microc.quantization.scales import Scales
 from microc.transform.qdq import LAYERS, has_integer_form
 from microc.transform.qdq_bias import sum_behind
 from microc.transform.qdq_moves import moves
 from microc.transform.qdq_values import CHOICES, CLAMPS, JOINS
-
-_SUMS = frozenset(("add", "sub"))
-_ONE = Activation("int16", Quant((2.0**-15,), (0,)))
-SATURATING: Mapping[str, Activation] = MappingProxyType({"sigmoid": _ONE, "tanh": _ONE})
-"""How results of 16 bits are stored whose range is known: TFLite's."""
-
-
-FIXED: Mapping[str, Activation] = MappingProxyType(
-    {
-        "log_softmax": Activation("int8", Quant((1 / 16,), (127,))),
-        "l2_normalize": Activation("int8", Quant((1 / 128,), (0,))),
-    }
-)
-"""How results of 8 bits are stored that have an integer form of this scale alone: TFLite's."""
 
 
 def places(
@@ -49,23 +34,15 @@ def places(
     return replace(found, opened=tuple(dict.fromkeys(name for name in opened if name not in found.weights)))
 
 
-class _Finder:
-    """``links``: pairs of names of one value, inside of a loop and outside, or in the next turn."""
+class _Finder(Flow):
+    """``absorbed``: results that become one with the operator before; ``floating``: those that stay in floats."""
 
     def __init__(self, graph: Graph, floating: frozenset[str], wide: frozenset[str]) -> None:
-        self.outside = frozenset(graph.types)
-        self.graph, self.widened = flattened(graph), wide
-        self.consumers, self.makers = self.graph.consumers(), self.graph.producer()
+        super().__init__(graph)
+        self.widened = wide
         self.bytes = functions_of_bytes(self.graph)
         self.absorbed: set[str] = set()
         self.floating = self.with_followers(floating)
-        self.links = [
-            link
-            for node in self.graph.nodes
-            for link in handed(node)
-            if all(map(self.is_activation, link)) and (link[1] in self.consumers or link[1] in self.graph.outputs)
-        ]
-        self.leader: dict[str, str] = {}
         self.wide = self.with_16_bits()
 
     def found(self) -> Places:
@@ -81,13 +58,7 @@ class _Finder:
                     (weights if node.op in LAYERS else constants)[name] = None
         wanted = self.spread(wanted)
         values = [value for value in self.ordered() if value in wanted]
-        for value in values:
-            self.leader.setdefault(value, value)
-        for a, b in self.links:
-            if a in wanted:
-                self.join(a, b)
-        for node in self.graph.nodes:
-            self.share(node, wanted)
+        scales = Scales(self, values, self.wide)
         tables = {
             node.inputs[0]: node.outputs[0]
             for node in self.graph.nodes
@@ -95,7 +66,7 @@ class _Finder:
         }
         return Places(
             values=tuple(values),
-            leader={value: self.first(value) for value in values},
+            leader={value: scales.first(value) for value in values},
             weights=tuple(weights),
             constants=tuple(name for name in constants if name not in weights and name not in tables),
             tables=tables,
@@ -103,7 +74,7 @@ class _Finder:
             wide=self.wide,
             narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.is_narrow(node)) & self.wide,
             widened=self.widened,
-            known=self.known(values) | self.known_bytes(values),
+            known=scales.known() | scales.known_bytes(self.bytes),
         )
 
     def with_followers(self, floating: frozenset[str]) -> frozenset[str]:
@@ -123,25 +94,10 @@ class _Finder:
             and has_integer_form(node, self.graph)
         )
 
-    def is_float(self, value: str) -> bool:
-        return self.graph.types[value].dtype == "float32"
-
     @staticmethod
     def is_apart(node: Node, position: int) -> bool:
         """Biases take the scale of the sums, which follows; tables are no numbers."""
         return (node.op in LAYERS and position == 2) or (position > 0 and registry.get(node.op).tables)
-
-    def activations(self, node: Node) -> Iterator[str]:
-        return filter(self.is_activation, node.inputs)
-
-    def is_activation(self, name: str) -> bool:
-        return bool(name) and name not in self.graph.consts and self.is_float(name)
-
-    def ordered(self) -> Iterator[str]:
-        yield from self.graph.inputs
-        yield from self.graph.state
-        for node in self.graph.nodes:
-            yield from node.outputs
 
     def with_bias(self, node: Node) -> str:
         """The result of an operator, of a layer with the constant that is added right behind, of a norm with factors and
@@ -168,11 +124,6 @@ class _Finder:
             value = user.outputs[0]
             self.absorbed.add(value)
         return value
-
-    def only_user(self, value: str) -> Node | None:
-        users = self.consumers.get(value, ())
-        kept = value in self.graph.outputs or value in self.graph.updates.values()
-        return users[0] if len(users) == 1 and not kept else None
 
     def end(self, value: str) -> str:
         """Where the result of an operator becomes integers: behind a clamp that alone reads it."""
@@ -238,68 +189,3 @@ class _Finder:
     def is_narrow(self, node: Node) -> bool:
         """Whether a layer reads 8 bits."""
         return node.op in LAYERS and node.outputs[0] not in self.widened
-
-    def keeps_scale(self, node: Node) -> bool:
-        """Whether the result has its operand's scale: it is made of elements, or between them."""
-        return (moves(node) or node.op in CHOICES or node.op == "resample") and self.is_float(node.outputs[0])
-
-    def share(self, node: Node, wanted: set[str]) -> None:
-        """Operands and result of what moves elements have one scale; operands of a concatenation where nothing else reads
-        them."""
-        if node.outputs[0] not in wanted:
-            return
-        if self.keeps_scale(node) and node.inputs[0] in wanted:
-            self.join(node.inputs[0], node.outputs[0])
-        elif node.op in _SUMS and node.outputs[0] in self.wide:
-            for name in self.activations(node):
-                if name in self.wide and not self.saturates(name):
-                    self.join(name, node.outputs[0])
-        elif node.op == "concat":
-            for name in node.inputs:
-                if name in wanted and len(self.consumers[name]) == 1 and name not in self.graph.outputs:
-                    self.join(name, node.outputs[0])
-
-    def first(self, value: str) -> str:
-        while self.leader[value] != value:
-            value = self.leader[value]
-        return value
-
-    def join(self, a: str, b: str) -> None:
-        """One scale for two values of as many bits."""
-        if (a in self.wide) == (b in self.wide):
-            a, b = self.first(a), self.first(b)
-            self.leader[b] = a
-
-    def saturates(self, value: str) -> bool:
-        return value in self.makers and self.makers[value].op in SATURATING
-
-    def known(self, values: Sequence[str]) -> dict[str, Activation]:
-        """How values are stored whose scale is that of functions with a known range, and of what is made of their results without
-        computing."""
-        linked = {value for link in self.links for value in link[1:]}
-        of: dict[str, set[str]] = {}
-        for value in values:
-            maker = self.makers.get(value)
-            if value not in linked and not (maker is not None and self.keeps_scale(maker)):
-                of.setdefault(self.first(value), set()).add(maker.op if maker is not None else "")
-        found = dict[str, Activation]()
-        for leader, ops in of.items():
-            kinds = {SATURATING.get(op, FIXED.get(op)) for op in ops}
-            kind = kinds.pop() if len(kinds) == 1 else None
-            if kind is not None:
-                found[leader] = kind
-        named = ((value, found.get(self.first(value))) for value in values)
-        return {
-            value: kind for value, kind in named if kind is not None and (kind.dtype == "int16") == (value in self.wide)
-        }
-
-    def known_bytes(self, values: Sequence[str]) -> dict[str, Activation]:
-        """The values that are raw bytes, and what is made of nothing else without computing."""
-        of: dict[str, set[Activation | None]] = {}
-        for value in values:
-            maker = self.makers.get(value)
-            if maker is None or not (self.keeps_scale(maker) and self.is_activation(maker.inputs[0])):
-                of.setdefault(self.first(value), set()).add(self.bytes.get(value))
-        found = {leader: next(iter(kinds)) for leader, kinds in of.items() if len(kinds) == 1}
-        named = ((value, found.get(self.first(value))) for value in values if value not in self.wide)
-        return {value: kind for value, kind in named if kind is not None}
