@@ -102,7 +102,7 @@ class _Side:
         end = self.order[place] if place < len(self.order) else len(self.nodes)
         state = self.graph.state
         for values in self.values:
-            found = {**state, **values}
+            found = {**self.consts, **state, **values}
             for node in self.nodes[self.position : end]:
                 self._run(node, found)
             state = {name: found[value] for name, value in self.graph.updates.items()}

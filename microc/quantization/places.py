@@ -1,7 +1,8 @@
 """Where a float network becomes integers: which values are quantised, and which of them have 16 bits.
 
 The first follows from what :mod:`microc.transform.qdq` makes of ``dequantize -> operator -> quantize``. The errors of a loop's
-turns add up: 16 bits has what a turn computes, but what only layers read; their data are the bulk of the work.
+turns add up, as those of runs do that state leads from one to the next: 16 bits has what they compute, but what only layers read;
+their data are the bulk of the work. State that is only moved, a window of the past, has 8.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class _Finder(Flow):
         return value
 
     def spread(self, wanted: set[str]) -> set[str]:
-        """With the values on both sides of what only moves or chooses elements, and of loops."""
+        """With the values on both sides of what only moves or chooses elements, of loops and of runs."""
         count = -1
         while count != len(wanted):
             count = len(wanted)
@@ -150,13 +151,13 @@ class _Finder(Flow):
         return wanted
 
     def with_16_bits(self) -> frozenset[str]:
-        """What operators in loops read, but layers, and what operators that shall have 16 bits read and make; as it is or moved,
-        clamped, joined, from turn to turn."""
+        """What recurrent operators read, but layers, and what operators that shall have 16 bits read and make; as it is or moved,
+        clamped, joined, from turn to turn and from run to run."""
         flows, wide = list(self.links), set[str]()
         for node in self.graph.nodes:
             if moves(node) or node.op in CLAMPS | CHOICES | JOINS:
                 flows += ((name, node.outputs[0]) for name in self.activations(node))
-            elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] not in self.outside:
+            elif node.op not in LAYERS and node.op != "loop" and node.outputs[0] in self.recurrent:
                 wide.update(self.activations(node))
         wide |= self.named()
         count = -1
@@ -166,7 +167,7 @@ class _Finder(Flow):
         return frozenset(wide)
 
     def named(self) -> set[str]:
-        """What operators that shall have 16 bits read and make, and what others outside of loops make of nothing but that: a
+        """What operators that shall have 16 bits read and make, and what others that do not recur make of nothing but that: a
         result keeps its 16 bits until layers of 8 read it."""
         found = set[str]()
         for node in self.graph.nodes:
@@ -175,7 +176,9 @@ class _Finder(Flow):
             result, data = self.end(self.with_bias(node)), list(self.activations(node))
             own = node.outputs[0] in self.widened
             found.update(data if own else ())
-            follows = node.op not in LAYERS and node.outputs[0] in self.outside and data and found.issuperset(data)
+            follows = (
+                node.op not in LAYERS and node.outputs[0] not in self.recurrent and data and found.issuperset(data)
+            )
             if (own or follows) and not self.for_narrow_layers(result):
                 found.add(result)
         return found

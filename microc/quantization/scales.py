@@ -71,8 +71,9 @@ class Scales:
 
     def known(self) -> dict[str, Activation]:
         """How values are stored whose scale is that of functions with a known range, and of what is made of their results without
-        computing."""
-        linked = {value for link in self.flow.links for value in link[1:]}
+        computing; state that starts as zero is."""
+        state = self.flow.graph.state
+        linked = {into for _, into in self.flow.links if into not in state or not state[into].any()}
         of: dict[str, set[str]] = {}
         for value in self.values:
             maker = self.flow.makers.get(value)

@@ -41,7 +41,8 @@ class Units:
         self._parents = list(range(total))
         fixed = np.zeros(total, bool)
         for name in (*graph.inputs, *graph.outputs, *graph.state, *graph.updates.values()):
-            fixed[self._places(name)] = True
+            if name in self._starts:
+                fixed[self._places(name)] = True
         for node in graph.nodes:
             if not self._understood(node):
                 for name in (*node.inputs, *node.outputs):

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from microc.dtypes import Array
 from microc.graph.ir import Attr, Graph, Loc, Names, Node, Quant, TensorType
 from microc.graph.rewriting import without_dead_nodes
 from microc.ops.rounding import Ties
 from microc.quantization.loops import body_of, flattened
-from microc.quantization.scheme import Activation, Weight
+from microc.quantization.scheme import Activation, Weight, rounded
 from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
 from microc.transform.layer_norm import norms_in_fixed_point
@@ -78,7 +79,7 @@ def quantised(graph: Graph, recipe: Recipe) -> Written:
 
 class _Writer:
     """The float graph with a pair of ``quantize`` and ``dequantize`` behind every activation of the recipe, and its constants
-    dequantised from integers. Inputs and outputs stay what they are.
+    and state dequantised from integers. Inputs and outputs stay what they are.
 
     ``real``: what stands for a value's reals from where it became integers on; ``stored``: the integers; ``data``: the first
     operands of layers. ``names``, ``stored`` and ``data`` are those of all graphs, of this one and of bodies.
@@ -100,16 +101,17 @@ class _Writer:
         for name in self.graph.consts:
             if name in self.recipe.weights and name not in self.recipe.opened:
                 self.weight(name, self.recipe.weights[name])
-        for name in (*self.graph.inputs, *self.graph.state):
+        for name in self.graph.inputs:
             self.pair(name, name)
+        state = dict(self.started(name, start) for name, start in self.graph.state.items())
         for node in self.graph.nodes:
             made = {name: self.made(name) for name in node.outputs}
             self.nodes.append(replace(self.with_body(node), inputs=self.read(node), outputs=tuple(made.values())))
             for name, source in made.items():
                 self.pair(name, source)
-        updates = {state: self.real.get(value, value) for state, value in self.graph.updates.items()}
+        updates = dict(self.updated(name, value) for name, value in self.graph.updates.items())
         return without_dead_nodes(
-            self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, updates=updates)
+            self.graph.with_nodes(self.nodes, types=self.types, consts=self.consts, state=state, updates=updates)
         )
 
     def with_body(self, node: Node) -> Node:
@@ -166,6 +168,25 @@ class _Writer:
         self.real[name] = self.names.fresh(f"{name}_dequantized")
         self.dequantize(stored, name, weight.quant, self.real[name])
 
+    def started(self, name: str, start: Array) -> tuple[str, Array]:
+        """A state as it is stored, and the integers nearest to what it starts with."""
+        how = self.recipe.activations.get(name)
+        if how is None:
+            return name, start
+        stored = self.stored[name] = self.integers(name, how)
+        self.real[name] = name
+        self.dequantize(stored, name, how.quant, name)
+        return stored, rounded(start, how.quant, how.dtype)
+
+    def updated(self, name: str, value: str) -> tuple[str, str]:
+        """A state as it is stored, and what it holds next."""
+        how = self.recipe.activations.get(name)
+        if how is None:
+            return name, self.real.get(value, value)
+        if self.recipe.activations.get(value) == how:
+            return self.stored[name], self.stored[value]
+        return self.stored[name], self.quantize(name, self.real.get(value, value), how)
+
     def pair(self, name: str, source: str) -> None:
         how = self.recipe.activations.get(name)
         if how is not None:
@@ -174,11 +195,19 @@ class _Writer:
 
     def through(self, name: str, source: str, how: Activation, real: str) -> str:
         """``real`` becomes what is left of ``source`` behind integers; those."""
-        stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
-        attrs = {**_attributes(how.quant), "out_dtype": how.dtype, "rounding": Ties.EVEN}
-        self.types[stored] = TensorType(kind.shape, how.dtype, layout=kind.layout)
-        self.nodes.append(Node("quantize", (source,), (stored,), attrs, self.place(name)))
+        stored = self.quantize(name, source, how)
         self.dequantize(stored, name, how.quant, real)
+        return stored
+
+    def quantize(self, name: str, source: str, how: Activation) -> str:
+        stored, attrs = self.integers(name, how), {**_attributes(how.quant), "out_dtype": how.dtype}
+        self.nodes.append(Node("quantize", (source,), (stored,), {**attrs, "rounding": Ties.EVEN}, self.place(name)))
+        return stored
+
+    def integers(self, name: str, how: Activation) -> str:
+        """A name for what is stored of a value."""
+        stored, kind = self.names.fresh(f"{name}_quantized"), self.graph.types[name]
+        self.types[stored] = TensorType(kind.shape, how.dtype, layout=kind.layout)
         return stored
 
     def dequantize(self, stored: str, name: str, quant: Quant, real: str) -> None:
