@@ -17,7 +17,7 @@ from microc.graph import interp
 from microc.graph.ir import Graph, Node
 from microc.ops.meaning import meaning
 from microc.quantization.layers import Layer, layers
-from microc.quantization.observe import Row
+from microc.quantization.observe import Row, state_of
 from microc.quantization.rounding import shrunk, weights_by_answer
 from microc.quantization.scheme import Weight, faked
 from microc.quantization.sensitivity import Change, sample_count
@@ -125,7 +125,8 @@ def _moments(
     sums = [(np.zeros((each.groups, each.depth)), np.zeros((each.groups, each.depth, each.depth))) for each in known]
     apply, state = meaning(graph), graph.state
     for row in rows:
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, state)
+        found = state_of(graph, row, state)
+        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, found)
         for number, (layer, (mean, square)) in enumerate(zip(known, sums, strict=True)):
             data = values[layer.data]
             factors = layer.reads(data, max(1, _ROWS // len(rows)), random).of(data)

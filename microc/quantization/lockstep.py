@@ -14,7 +14,7 @@ from microc.graph.ir import Graph, Node
 from microc.ops.meaning import meaning
 from microc.quantization.layers import Layer
 from microc.quantization.loops import body_of, exposed, flattened
-from microc.quantization.observe import Row
+from microc.quantization.observe import Row, state_of
 from microc.quantization.write import Simulated
 
 _ROWS = 1 << 13
@@ -71,6 +71,7 @@ class _Side:
     """A network that has come to a node. Of each sample there are the values that later nodes read."""
 
     def __init__(self, graph: Graph, samples: Sequence[Row]) -> None:
+        self.samples = samples
         self.values: list[dict[str, Array]] = [dict(zip(graph.inputs, row, strict=True)) for row in samples]
         self.position = 0
         self.become(graph)
@@ -98,10 +99,11 @@ class _Side:
         self.position = end
 
     def peek(self, place: int) -> Iterator[Mapping[str, Array]]:
-        """The values of each sample there. State lives from sample to sample."""
+        """The values of each sample there. State lives from sample to sample of a sequence."""
         end = self.order[place] if place < len(self.order) else len(self.nodes)
         state = self.graph.state
-        for values in self.values:
+        for row, values in zip(self.samples, self.values, strict=True):
+            state = state_of(self.graph, row, state)
             found = {**self.consts, **state, **values}
             for node in self.nodes[self.position : end]:
                 self._run(node, found)

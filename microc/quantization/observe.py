@@ -16,8 +16,18 @@ from microc.quantization.loops import exposed
 
 Progress = Callable[[str, int, int], None]
 Row = tuple[Array, ...]
+State = Mapping[str, Array]
 KEPT = 1 << 16
 """How many elements of an activation are kept, drawn evenly from all samples; extremes are exact."""
+
+
+class First(Row):
+    """A sample that begins a sequence."""
+
+
+def state_of(graph: Graph, row: Row, now: State) -> State:
+    """The state that a sample finds: as it starts, or as it is ``now``."""
+    return graph.state if isinstance(row, First) else now
 
 
 @dataclass
@@ -92,9 +102,11 @@ def runner(graph: Graph, values: Sequence[str]) -> Library:
 
 
 def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
-    """What the library answers to every sample; state lives from sample to sample."""
+    """What the library answers to every sample; state lives from sample to sample of a sequence."""
     library.reset()
     for arrays in samples:
+        if isinstance(arrays, First):
+            library.reset()
         result = library(*arrays)
         yield result if isinstance(result, tuple) else (result,)
 

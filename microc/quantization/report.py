@@ -77,7 +77,7 @@ def compared(pair: Pair, data: Data, progress: Progress | None = None) -> Compar
     return found
 
 
-def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
+def answers_report(found: Comparison, data: Data) -> dict[str, Any]:
     """Outputs: signal to noise; where there are labels, how often each network is right, and whose answer changed."""
     told: dict[str, Any] = {
         "outputs": [
@@ -86,9 +86,11 @@ def answers_report(found: Comparison, labels: Array | None) -> dict[str, Any]:
             for name in found.answers[0]
         ]
     }
+    labels = data.labels
     if labels is None:
         return told
-    real, integer = (classified(answers, labels) for answers in found.answers)
+    answered = ({name: data.answered(rows) for name, rows in answers.items()} for answers in found.answers)
+    real, integer = (classified(answers, labels) for answers in answered)
     first, second = real.answers, integer.answers
     changed = np.flatnonzero(first != second)
     told["classification"] = {

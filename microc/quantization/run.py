@@ -30,7 +30,8 @@ from microc.transform.boundary import Boundary, adapt
 
 ANY, POWER_OF_TWO = "any", "power-of-two"
 ACTIVATIONS = ("int8", "uint8", "int16")
-MOST_SAMPLES = 512
+MOST_SAMPLES, MOST_STEPS = 512, 4096
+"""How many samples are calibrated with at most; where they are steps of sequences."""
 
 
 def quantize(
@@ -59,7 +60,8 @@ def quantize(
 ) -> Quantized:
     """Quantise a float network: anything that :func:`microc.compile` takes, in float32.
 
-    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`). ``activations``: int8,
+    ``data``: typical inputs, some tens to some hundreds (:func:`microc.quantization.samples.data_of`); of a network that keeps
+    state, the samples of one sequence, or sequences along one axis more. ``activations``: int8,
     uint8 or int16. ``weights``: 8, 4 or 2 bits; ``block``: of the latter two, how many inputs (16, 32, 64) share a multiplier
     beside the scale of their channel (:mod:`microc.quantization.blocks`). ``scales``: any, or power-of-two. ``ranges``: an
     estimator of :mod:`microc.quantization.ranges`.
@@ -99,7 +101,7 @@ def quantize(
     samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
     judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
     check_labels(graph, judged)
-    rows = samples.rows[:MOST_SAMPLES]
+    rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
     floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only)
     opening = by_hand.opening(graph, weight_only)
     config = Config(activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening).named(

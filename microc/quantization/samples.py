@@ -18,7 +18,7 @@ from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
-from microc.quantization.observe import Row
+from microc.quantization.observe import First, Row
 
 MOST = 1 << 14
 """Samples that are read of a generator."""
@@ -27,16 +27,17 @@ _GIVEN = Path("data")
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """``rows``: the samples; ``labels``: class numbers, None where there are none; ``notes``: what was converted."""
+    """``rows``: the samples; ``labels``: class numbers, None where there are none; ``notes``: what was converted. ``steps``: the
+    samples of a sequence, whose last answer is what labels speak of."""
 
     rows: tuple[Row, ...]
     labels: Array | None
     notes: tuple[str, ...]
+    steps: int = 1
 
-    def part(self, numbers: Sequence[int]) -> Data:
-        """Some of the samples, by number."""
-        labels = None if self.labels is None else self.labels[np.asarray(numbers)]
-        return Data(tuple(self.rows[k] for k in numbers), labels, self.notes)
+    def answered(self, answers: Array) -> Array:
+        """Those of all samples' answers that labels speak of."""
+        return answers[self.steps - 1 :: self.steps]
 
 
 def tensors_of(graph: Graph) -> list[dict[str, Any]]:
@@ -46,12 +47,14 @@ def tensors_of(graph: Graph) -> list[dict[str, Any]]:
 
 def _tensor(graph: Graph, name: str) -> dict[str, Any]:
     kind = graph.types[name]
-    return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, "scale": None, "zero_point": None}
+    real = {"scale": None, "zero_point": None, "sequences": bool(graph.state)}
+    return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
 
 
 def data_of(graph: Graph, given: Any, labels: str = "", pixels: tuple[float, float] | None = None) -> Data:
     """What may be given as data: a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of
-    inputs or in their order, or an iterable of samples. UsageError for what does not fit, is empty, or is no number."""
+    inputs or in their order, or an iterable of samples. Samples of a network with state may be sequences, each of which it
+    begins anew. UsageError for what does not fit, is empty, or is no number."""
     if isinstance(given, Data):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -118,8 +121,11 @@ def _stacked(samples: Iterable[Any], count: int) -> list[Array]:
 
 
 def _checked(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes: Iterable[str], path: Path) -> Data:
+    shapes = [graph.types[name].shape for name in graph.inputs]
+    counts = {array.shape[: array.ndim - len(shape)] for array, shape in zip(arrays, shapes, strict=True)}
+    arrays = [array.reshape(-1, *shape) for array, shape in zip(arrays, shapes, strict=True)]
     lengths = {len(array) for array in arrays}
-    if lengths == {0} or len(lengths) != 1:
+    if lengths == {0} or len(counts) != 1:
         raise UsageError(
             "there are no samples" if lengths == {0} else "the inputs have different numbers of samples",
             where=str(path), hint="the first axis counts the samples, as many for each input",
@@ -134,5 +140,9 @@ def _checked(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes:
             f"all samples are {float(arrays[0].flat[0]):g} throughout", where=str(path),
             hint="calibrate with data that is typical of what the network will see",
         )  # fmt: skip
-    rows = tuple(zip(*([np.ascontiguousarray(a) for a in array] for array in arrays), strict=True))
-    return Data(rows, labels, tuple(notes))
+    rows: list[Row] = list(zip(*([np.ascontiguousarray(a) for a in array] for array in arrays), strict=True))
+    count = counts.pop()
+    steps = count[1] if len(count) > 1 else 1
+    if len(count) > 1:
+        rows[::steps] = map(First, rows[::steps])
+    return Data(tuple(rows), labels, tuple(notes), steps)

@@ -40,11 +40,11 @@ def _own(evaluate: Callable[..., Any], graph: Graph) -> float:
 
 
 def _accuracy(graph: Graph, data: Data) -> float:
-    """The share of samples whose class is found."""
+    """The share of samples, or sequences, whose class is found."""
     assert data.labels is not None
     ends = list(dict.fromkeys(graph.outputs))
     rows = list(rows_of(runner(graph, ends), data.rows))
-    answers = {name: np.stack([row[k] for row in rows]) for k, name in enumerate(ends)}
+    answers = {name: data.answered(np.stack([row[k] for row in rows])) for k, name in enumerate(ends)}
     return classified(answers, data.labels).accuracy
 
 

@@ -20,7 +20,7 @@ from microc.graph import interp
 from microc.graph.ir import Graph
 from microc.ops.meaning import meaning
 from microc.quantization.ends import End, ends
-from microc.quantization.observe import Progress, Row
+from microc.quantization.observe import Progress, Row, state_of
 from microc.quantization.scheme import Activation, Weight, faked
 from microc.quantization.write import Recipe
 
@@ -50,7 +50,7 @@ def noise_of(
 ) -> dict[Key, float]:
     """For each change the noise that it causes alone, on at most so many samples.
 
-    State lives from sample to sample as the float network leaves it.
+    State lives from sample to sample of a sequence as the float network leaves it.
     """
     rows = rows[: sample_count(graph, len(changes), most)]
     judged = dict.fromkeys((*(End(name) for name in graph.updates.values()), *ends(graph).values()))
@@ -60,7 +60,8 @@ def noise_of(
     for number, row in enumerate(rows):
         if progress is not None:
             progress("sensitivity", number, len(rows))
-        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, state)
+        found = state_of(graph, row, state)
+        values = interp.run(graph, dict(zip(graph.inputs, row, strict=True)), apply, found)
         for end in judged:
             signal[end] += _power(end.seen(values[end.value]))
         for key, change in changes.items():

@@ -41,7 +41,7 @@ def reported(
         "samples": len(network.rows),
         "evaluated_samples": len(judged.rows),
         "inputs": inputs_report(source, samples.rows, judged.rows),
-        **answers_report(comparison, judged.labels),
+        **answers_report(comparison, judged),
         "values": values_report(comparison, recipe.activations),
         "weights": weights_report(flattened(graph), recipe.weights),
         "floats": floats_report(best.written.graph, config.floating),

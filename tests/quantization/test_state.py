@@ -9,7 +9,7 @@ import pytest
 
 import microc
 from microc.dtypes import Array
-from microc.errors import ModelError
+from microc.errors import ModelError, UsageError
 from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
@@ -131,6 +131,31 @@ def test_state_in_floats_where_its_layers_are() -> None:
     graph = NETWORKS["simple"]
     found = microc.quantize(graph, frames(24), weight_only=["all"])
     assert [found.graph.types[state].dtype for state in found.graph.state] == ["float32"]
+
+
+def test_sequences(tmp_path: Path) -> None:
+    """State starts anew with each; labels are of the last answers."""
+    graph = NETWORKS["lstm"]
+    rows = np.stack([frames(12, seed) for seed in range(40)])
+    truth = [np.argmax(answers(graph, sequence)[-1]) for sequence in rows]
+    np.savez(tmp_path / "data.npz", x=rows, truth=truth)
+    found = microc.quantize(graph, tmp_path / "data.npz", labels="truth").report
+    assert (found["samples"], found["evaluated_samples"]) == (480, 480)
+    assert found["classification"]["samples"] == 40 and found["classification"]["float_accuracy"] == 1
+    assert found["classification"]["accuracy"] > 0.9
+    apart, together = (microc.quantize(graph, data).recipe for data in (rows, rows.reshape(480, 1, DEPTH)))
+    assert apart.activations != together.activations
+
+
+def test_sequences_that_are_refused(tmp_path: Path) -> None:
+    """Of a network without state; with a label for each frame."""
+    graph, rows = NETWORKS["simple"], frames(24).reshape(2, 12, 1, DEPTH)
+    net = Net((1, DEPTH))
+    with pytest.raises(UsageError, match="takes samples of shape Nx1x6"):
+        microc.quantize(net.graph(net.dense(net.x, 3)), rows)
+    np.savez(tmp_path / "data.npz", x=rows, truth=np.zeros((2, 12)))
+    with pytest.raises(UsageError, match="x 2, labels 24"):
+        microc.quantize(graph, tmp_path / "data.npz", labels="truth")
 
 
 def test_a_state_without_end_is_refused() -> None:

@@ -16,16 +16,25 @@ from microc.fixed import round_half_away
 
 
 def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
-    """The samples in the tensor's shape; the axis of a batch of one may be absent, and rows may be flat."""
+    """The samples in the tensor's shape; the axis of a batch of one may be absent, and rows may be flat. Of a tensor with
+    ``sequences`` they may be sequences of samples, along one axis more."""
     shape = tuple(tensor["shape"])
-    flat = array.ndim == 2 and array.shape[1] == prod(shape)
-    if array.ndim and (array.shape[1:] == shape or (shape[:1] == (1,) and array.shape[1:] == shape[1:]) or flat):
+    if _holds(array, shape):
         return np.ascontiguousarray(array).reshape(len(array), *shape)
+    if tensor.get("sequences") and len(array) and _holds(array[0], shape):
+        return np.ascontiguousarray(array).reshape(*array.shape[:2], *shape)
     wanted = "x".join(map(str, ("N", *shape)))
     raise UsageError(
         f"{tensor['name']} takes samples of shape {wanted}, {array.shape} was given", where=str(path),
         hint=_reshaping(array, shape),
     )  # fmt: skip
+
+
+def _holds(array: Array, shape: tuple[int, ...]) -> bool:
+    """Whether the first axis counts samples of a shape."""
+    flat = array.ndim == 2 and array.shape[1] == prod(shape)
+    alone = shape[:1] == (1,) and array.shape[1:] == shape[1:]
+    return array.ndim > 0 and (array.shape[1:] == shape or alone or flat)
 
 
 def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
