@@ -24,6 +24,7 @@ def quantize(arguments: Arguments) -> show.Answer:
         bits=dict(arguments.layers),
         float_layers=arguments.float_layers,
         weight_only=arguments.weight_only,
+        dynamic_range=arguments.dynamic_range,
         board=arguments.board,
         flash=arguments.flash,
         ram=arguments.ram,

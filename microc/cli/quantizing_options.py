@@ -85,6 +85,10 @@ def _mixing(command: ArgumentParser) -> None:
         "--weight-only", dest="weight_only", action="append", default=[], metavar="NAME|all",
         help="a layer that computes in floats on integer weights, or all; may be given several times",
     )  # fmt: skip
+    command.add_argument(
+        "--dynamic-range", dest="dynamic_range", action="append", default=[], metavar="NAME|all",
+        help="a layer that quantises its data when they are there, row by row, or all; may be given several times",
+    )  # fmt: skip
     limits = command.add_argument_group("limits, for which bits of layers are searched (docs/quantisation.md)")
     limits.add_argument("--flash", type=size, metavar="BYTES", help="flash of a firmware for --board: 65536 or 64K")
     limits.add_argument("--ram", type=size, metavar="BYTES", help="its RAM")

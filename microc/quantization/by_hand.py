@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from microc.driver import accepted
@@ -103,35 +103,60 @@ def floating(graph: Graph, given: Iterable[str]) -> frozenset[str]:
 def opening(graph: Graph, given: Iterable[str]) -> frozenset[str]:
     """The results of layers on floats whose weights alone shall be integers. UsageError for one that is not there, or whose
     weights kernels cannot open: computed ones, those of grouped and transposed convolutions."""
-    named = accepted.names("weight_only", given)
-    layers = [node for node in flattened(graph).nodes if node.op in LAYERS]
-    can = [node for node in layers if _opens(node, graph)]
+    can = [node for node in _with_constant_weights(graph) if _opens(node)]
+    return _chosen(
+        graph, "weight_only", given, can, "the weights of {!r} cannot be opened where they are read",
+        "of convolutions of one group and dense layers, constant weights can; leave the others out",
+    )  # fmt: skip
+
+
+def by_rows(graph: Graph, given: Iterable[str]) -> frozenset[str]:
+    """The results of layers that shall quantise their data row by row when they are there, and have integer weights. UsageError
+    for one that is not there, or whose weights are computed."""
+    return _chosen(
+        graph, "dynamic_range", given, _with_constant_weights(graph), "the weights of {!r} are computed",
+        "dense layers and convolutions with constant weights have a form of dynamic range; leave the others out",
+    )  # fmt: skip
+
+
+def weights_of(graph: Graph, results: Container[str]) -> frozenset[str]:
+    """What the layers of these results multiply by."""
+    return frozenset(
+        node.inputs[1] for node in flattened(graph).nodes if node.op in LAYERS and node.outputs[0] in results
+    )
+
+
+def all_floating(graph: Graph, *given: Iterable[str]) -> frozenset[str]:
+    """All values where one of these speaks of all layers: what else there is stays in floats."""
+    everything = any(list(names) == [ALL] for names in given)
+    return frozenset(flattened(graph).types) if everything else frozenset()
+
+
+def _chosen(
+    graph: Graph, what: str, given: Iterable[str], can: Sequence[Node], refusal: str, hint: str
+) -> frozenset[str]:
+    """The results of those layers of ``can`` that are named. UsageError for another one."""
+    named = accepted.names(what, given)
     if list(named) == [ALL]:
         return frozenset(node.outputs[0] for node in can)
     found: set[str] = set()
     for name in named:
         values = {node.outputs[0] for node in can if name in _names(node)}
-        if not values and any(name in _names(node) for node in layers):
-            raise UsageError(
-                f"the weights of {name!r} cannot be opened where they are read",
-                hint="of convolutions of one group and dense layers, constant weights can; leave the others out",
-            )
+        if not values and any(name in _names(node) for node in flattened(graph).nodes if node.op in LAYERS):
+            raise UsageError(refusal.format(name), hint=hint)
         if not values:
             raise _unknown(name, (node.loc.name or node.outputs[0] for node in can))
         found |= values
     return frozenset(found)
 
 
-def all_floating(graph: Graph, weight_only: Iterable[str]) -> frozenset[str]:
-    """All values where the weights of all layers alone shall be integers."""
-    everything = list(accepted.names("weight_only", weight_only)) == [ALL]
-    return frozenset(flattened(graph).types) if everything else frozenset()
-
-
-def _opens(node: Node, graph: Graph) -> bool:
+def _with_constant_weights(graph: Graph) -> list[Node]:
     flat = flattened(graph)
-    one_group = node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
-    return one_group and node.inputs[1] in flat.consts
+    return [node for node in flat.nodes if node.op in LAYERS and node.inputs[1] in flat.consts]
+
+
+def _opens(node: Node) -> bool:
+    return node.op in ("conv2d", "dense") and node.attrs.get("groups", 1) == 1
 
 
 def _names(node: Node) -> Iterator[str]:

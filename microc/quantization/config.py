@@ -16,8 +16,8 @@ from microc.quantization.places import places
 class Config:
     """``activations``: their dtype. ``weights``: their bits; ``block``: of few bits, how many inputs share a multiplier.
     ``power_of_two``: all scales are. ``ranges``: the estimator. ``floating``: results of operators that stay in floats;
-    ``opening``: of layers in floats on integer weights; ``bits``: of some operators, by their results
-    (:mod:`microc.quantization.by_hand`)."""
+    ``opening``: of layers in floats on integer weights; ``by_rows``: those of them that quantise their data when they are there;
+    ``bits``: of some operators, by their results (:mod:`microc.quantization.by_hand`)."""
 
     activations: str = "int8"
     weights: int = 8
@@ -26,6 +26,7 @@ class Config:
     ranges: str = "auto"
     floating: frozenset[str] = frozenset()
     opening: frozenset[str] = frozenset()
+    by_rows: frozenset[str] = frozenset()
     bits: Mapping[str, int] = field(default_factory=dict)
 
     def placed(self, graph: Graph, bits: Mapping[str, int]) -> Places:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from microc.graph.ir import Graph
 from microc.quantization import blocks
+from microc.quantization.by_hand import weights_of
 from microc.quantization.config import Config
 from microc.quantization.found import Places
 from microc.quantization.loops import flattened
@@ -40,7 +41,8 @@ def decided(
     stored |= {
         name: quantised_weights(flat.consts[name], bits[name], power_of_two=power_of_two) for name in found.opened
     }
-    recipe = Recipe(how, stored, narrowed, found.widened, config.block, frozenset(found.opened), power_of_two)
+    opened, by_rows = frozenset(found.opened), weights_of(graph, config.by_rows)
+    recipe = Recipe(how, stored, narrowed, found.widened, config.block, opened, power_of_two, by_rows)
     for node in flat.nodes:
         if node.op in LAYERS and node.inputs[1] in found.weights:
             bias = flat.consts.get(node.inputs[2]) if len(node.inputs) > 2 else None

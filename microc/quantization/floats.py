@@ -25,6 +25,7 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
     float32, in loops too, each with its multiply-accumulates in a run and the reason, but what compiled is a table; ``share``,
     of all multiply-accumulates, those in floats."""
     flat = flattened(graph)
+    by_rows = {node.loc for node in flat.nodes if node.op == "dynamic_quantize"}
     tabulated = functions_of_bytes(flat)
     left, of_all, of_floats = list[dict[str, Any]](), 0, 0
     for node, macs in _counted(graph, 1):
@@ -32,7 +33,8 @@ def floats_report(graph: Graph, asked: Container[str] = ()) -> dict[str, Any]:
         made = {flat.types[name].dtype for name in node.outputs if name}
         if node.op not in _CHANGING and "float32" in made and node.outputs[0] not in tabulated:
             of_floats += macs
-            left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": _reason(node, flat, asked)})
+            reason = ASKED if node.loc in by_rows else _reason(node, flat, asked)
+            left.append({"value": node.outputs[0], "op": node.op, "macs": macs, "reason": reason})
     return {"operators": left, "share": of_floats / max(1, of_all)}
 
 

@@ -45,6 +45,7 @@ def quantize(
     bits: Mapping[str, int] | None = None,
     float_layers: Sequence[str] = (),
     weight_only: Sequence[str] = (),
+    dynamic_range: Sequence[str] = (),
     board: str | Path | Board = "",
     flash: int | None = None,
     ram: int | None = None,
@@ -67,11 +68,13 @@ def quantize(
     estimator of :mod:`microc.quantization.ranges`.
 
     ``bits``: those of some operators, by name: of the weights, 16 for activations of int16 (weights of 8 bits), 32 for
-    floats; ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights, or
-    ``["all"]``. With limits, bits of all other layers are searched (:mod:`microc.quantization.mixed`): ``flash`` and ``ram``
-    in bytes and ``time`` of a run in seconds, as they are estimated for ``board``, are kept with the least noise;
-    ``max_drop``, of the accuracy (0.01 is a point) or of what ``evaluate`` gives, with the least flash; where 8 bits lose
-    more, with 16 or floats in some layers, in the least time. FitError where no bits keep them.
+    floats; ``float_layers``: which stay in floats; ``weight_only``: which compute in floats on integer weights;
+    ``dynamic_range``: which quantise their data when they are there, row by row, and scale sums of integers to floats; of both,
+    ``["all"]``: every one that can, and all else in floats. With limits, bits of all other layers are searched
+    (:mod:`microc.quantization.mixed`): ``flash`` and ``ram`` in bytes and ``time`` of a run in seconds, as they are estimated
+    for ``board``, are kept with the least noise; ``max_drop``, of the accuracy (0.01 is a point) or of what ``evaluate`` gives,
+    with the least flash; where 8 bits lose more, with 16 or floats in some layers, in the least time. FitError where no bits
+    keep them.
 
     Inputs and outputs are the float network's unless ``input_dtype`` and ``output_dtype``, of the options, say int8 or uint8.
 
@@ -84,10 +87,10 @@ def quantize(
     accepted.choice("activations", activations, ACTIVATIONS)
     accepted.choice("weights", weights, by_hand.BITS)
     accepted.choice("block", block, blocks.SIZES)
-    if block and weight_only:
+    if block and (weight_only or dynamic_range):
         raise UsageError(
             "weights of layers in floats have one scale for each channel, no multipliers by blocks",
-            hint="leave out block (--block), or weight_only (--weight-only)",
+            hint="leave out block (--block), or weight_only and dynamic_range (--weight-only, --dynamic-range)",
         )
     accepted.choice("scales", scales, (ANY, POWER_OF_TWO))
     accepted.choice("ranges", ranges, METHODS)
@@ -102,11 +105,17 @@ def quantize(
     judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
     check_labels(graph, judged)
     rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
-    floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only)
+    floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only, dynamic_range)
+    by_rows = by_hand.by_rows(graph, dynamic_range)
     opening = by_hand.opening(graph, weight_only)
-    config = Config(activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening).named(
-        graph, bits or {}
-    )
+    if opening & by_rows:
+        raise UsageError(
+            f"{min(opening & by_rows)!r} is named by weight_only and by dynamic_range",
+            hint="a layer computes in floats on integer weights, or quantises its data: name it in one of them",
+        )
+    config = Config(
+        activations, weights, block, scales == POWER_OF_TWO, ranges, floating, opening | by_rows, by_rows
+    ).named(graph, bits or {})
     network, equalising = in_better_units(calibrated(graph, config, rows, seed, progress))
     score, searched = score_by(evaluate, judged), None
     if limits is None:

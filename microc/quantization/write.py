@@ -14,6 +14,7 @@ from microc.quantization.loops import body_of, flattened
 from microc.quantization.scheme import Activation, Weight, rounded
 from microc.transform import qdq
 from microc.transform.context import PassContext, run_passes
+from microc.transform.dynamic_range import by_rows
 from microc.transform.layer_norm import norms_in_fixed_point
 from microc.transform.qdq import LAYERS
 from microc.transform.qdq_values import CLAMPS
@@ -25,7 +26,8 @@ class Recipe:
     """What is decided, by name: how activations and constants are stored, and how layers read those activations that they do not
     read as they are stored (``narrowed``), but layers whose results are in ``wide``. All else stays in floats. ``block``: inputs
     that share a multiplier in weights of few bits, 0 where none do. ``opened``: those weights whose layers compute in floats;
-    ``power_of_two``: all scales are powers of two."""
+    ``power_of_two``: all scales are powers of two; ``by_rows``: those of ``opened`` whose layers quantise their data row by row
+    when they are there."""
 
     activations: Mapping[str, Activation]
     weights: Mapping[str, Weight]
@@ -34,6 +36,7 @@ class Recipe:
     block: int = 0
     opened: frozenset[str] = frozenset()
     power_of_two: bool = False
+    by_rows: frozenset[str] = frozenset()
 
     def narrows(self, node: Node) -> bool:
         """Whether a node reads its data as fewer bits than they are stored in."""
@@ -221,7 +224,7 @@ class _Writer:
 
 def _with_opened(graph: Graph, recipe: Recipe, names: Names) -> Graph:
     """The graph, bodies of loops too, that dequantises the integers of weights whose layers compute in floats: behind the pass,
-    which would make integer layers of those between integers."""
+    which would make integer layers of those between integers. Layers of dynamic range are products of integers there."""
     types, consts, first = dict(graph.types), dict(graph.consts), list[Node]()
     for name in sorted(recipe.opened & consts.keys()):
         weight, stored = recipe.weights[name], names.fresh(f"{name}_quantized")
@@ -233,8 +236,10 @@ def _with_opened(graph: Graph, recipe: Recipe, names: Names) -> Graph:
         body = body_of(node)
         if body is not None:
             node = replace(node, attrs={**node.attrs, "body": _with_opened(body, recipe, names)})
+        if node.op in LAYERS and node.inputs[1] in recipe.by_rows:
+            node = replace(node, attrs={**node.attrs, "dynamic": "symmetric"})
         nodes.append(node)
-    return graph.with_nodes(nodes, types=types, consts=consts)
+    return by_rows(graph.with_nodes(nodes, types=types, consts=consts))
 
 
 def _attributes(quant: Quant) -> dict[str, Attr]:

@@ -3,7 +3,8 @@
 Readers leave such a layer as one of floats on a ``dequantize`` of its weights, and say with attribute ``dynamic`` how TFLite
 would quantise the data: ``symmetric`` or ``asymmetric``. With option ``hybrid=dynamic`` it becomes ``dynamic_quantize``, an exact
 product of integers, and a scaling by the scales of row and channel. Else the weights are floats, which is closer to the
-network as it was trained, and takes four times the flash.
+network as it was trained, and takes four times the flash. :mod:`microc.quantization` makes the same of layers that
+shall have it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,16 @@ def dynamic_range(graph: Graph, context: PassContext) -> Graph:
     """Rewrite the layers where the option asks for it."""
     if context.options.get("hybrid") != "dynamic":
         return graph
-    makers, nodes = graph.producer(), list[Node]()
+    makers = graph.producer()
     for node in graph.nodes:
         _check_marked(graph, node, makers)
+    return by_rows(graph)
+
+
+def by_rows(graph: Graph) -> Graph:
+    """The graph whose layers with attribute ``dynamic``, not those in its loops, quantise their data."""
+    makers, nodes = graph.producer(), list[Node]()
+    for node in graph.nodes:
         source = makers.get(node.inputs[1]) if node.attrs.get("dynamic") else None
         if source is None or source.op != "dequantize" or source.inputs[0] not in graph.consts:
             nodes.append(node)

@@ -1,4 +1,4 @@
-"""Weights alone as integers, and the types of inputs and outputs."""
+"""Weights alone as integers, dynamic range, and the types of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import microc
-from microc.errors import UsageError
+from microc.errors import UnsupportedError, UsageError
+from microc.ops.meaning import evaluate
 from microc.quantization.loops import flattened
 from tests.quantization.networks import Net, classifier, images
 from tests.quantization.recurrent import network, sequences
@@ -65,6 +66,73 @@ def test_weights_that_cannot_be_opened(which: int | None, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         microc.quantize(graph, images(4), weight_only=[layers[0] if which else "nowhere"])
     assert caught.value.hint
+
+
+def products(graph: microc.Graph) -> list[tuple[str, str]]:
+    """The dtypes of layers' data and results, in loops too."""
+    flat = flattened(graph)
+    layers = [node for node in flat.nodes if node.op in ("conv2d", "dense")]
+    return [(flat.types[node.inputs[0]].dtype, flat.types[node.outputs[0]].dtype) for node in layers]
+
+
+def test_dynamic_range_needs_no_range() -> None:
+    """Each row has the scale of its own largest number: rows a thousand times those of the calibration are as near."""
+    net = Net((4, 32))
+    graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 48)), 10))
+    data = np.random.default_rng(4).normal(size=(20, 4, 32)).astype(np.float32)
+    large = data[::-1] * np.array([1, 10, 100, 1000], np.float32)[:, None]
+    found = microc.quantize(graph, data, evaluate=large, dynamic_range=["all"])
+    assert products(found.graph) == [("int8", "int32")] * 2
+    assert found.report["outputs"][0]["decibels"] > 35 and found.report["floats"]["share"] == 0
+    real, mine = (microc.compile(each, check=False) for each in (graph, found.graph))
+    for x in large:
+        expected, answer = np.asarray(real(x)), np.asarray(mine(x))
+        assert (np.abs(answer - expected).max(axis=1) < 0.03 * np.abs(expected).max(axis=1)).all()
+
+
+def test_dynamic_range_compiles_as_it_is_meant() -> None:
+    """Products are integers, so that C and numpy differ by the rounding of what is computed in floats around them alone."""
+    graph, data = network("lstm"), sequences(8)
+    found = microc.quantize(graph, data, dynamic_range=["all"])
+    assert set(products(found.graph)) == {("int8", "int32")}
+    compiled = microc.compile(found.graph, check=False)
+    for x in data:
+        expected, _ = evaluate(found.graph, {"x": x})
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(compiled(x), expected, strict=True))
+    reals, bytes_ = (microc.compile(each, board="microbit").report()["weight_bytes"] for each in (graph, found.graph))
+    assert bytes_ < 0.7 * reals
+
+
+@pytest.mark.parametrize("kind", ["depthwise", "dense"])
+def test_one_layer_has_dynamic_range(kind: str, tmp_path: Path) -> None:
+    """The others are on integers of known ranges; the file says it all."""
+    graph = classifier()
+    layers = [node for node in graph.nodes if node.op in ("conv2d", "dense")]
+    number = len(layers) - 1 if kind == "dense" else next(k for k, n in enumerate(layers) if n.attr("groups") != 1)
+    found = microc.quantize(graph, images(9), dynamic_range=[layers[number].outputs[0]])
+    again = microc.load(found.save(tmp_path / "net.mcg"))
+    assert [made == "int32" for _, made in products(again)] == [k == number for k in range(len(layers))]
+    assert found.report["outputs"][0]["decibels"] > 35
+    with pytest.raises(UnsupportedError, match="dynamic_quantize is no operator that microc writes as ONNX"):
+        found.save(tmp_path / "net.onnx")
+
+
+def test_layers_that_have_no_dynamic_range() -> None:
+    """Of computed weights; named twice; unknown; with blocks."""
+    net = Net((1, 4))
+    weight = net.op("reshape", net.dense(net.x, 8), shape=(2, 4))
+    graph = net.graph(net.op("dense", net.op("tanh", net.x), weight, name="own"))
+    data, layer = np.random.default_rng(4).normal(size=(20, 1, 4)).astype(np.float32), graph.nodes[0].outputs[0]
+    refused: dict[str, dict[str, Any]] = {
+        "weights of 'own' are computed": {"dynamic_range": ["own"]},
+        "named by weight_only and by dynamic_range": {"dynamic_range": ["all"], "weight_only": [layer]},
+        "no layer 'nowhere'": {"dynamic_range": ["nowhere"]},
+        "one scale for each channel": {"dynamic_range": ["all"], "weights": 4, "block": 16},
+    }
+    for words, options in refused.items():
+        with pytest.raises(UsageError, match=words) as caught:
+            microc.quantize(graph, data, **options)
+        assert caught.value.hint
 
 
 @pytest.mark.parametrize("activations", ["int8", "uint8"])

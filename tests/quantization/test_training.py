@@ -168,7 +168,10 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install microc[torch]" in refused(DATA / "cnn.onnx", noise(2, 1, 8, 8), ToolError)
 
 
-@pytest.mark.parametrize("option", [{"block": 32, "weights": 4}, {"weight_only": ["all"]}, {"scales": "power-of-two"}])
+@pytest.mark.parametrize(
+    "option",
+    [{"block": 32, "weights": 4}, {"weight_only": ["all"]}, {"dynamic_range": ["all"]}, {"scales": "power-of-two"}],
+)
 def test_integers_without_a_gradient_are_refused(option: dict[str, Any]) -> None:
     torch_or_skip()
     with pytest.raises(UsageError, match="training does not know") as caught:

@@ -12,7 +12,7 @@ from microc.quantization.run import ANY, quantize
 if TYPE_CHECKING:
     from microc.quantization.training.module import FakeQuantized
 
-_NOT_TRAINED = MappingProxyType({"block": blocks.NONE, "weight_only": (), "scales": ANY})
+_NOT_TRAINED = MappingProxyType({"block": blocks.NONE, "weight_only": (), "dynamic_range": (), "scales": ANY})
 """Options whose integers have no gradient here, with what they are unless given."""
 
 
@@ -22,7 +22,7 @@ def fake_quantize(model: Any, data: Any, **options: Any) -> FakeQuantized:
     ``model``: a ``torch.nn.Module``, which is exported in eval mode; or anything that :func:`microc.quantize` takes, an ONNX
     file for instance: it is trained in PyTorch all the same. ``data``: typical inputs, a tensor or an array with the samples
     along the first axis (for several inputs a tuple of them), which the network is calibrated on. ``options``: those of
-    :func:`microc.quantize` but block, weight_only and scales.
+    :func:`microc.quantize` but block, weight_only, dynamic_range and scales.
 
     The module starts as what ``microc.quantize`` makes of the network. In training and in evaluation it answers as the
     integer network of its present weights, and ``quantized()`` gives that. ToolError without PyTorch; UnsupportedError for
