@@ -58,14 +58,15 @@ class _Line:
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._what = ""
         self._done = 0
         self._begin = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if done <= self._done:
+        if what != self._what or done <= self._done:
             self._begin = now
-        self._done = done
+        self._what, self._done = what, done
         if done + 1 >= total:
             _say("\r" + " " * _WIDTH + "\r")
         elif now >= self._next or not done:

@@ -86,23 +86,26 @@ def _least_noise(task: Task, points: Sequence[Point]) -> Point:
     fitting = [point for point in tried if not any(task.over(point.bits))]
     if len(fitting) < 2:
         return (fitting or tried)[-1]
-    return max(fitting, key=lambda point: task.measured(point.bits))
+    found = {point: task.measured(point.bits) for point in task.in_turn("networks", fitting)}
+    return max(found, key=lambda point: found[point])
 
 
 def _smallest(task: Task, points: Sequence[Point]) -> Point | None:
     """The least choice that keeps the score, by bisection: the score falls with noise. None where none does."""
-    most = task.limits.max_drop
-    assert most is not None
-    if task.drop(points[-1].bits) > most:
-        return None
     points = [points[k] for k in _spaced(len(points), _STEPS)]
-    low, high = -1, len(points) - 1
+    low, high, tried, most = -1, len(points) - 1, 1, 1 + (len(points) - 1).bit_length()
+    task.tell("networks", 0, most)
+    if not task.keeps_score(points[-1].bits):
+        return None
     while high - low > 1:
         middle = (low + high) // 2
-        if task.drop(points[middle].bits) <= most:
+        task.tell("networks", tried, most)
+        if task.keeps_score(points[middle].bits):
             high = middle
         else:
             low = middle
+        tried += 1
+    task.tell("networks", most, most)
     return points[high]
 
 

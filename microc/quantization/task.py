@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from microc.errors import UsageError
 from microc.quantization.calibrated import Calibrated
@@ -15,6 +17,7 @@ from microc.quantization.score import Score
 from microc.quantization.write import Recipe, quantised
 
 Bits = tuple[int, ...]
+T = TypeVar("T")
 
 
 @dataclass
@@ -47,7 +50,7 @@ class Task:
     def made(self, bits: Bits) -> Repaired:
         """The network of a choice."""
         if bits not in self.made_of:
-            self.made_of[bits] = self.network.repaired(self.widths(bits))
+            self.made_of[bits] = replace(self.network, progress=None).repaired(self.widths(bits))
         return self.made_of[bits]
 
     def cost(self, bits: Bits) -> dict[str, Any]:
@@ -86,6 +89,26 @@ class Task:
         if bits not in self.scores:
             self.scores[bits] = self.score(self.made(bits)[0].written.graph)
         return self.float_score - self.scores[bits]
+
+    def keeps_score(self, bits: Bits) -> bool:
+        """Whether a choice loses no more of the score than is allowed, but for how scores and their difference are rounded:
+        0.95 - 0.94 is a point."""
+        most, lost = self.limits.max_drop, self.drop(bits)
+        assert most is not None and self.float_score is not None
+        rounding = 2 * sys.float_info.epsilon * max(abs(self.float_score), abs(self.scores[bits]))
+        return lost <= most + rounding
+
+    def in_turn(self, what: str, steps: Sequence[T]) -> Iterator[T]:
+        """Steps of the search, each told of when it begins."""
+        for number, step in enumerate(steps):
+            self.tell(what, number, len(steps))
+            yield step
+        self.tell(what, len(steps), len(steps))
+
+    def tell(self, what: str, done: int, steps: int) -> None:
+        """How far the search is: what is ``done`` of so many steps, at most, each of which takes long."""
+        if self.network.progress is not None:
+            self.network.progress(f"search: {what}", done, steps + 1)
 
 
 def _over(amount: int, limit: int | None) -> int:

@@ -42,7 +42,7 @@ def ways_of(task: Task, widths: Sequence[int], by_time: bool) -> Ways:
     widths = tuple(dict.fromkeys((*widths, *network.fixed.values())))
     recipes = {bits: task.everywhere(bits) for bits in widths if bits != FLOAT_BITS}
     changes = layer_changes(network.graph, network.rows, recipes, task.weights, network.seed)
-    noise = noise_of(network.graph, network.rows, changes)
+    noise = noise_of(network.graph, network.rows, changes, progress=network.progress)
     prices, base = _prices(task, widths)
     options = []
     for name in task.weights:
@@ -68,7 +68,7 @@ def _prices(task: Task, widths: Sequence[int]) -> tuple[dict[int, dict[str, Pric
     sizes = {str(place): task.network.graph.consts[name].size for name, place in places.items()}
     found: dict[int, dict[str, Price]] = {}
     base: dict[str, Any] = {}
-    for bits in widths:
+    for bits in task.in_turn("prices", widths):
         total, parts = priced(quantised(graph, task.everywhere(bits)).graph, task.limits.board, sizes)
         found[bits] = {name: parts[str(place)] for name, place in places.items()}
         if bits == BITS[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import chain, pairwise, product, repeat
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,24 @@ def test_accuracy_is_kept_with_the_least_flash(tmp_path: Path) -> None:
     assert found.report["classification"]["accuracy"] == chosen["score"] >= 0.95  # as it is after repairs
     assert chosen["flash"] < points[-1]["flash"]
     assert all(p["score"] is None or 1 - p["score"] > 0.05 for p in points if p["flash"] < chosen["flash"])
+
+
+def test_a_loss_of_just_the_limit_keeps_it() -> None:
+    """0.95 - 0.94 is 0.010000000000000009. Of every step it is told when it begins."""
+    told: dict[str, list[tuple[int, int]]] = {}
+    scores = chain([0.95], repeat(0.94))
+    found = microc.quantize(
+        classifier(), images(12), board=BOARD, max_drop=0.01, evaluate=lambda _: next(scores),
+        progress=lambda what, done, steps: told.setdefault(what, []).append((done, steps)),
+    )  # fmt: skip
+    chosen = next(point for point in found.report["mixed"]["front"] if point["chosen"])
+    assert chosen["flash"] == found.report["mixed"]["front"][0]["flash"]
+    for what in ("search: prices", "search: networks", "sensitivity"):
+        assert all(0 <= done < steps for done, steps in told[what])
+    for what in ("search: prices", "search: networks"):
+        done, steps = zip(*told[what], strict=True)
+        assert len(set(steps)) == 1 and list(done) == sorted(done) and done[-1] + 1 == steps[0] > 3
+    assert "repair: rounding by answers" not in told
 
 
 def test_bits_by_hand() -> None:
