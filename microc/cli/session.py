@@ -103,11 +103,11 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
     """The arrays of .npy files and pictures, checked against the network's inputs before anything runs."""
-    from microc.driver.data.pictures import Reader, is_picture
+    from microc.driver.data.pictures import Reader, is_picture, with_colours
     from microc.driver.sizes.shapes import RunShapes
 
     known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    tensors = [known[name] for name in manifest["inputs"]]
+    tensors = with_colours((known[name] for name in manifest["inputs"]), manifest["options"])
     arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
         picture = tensor is not None and is_picture(path)

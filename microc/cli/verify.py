@@ -95,12 +95,14 @@ def _check(arguments: Arguments) -> None:
 
 
 def _samples(arguments: Arguments, manifest: Mapping[str, Any]) -> Samples | None:
+    from microc.driver.data.pictures import with_colours
     from microc.driver.data.samples import read_samples
 
     if arguments.data is None:
         return None
     known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
     inputs, outputs = ([known[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
+    inputs = with_colours(inputs, manifest["options"])
     return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected, pixels(arguments))
 
 

@@ -101,8 +101,9 @@ def quantize(
     source = read_model(source_of(model, reading), reading)
     graph = prepared(source, reading)
     same_data = evaluate is None or callable(evaluate)
-    samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels)
-    judged = samples if same_data else data_of(graph, evaluate, labels, pixels)
+    colours = reading.input_colour
+    samples = (data_of if same_data else calibration_of)(graph, data, labels, pixels, colours)
+    judged = samples if same_data else data_of(graph, evaluate, labels, pixels, colours)
     check_labels(graph, judged)
     rows = samples.rows[: MOST_SAMPLES if samples.steps == 1 else MOST_STEPS]
     floating = by_hand.floating(graph, float_layers) | by_hand.all_floating(graph, weight_only, dynamic_range)

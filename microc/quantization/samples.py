@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.observe import First, Row
+from microc.transform.boundary import EVERY
 
 MOST = 1 << 14
 """Samples that are read of a generator."""
+NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _GIVEN = Path("data")
 
 
@@ -40,9 +43,10 @@ class Data:
         return answers[self.steps - 1 :: self.steps]
 
 
-def tensors_of(graph: Graph) -> list[dict[str, Any]]:
-    """A float graph's inputs as a manifest describes tensors."""
-    return [_tensor(graph, name) for name in graph.inputs]
+def tensors_of(graph: Graph, colours: Mapping[str, str] = NO_COLOURS) -> list[dict[str, Any]]:
+    """A float graph's inputs as a manifest describes tensors, and the colour that each, or ``*``, has."""
+    every = colours.get(EVERY, "")
+    return [{**_tensor(graph, name), "colour": colours.get(name, every)} for name in graph.inputs]
 
 
 def _tensor(graph: Graph, name: str) -> dict[str, Any]:
@@ -51,16 +55,23 @@ def _tensor(graph: Graph, name: str) -> dict[str, Any]:
     return {"name": name, "label": name, "dtype": kind.dtype, "shape": kind.shape, **real}
 
 
-def data_of(graph: Graph, given: Any, labels: str = "", pixels: tuple[float, float] | None = None) -> Data:
+def data_of(
+    graph: Graph,
+    given: Any,
+    labels: str = "",
+    pixels: tuple[float, float] | None = None,
+    colours: Mapping[str, str] = NO_COLOURS,
+) -> Data:
     """What may be given as data: a path (.npz, .npy, table, folder of arrays or pictures), an array, arrays by the names of
     inputs or in their order, or an iterable of samples. Samples of a network with state may be sequences, each of which it
-    begins anew. UsageError for what does not fit, is empty, or is no number."""
+    begins anew. ``colours``: the order of channels of inputs, in which pictures are read. UsageError for what does not fit, is
+    empty, or is no number."""
     if isinstance(given, Data):
         return given
     if isinstance(given, (str, os.PathLike)):
         path = accepted.path("data", given)
         outputs = [_tensor(graph, name) for name in graph.outputs]
-        found = read_samples(tensors_of(graph), outputs, path, labels, None, pixels)
+        found = read_samples(tensors_of(graph, colours), outputs, path, labels, None, pixels)
         return _checked(graph, found.inputs, found.labels, found.notes, path)
     fitted = [
         fit(array, tensor, _GIVEN) for array, tensor in zip(_arrays(graph, given), tensors_of(graph), strict=True)
@@ -68,12 +79,14 @@ def data_of(graph: Graph, given: Any, labels: str = "", pixels: tuple[float, flo
     return _checked(graph, [array for array, _ in fitted], None, [note for _, note in fitted if note], _GIVEN)
 
 
-def calibration_of(graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None) -> Data:
+def calibration_of(
+    graph: Graph, given: Any, labels: str, pixels: tuple[float, float] | None, colours: Mapping[str, str]
+) -> Data:
     """The same where labels are looked for elsewhere: those that are in the data, too, are no input."""
     if isinstance(given, (str, os.PathLike)) and labels:
         path = accepted.path("data", given)
         labels = labels if not path.is_dir() and labels in read(path) else ""
-    return data_of(graph, given, labels, pixels)
+    return data_of(graph, given, labels, pixels, colours)
 
 
 def _arrays(graph: Graph, given: Any) -> list[Array]:

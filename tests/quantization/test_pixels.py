@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import microc
 from microc.driver.compile.pipeline import optimise
@@ -56,6 +58,17 @@ def test_means_that_differ_before_padding_are_tables() -> None:
     ops, graph = lowered(found)
     assert ops[:2] == ["lookup", "conv2d"] and graph.types[graph.nodes[0].inputs[1]].shape == (768,)
     assert noise(found, (FRAMES[..., ::-1] - np.array(COLOURS[0])) / np.array(COLOURS[1])) < 4e-4
+
+
+def test_pictures_are_read_in_the_order_of_the_frames(tmp_path: Path) -> None:
+    """A folder of them is what arrays with their channels reversed are."""
+    for number, frame in enumerate(FRAMES):
+        Image.fromarray(frame[0]).save(tmp_path / f"{number}.png")
+    options: Any = {"input_normalize": COLOURS, "input_colour": "bgr"}
+    found = microc.quantize(network(), tmp_path, **options)
+    assert found.recipe.activations == microc.quantize(network(), FRAMES[..., ::-1], **options).recipe.activations
+    assert found.recipe.activations != microc.quantize(network(), FRAMES, **options).recipe.activations
+    assert any("BGR" in note for note in found.report["notes"])
 
 
 def test_a_larger_frame_is_resized_in_bytes() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,21 @@ def geometry(tensor: Mapping[str, Any]) -> Geometry:
     )
 
 
+def with_colours(tensors: Iterable[Mapping[str, Any]], options: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Inputs of a manifest with the ``colour`` that its ``options`` say each has: ``NAME=bgr``, of all others ``*=rgb``."""
+    said = options.get("input_colour", "")
+
+    def colour(name: str) -> str:
+        found = re.search(rf"(?:^| ){re.escape(name)}=(\w+)(?: |$)", said)
+        return found[1] if found else ""
+
+    return [{**tensor, "colour": colour(tensor["name"]) or colour("*")} for tensor in tensors]
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads pictures for an input. ``span``: the reals that pixels of 0 and of 255 stand for; None: integers of 8 bits take
-    pixels in order (0 is their lowest), all else takes 0 to 1."""
+    """Reads pictures for an input, in the order of channels of its ``colour``. ``span``: the reals that pixels of 0 and of 255
+    stand for; None: integers of 8 bits take pixels in order (0 is their lowest), all else takes 0 to 1."""
 
     tensor: Mapping[str, Any]
     span: tuple[float, float] | None = None
@@ -67,19 +79,25 @@ class Reader:
     def read(self, path: Path) -> Array:
         """The picture in the tensor's shape and dtype; UsageError for a file that is none."""
         place = geometry(self.tensor)
-        return self._numbers(place.placed(_pixels(path, place))).reshape(self.tensor["shape"])
+        pixels = _pixels(path, place)
+        if self._reversed:
+            pixels = pixels[:, :, ::-1]
+        return self._numbers(place.placed(pixels)).reshape(self.tensor["shape"])
 
     def note(self) -> str:
         """What pictures become."""
         place, name = geometry(self.tensor), self.tensor["name"]
-        what = (
-            f"{name}: pictures in {place.width}x{place.height}, {_MODES[place.channels]}, pixels of 0 to 255 taken as"
-        )
+        mode = "BGR" if self._reversed and place.channels == 3 else _MODES[place.channels]
+        what = f"{name}: pictures in {place.width}x{place.height}, {mode}, pixels of 0 to 255 taken as"
         if self._stored:
             lowest, highest = dtypes.int_range(self.tensor["dtype"])
             return f"{what} {lowest} to {highest}"
         low, high = self.span or (0.0, 1.0)
         return f"{what} {low:g} to {high:g}"
+
+    @property
+    def _reversed(self) -> bool:
+        return self.tensor.get("colour") == "bgr"
 
     @property
     def _stored(self) -> bool:

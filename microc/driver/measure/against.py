@@ -14,6 +14,7 @@ from microc.codegen.network import shared_files
 from microc.device.boards import load_board
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.data.fit import fit
+from microc.driver.data.pictures import with_colours
 from microc.driver.data.samples import read_samples
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
@@ -136,7 +137,8 @@ def random_sets(library: Library, graph: Graph | None, samples: int, seed: int) 
 def given_sets(library: Library, data: Any) -> list[list[Array]]:
     """The sets of inputs in a user's data; UsageError says what does not fit."""
     if isinstance(data, (str, Path)):
-        found = read_samples(library.inputs, library.outputs, Path(data))
+        inputs = with_colours(library.inputs, library.manifest["options"])
+        found = read_samples(inputs, library.outputs, Path(data))
         return [list(found.sample(k)) for k in range(len(found))]
     arrays = _by_position(library, data)
     fitting = [

@@ -11,7 +11,7 @@ from PIL import Image
 
 from microc.cli.arguments import Arguments, make_parser
 from microc.cli.session import pixels
-from microc.driver.data.pictures import Reader
+from microc.driver.data.pictures import Reader, with_colours
 from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
@@ -40,6 +40,22 @@ def test_orders_and_channels(tmp_path: Path) -> None:
         assert np.array_equal(Reader(tensor("uint8", one)).read(path), grey.reshape(one))
     with pytest.raises(UsageError, match="shape 10 is no picture"):
         Reader(tensor("uint8", (10,))).read(path)
+
+
+def test_orders_of_channels(tmp_path: Path) -> None:
+    """As the options of a manifest say, of an input by name or of all; a grey picture has none."""
+    path, inputs = picture(tmp_path / "a.png"), [tensor("uint8", (1, 2, 4, 3)), tensor("uint8", (1, 2, 4))]
+    inputs[1]["name"] = "the other"
+    for words, expected in {
+        "": ["", ""],
+        "*=bgr": ["bgr"] * 2,
+        "*=gray x=bgr": ["bgr", "gray"],
+        "the other=rgb": ["", "rgb"],
+    }.items():
+        assert [each["colour"] for each in with_colours(inputs, {"input_colour": words})] == expected
+    reversed_, grey = with_colours(inputs, {"input_colour": "*=bgr"})
+    assert np.array_equal(Reader(reversed_).read(path)[0], PIXELS[..., ::-1]) and "BGR" in Reader(reversed_).note()
+    assert np.array_equal(Reader(grey).read(path), Reader(inputs[1]).read(path))
 
 
 def test_numbers(tmp_path: Path) -> None:
