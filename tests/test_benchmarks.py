@@ -31,6 +31,7 @@ class Smoke:
 
 
 SMOKES = {
+    "calls": Smoke(("--rounds", "2", "--samples", "2"), "tflm_hello_world_int8 "),
     "compile_time": Smoke(("--models", str(FOLDER.parent / "examples/digits/digits_qdq.onnx")), "digits_qdq "),
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
@@ -49,6 +50,7 @@ SMOKES = {
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
+    "calls": (needs_corpus,),
     "compile_time": (),
     "cost_model": (*EMULATED, needs_corpus),
     "desktop": (needs_corpus,),

@@ -70,7 +70,7 @@ def test_the_python_runs(tmp_path: Path) -> None:
     )
     assert made.returncode == 0, made.stderr
     assert run(tmp_path, "-m", "microc", "build", "firmware").returncode == 0
-    prologue = "import numpy as np\nx = np.zeros((1, 8, 8, 1), np.int8)\n"
+    prologue = "import numpy as np\nx = np.zeros((1, 8, 8, 1), np.int8)\nxs = x[None]\n"
     (tmp_path / "snippet.py").write_text(prologue + block)
     done = run(tmp_path, "snippet.py")
     assert done.returncode == 0, done.stderr

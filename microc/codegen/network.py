@@ -56,6 +56,8 @@ def shared_source(data: Mapping[str, Any]) -> str:
         "extern const int8_t microc_manifest[];",
         f"int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
         f"int microc_run(void *arena, const void *const *inputs, void *const *outputs{last});",
+        "int microc_run_batch(void *arena, const void *const *inputs, const size_t *input_steps, void *const *outputs,\n"
+        f"    const size_t *output_steps, size_t count{last});",
         "void microc_reset(void *arena);",
     )
     manifest_lines = definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))

@@ -17,7 +17,7 @@ from microc import dtypes
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.driver import accepted
 from microc.driver.desktop.export import export_shared, export_tar
-from microc.driver.sizes.shapes import RunShapes
+from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError
 
@@ -35,9 +35,12 @@ class TimingResult:
 
 
 class Library:
-    """A compiled network in this process. ``lib(x)`` runs it; ``set_input / run / get_output / reset`` do so in steps.
+    """A compiled network in this process. ``lib(x)`` runs it, :meth:`batch` on many samples; ``set_input / run / get_output /
+    reset`` do so in steps.
 
-    One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives more of them.
+    A call reads arrays where they lie and writes into new ones; steps copy in and out, and go on with copies of what the last
+    call was given and gave. One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives
+    more of them.
     """
 
     def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
@@ -50,7 +53,7 @@ class Library:
             self.manifest: dict[str, Any] = json.loads(text.decode())
         except (OSError, ValueError) as error:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
-        if self.manifest.get("schema_version") != SCHEMA_VERSION:
+        if self.manifest.get("schema_version") != SCHEMA_VERSION or not hasattr(self._library, "microc_run_batch"):
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
@@ -65,17 +68,13 @@ class Library:
         }
         self._shapes = RunShapes(self.manifest)
         self._given = [self._shapes.of(t) for t in self.inputs]
-        self._pointers()
+        self._memory = ctypes.c_void_p(self._arena.ctypes.data + self._start)
+        self._in_pointers, self._out_pointers = _pointers(self._in), _pointers(self._out)
+        self._wanted, self._made = ([(a.shape, a.dtype) for a in each] for each in (self._in, self._out))
+        self._call_in, self._call_out = _pointers(self._in), _pointers(self._out)
+        # what the last call was given and gave, until steps have copied it
+        self._called: tuple[Sequence[Array], Sequence[Array]] | None = None
         self.reset()
-
-    def _pointers(self) -> None:
-        kind = ctypes.c_void_p
-        self._in_pointers = (kind * max(1, len(self._in)))(*(a.ctypes.data for a in self._in))
-        self._out_pointers = (kind * max(1, len(self._out)))(*(a.ctypes.data for a in self._out))
-
-    @property
-    def _memory(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self._arena.ctypes.data + self._start)
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
@@ -88,26 +87,42 @@ class Library:
         Where sizes vary, its shape tells some of them.
         """
         index = _position(key, self.inputs, "input")
+        self._keep_call()
         self._shapes.learn([self.inputs[index]], [value])
-        array = self._shapes.checked(value, self.inputs[index])
+        self._keep_input(index, self._shapes.checked(value, self.inputs[index]))
+
+    def _keep_input(self, index: int, array: Array) -> None:
         self._in[index].reshape(-1)[: array.size] = array.reshape(-1)
         self._given[index] = array.shape
 
+    def _keep_call(self) -> None:
+        """Copy what the last call was given and gave, which the caller may change, to where steps find it."""
+        if self._called is not None:
+            (given, made), self._called = self._called, None
+            for index, array in enumerate(given):
+                self._keep_input(index, array)
+            for mine, array in zip(self._out, made, strict=True):
+                mine.reshape(-1)[: array.size] = array.reshape(-1)
+
     def run(self) -> None:
         """One inference on the inputs set before."""
-        for tensor, shape in zip(self.inputs, self._given, strict=True):
+        self._keep_call()
+        for tensor, shape in zip(self.inputs, self._given, strict=True) if self._shapes.sizes else ():
             if shape != self._shapes.of(tensor):
                 raise UsageError(
                     f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
                     hint="set all inputs whose shapes change",
                 )
-        status = self._library.microc_run(self._memory, self._in_pointers, self._out_pointers, *self._sizes)
+        self._check(self._library.microc_run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
+
+    def _check(self, status: int) -> None:
         if status != 0:
             raise UsageError(f"the network returned error {status}")
 
     def run_kernel(self, kernel: int) -> None:
         """One kernel of the call sequence; all in order are one inference."""
         number = accepted.integer("a kernel", kernel, most=(1 << 32) - 1)
+        self._keep_call()
         status = self._library.microc_run_kernel(
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
@@ -117,6 +132,7 @@ class Library:
     def get_output(self, key: int | str) -> Array:
         """A copy of an output, by position or name."""
         index = _position(key, self.outputs, "output")
+        self._keep_call()
         return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
     def instance(self) -> Library:
@@ -128,12 +144,44 @@ class Library:
         self._library.microc_reset(self._memory)
 
     def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run on arrays in the graph's order; one output comes as an array, several as a tuple."""
-        for index, array in enumerate(self._shapes.fitting(self.inputs, arrays)):
-            self.set_input(index, array)
-        self.run()
-        results = tuple(self.get_output(i) for i in range(len(self.outputs)))
-        return results[0] if len(results) == 1 else results
+        """Run on arrays in the graph's order; one output comes as a new array, several as a tuple. Arrays whose elements lie in
+        the order of C are not copied."""
+        if len(arrays) == len(self._wanted) and all(map(_is_ready, arrays, self._wanted)) and not self._shapes.sizes:
+            given: Sequence[Array] = arrays
+            made = [np.empty(shape, dtype) for shape, dtype in self._made]
+        else:
+            given = [np.require(a, requirements=("C", "A")) for a in self._shapes.fitting(self.inputs, arrays)]
+            made = [np.empty(self._shapes.of(t), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+        for k, array in enumerate(given):
+            self._call_in[k] = _address(array)
+        for k, array in enumerate(made):
+            self._call_out[k] = _address(array)
+        self._called = given, made
+        self._check(self._library.microc_run(self._memory, self._call_in, self._call_out, *self._sizes))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def batch(self, *arrays: Any) -> Array | tuple[Array, ...]:
+        """Run on many samples, one after the other, in one call: ``arrays`` have an axis more than inputs, the first, and so
+        have the outputs, which come as in a call. State lives from sample to sample. Nothing is copied but samples whose
+        elements do not lie in the order of C.
+
+        UsageError where inputs have different numbers of samples, and for what a call refuses.
+        """
+        given = [as_array(f"input {k}", array) for k, array in enumerate(arrays)]
+        counts = {len(array) if array.ndim else None for array in given}
+        if len(counts) > 1:
+            raise UsageError(
+                "the inputs of a batch have different numbers of samples",
+                hint="the first axis counts the samples, as many for each input",
+            )
+        count = next(iter(counts), 0) or 0
+        self._shapes.fitting(self.inputs, [a[0] if count else np.empty(a.shape[1:], a.dtype) for a in given])
+        given = [np.require(array, requirements=("C", "A")) for array in given]
+        made = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
+        steps = [(ctypes.c_size_t * max(1, len(each)))(*(a[:1].nbytes for a in each)) for each in (given, made)]
+        places = _pointers(given), steps[0], _pointers(made), steps[1], ctypes.c_size_t(count)
+        self._check(self._library.microc_run_batch(self._memory, *places, *self._sizes))
+        return made[0] if len(made) == 1 else tuple(made)
 
     def tensor(self, name: str) -> Array:
         """A copy of any tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
@@ -151,6 +199,7 @@ class Library:
         found = self._tensors.get(accepted.text("a tensor", name))
         if found is None:
             raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
+        self._keep_call()
         return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
 
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
@@ -179,6 +228,27 @@ class Library:
 
 def _empty(tensor: Mapping[str, Any]) -> Array:
     return np.zeros(tensor["shape"], dtype=dtypes.to_numpy(tensor["dtype"]))
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    """The addresses of arrays as an array of C, of one element at least."""
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(_address, arrays))
+
+
+def _address(array: Any) -> int:
+    """Where the elements of an array lie. numpy's own way takes a microsecond; buffers are there for what may be written."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+    except (TypeError, ValueError):  # read-only, empty, or of a dtype that has no buffers
+        return int(array.ctypes.data)
+
+
+def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
+    """Whether C can read what was given as it lies; all else has to be looked at, and is perhaps refused."""
+    if type(array) is not np.ndarray or (array.shape, array.dtype) != wanted:
+        return False
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.aligned)
 
 
 def _front(array: Array, shape: tuple[int, ...]) -> Array:

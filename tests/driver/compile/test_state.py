@@ -146,6 +146,7 @@ def test_runs_resets_and_instances(name: str) -> None:
             np.testing.assert_array_equal(two(inputs[1][k]), wanted[1][k])
         one.reset()
         two.reset()
+    np.testing.assert_array_equal(one.batch(inputs[0]), np.stack(wanted[0]))
 
 
 def steps(graph: Graph) -> list[str]:
