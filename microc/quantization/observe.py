@@ -19,6 +19,8 @@ Row = tuple[Array, ...]
 State = Mapping[str, Array]
 KEPT = 1 << 16
 """How many elements of an activation are kept, drawn evenly from all samples; extremes are exact."""
+_AT_ONCE = 1 << 22
+"""Bytes of inputs and outputs that are in memory together."""
 
 
 class First(Row):
@@ -102,13 +104,24 @@ def runner(graph: Graph, values: Sequence[str]) -> Library:
 
 
 def rows_of(library: Library, samples: Sequence[Row]) -> Iterator[Row]:
-    """What the library answers to every sample; state lives from sample to sample of a sequence."""
+    """What the library answers to every sample, of which it takes some megabytes at once; state lives from sample to sample of a
+    sequence."""
     library.reset()
-    for arrays in samples:
-        if isinstance(arrays, First):
+    most = max(1, _AT_ONCE // sum(tensor["bytes"] for tensor in (*library.inputs, *library.outputs)))
+    for batch in _batches(samples, most):
+        if isinstance(batch[0], First):
             library.reset()
-        result = library(*arrays)
-        yield result if isinstance(result, tuple) else (result,)
+        result = library.batch(*map(np.stack, zip(*batch, strict=True)))
+        yield from zip(*(result if isinstance(result, tuple) else (result,)), strict=True)
+
+
+def _batches(samples: Sequence[Row], most: int) -> Iterator[Sequence[Row]]:
+    """The samples in turn, at most so many together, and none that begins a sequence behind another."""
+    begin = 0
+    for end in range(1, len(samples) + 1):
+        if end == len(samples) or end - begin == most or isinstance(samples[end], First):
+            yield samples[begin:end]
+            begin = end
 
 
 def observe(
