@@ -9,7 +9,7 @@ from microc.errors import ScheduleError
 from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt, units
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.names import BLOCK_NOTES, LOOP_NOTES
+from microc.tir.names import BLOCK_NOTES, LOOP_NOTES, PRIVATE
 from microc.tir.parallel import has_parts
 from microc.tir.rewrite import (
     buffers_read,
@@ -158,7 +158,8 @@ def set_kind(func: ir.PrimFunc, loop: str, kind: str) -> ir.PrimFunc:
 
 def check_parallel(func: ir.PrimFunc, step: str) -> None:
     """ScheduleError if ``step`` left a parallel loop that writes a workspace: there is one of it for all threads, as large as
-    one turn needs. One that is read behind the loop is whole, and turns may have parts of it to themselves."""
+    one turn needs. One that is read behind the loop is whole, and turns may have parts of it to themselves; the loop may be one
+    whose turns have workspaces of their own (:data:`~microc.tir.names.PRIVATE`)."""
     for loop in walk_stmt(func.body):
         if isinstance(loop, ir.For) and loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
@@ -171,10 +172,18 @@ def check_parallel(func: ir.PrimFunc, step: str) -> None:
 
 
 def _parts_by_turn(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
-    """Whether each turn touches a part of ``buffer`` of its own, and somebody behind the loop reads it, so that it is whole."""
+    """Whether each turn touches a part of ``buffer`` of its own: one behind the loop reads it, so that it is whole, or the turns
+    have it to themselves."""
+    if is_inside(func, loop, buffer):
+        return PRIVATE in dict(loop.annotations)
+    return has_parts(loop, buffer)
+
+
+def is_inside(func: ir.PrimFunc, loop: ir.For, buffer: ir.Buffer) -> bool:
+    """Whether no block outside of ``loop`` touches ``buffer``."""
     inside = {id(s) for s in walk_stmt(loop.body)}
     outside = (s for s in walk_stmt(func.body) if isinstance(s, ir.Block) and id(s) not in inside)
-    return any(buffer in buffers_read(block) for block in outside) and has_parts(loop, buffer)
+    return not any(buffer in buffers_read(block) or buffer in buffers_written(block) for block in outside)
 
 
 def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> ir.PrimFunc:

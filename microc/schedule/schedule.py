@@ -34,6 +34,7 @@ from microc.schedule import (
 from microc.schedule.step import Step, frozen_argument
 from microc.schedule.tree import find_block, has_block, loops_around
 from microc.tir import ir
+from microc.tir.names import PRIVATE
 from microc.tir.symbolic import require_fixed
 
 PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
@@ -139,9 +140,11 @@ class Schedule:
         """Copies and fills of bytes move word by word; other loops are left to the C compiler."""
         return self.apply("set_kind", loop, "vectorized")
 
-    def parallel(self, loop: str) -> Schedule:
-        """Iterations that need not wait for each other: threads where the C is compiled with OpenMP, else an ordinary loop."""
-        return self.apply("set_kind", loop, "parallel")
+    def parallel(self, loop: str, *, private: bool = False) -> Schedule:
+        """Iterations that need not wait for each other: run by the pool of ``threads=N``; without, by the threads of OpenMP where
+        the C is compiled with it, else one after the other. ``private``: each has workspaces of its own."""
+        noted = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
+        return noted.apply("set_kind", loop, "parallel")
 
     def annotate(self, where: str, key: str, value: int | str) -> Schedule:
         """A note on a block or loop."""

@@ -60,8 +60,10 @@ PEEL: Final = "peel"
 """Note on a loop: 0 leaves a test in it that its first or last iterations would do without."""
 PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
+PRIVATE: Final = "private"
+"""Note on a parallel loop, of a turn for each thread: turns have workspaces of their own."""
 
-LOOP_NOTES: Final = frozenset({LANES, FLOATS, MOVED, PEEL, PRODUCT})
+LOOP_NOTES: Final = frozenset({LANES, FLOATS, MOVED, PEEL, PRODUCT, PRIVATE})
 BLOCK_NOTES: Final = frozenset(
     {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, OPENED, BOUND, MAGNITUDE}
 )

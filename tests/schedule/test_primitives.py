@@ -30,6 +30,15 @@ MATMUL: dict[str, Steps] = {
     "vectorize": lambda s: s.vectorize("o_out"),
     "parallel": lambda s: s.parallel("p_out"),
     "parallel turns of what others read whole": lambda s: s.parallel("p"),
+    "parallel turns of fused loops": lambda s: s.fuse("p", "o").parallel("p_o"),
+    "parallel turns of what is split": lambda s: s.split("p", (2, None)).parallel("p_0"),
+    "parallel turns with workspaces of their own": lambda s: (
+        s.cache_read("acc", "x", "workspace")
+        .reverse_compute_at("out", "o")
+        .split("p", (2, None))
+        .compute_at("x_workspace", "p_1")
+        .parallel("p_0", private=True)
+    ),
     "parallel turns with memory of their own": lambda s: (
         s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p")
     ),
@@ -164,7 +173,7 @@ def test_parallel_loops_print_for_openmp() -> None:
 
 
 SHARED: dict[str, tuple[Steps, Steps]] = {
-    "a result of fused loops": (lambda s: s, lambda s: s.fuse("p", "o").parallel("p_o")),
+    "a result that the loop alone reads": (lambda s: s.reverse_compute_at("out", "o"), lambda s: s.parallel("p")),
     "a copy made in the loop": (
         lambda s: s.reverse_compute_at("out", "o").set_scope("acc", "local").parallel("p"),
         lambda s: s.cache_read("acc", "x", "workspace").compute_at("x_workspace", "p"),

@@ -1,7 +1,8 @@
 """Workspaces and registers shrink to the part that is live at once.
 
 ``compute_at`` leaves a buffer of the whole tensor of which each iteration of the loops around all its accesses touches
-one tile. The buffer becomes that tile, and indices count from the tile's start.
+one tile. The buffer becomes that tile, and indices count from the tile's start. A workspace of a parallel loop whose turns have
+such of their own becomes one for each turn.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
+from microc.tir.names import PRIVATE
 from microc.tir.rewrite import accesses_any, map_expr, map_stmt
 
 
@@ -45,12 +47,14 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
         starts.append(start)
         shape.append(size)
     home = found[0].loops[shared - 1] if shared else None
-    if tuple(shape) == buffer.shape:
+    turn = next((loop for loop in found[0].loops[:shared] if PRIVATE in dict(loop.annotations)), None)
+    own = () if turn is None or buffer.scope != "workspace" else (turn,)
+    if tuple(shape) == buffer.shape and not own:
         return _sink(buffer, alloc.body, home)
-    tile = replace(buffer, shape=tuple(shape))
+    tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
 
     def move(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        return tuple(simplify(i - s) for i, s in zip(indices, starts, strict=True))
+        return (*(loop.var for loop in own), *(simplify(i - s) for i, s in zip(indices, starts, strict=True)))
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
