@@ -61,7 +61,7 @@ PEEL: Final = "peel"
 PRODUCT: Final = "product"
 """Note on the loops of a product: one instruction's, over all terms."""
 PRIVATE: Final = "private"
-"""Note on a parallel loop, of a turn for each thread: turns have workspaces of their own."""
+"""Note on a parallel loop of a few turns: each has workspaces of its own."""
 
 LOOP_NOTES: Final = frozenset({LANES, FLOATS, MOVED, PEEL, PRODUCT, PRIVATE})
 BLOCK_NOTES: Final = frozenset(

@@ -2,7 +2,8 @@
 
 ``for i in 7: for j in 4: if i*4 + j < 26`` becomes six full iterations and one whose ``j`` loop runs to 2. The same for
 any conjunction of ``affine < constant`` conditions that holds up to some iteration. A loop with the note ``peel`` 0 keeps its
-guards as run-time tests: its body is long, and little of it is guarded.
+guards as run-time tests: its body is long, and little of it is guarded. So does a parallel one, of which every turn is some
+thread's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def _partition(stmt: ir.Stmt, bounds: Bounds) -> ir.Stmt:
             if shorter is not stmt:
                 return _partition(shorter, bounds)
             here: Bounds = {**bounds, var: (0, count - 1)}
-            cut = _threshold(var, count, body, here) if (PEEL, 0) not in annotations else None
+            whole = kind == "parallel" or (PEEL, 0) in annotations
+            cut = None if whole else _threshold(var, count, body, here)
             if cut is not None and 0 <= cut < count and count - cut <= PEEL_LIMIT:
                 full = _shorten(ir.For(var, ir.const(cut, "int32"), body, kind, annotations), bounds)
                 tails = [
