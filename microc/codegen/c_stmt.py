@@ -8,6 +8,7 @@ from microc import dtypes
 from microc.codegen.blocks import Blocks
 from microc.codegen.c_expr import Bounds, ExprPrinter
 from microc.codegen.scopes import distinct, tile_names
+from microc.codegen.turns import Turns, seen_inside, turns_of
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import bounds_of
@@ -21,11 +22,21 @@ class StmtPrinter:
     """Prints statements as lines; one instance per C file, so that helpers are collected for all its functions.
 
     ``space`` qualifies the constants that functions take: their address space and a blank, or empty where there is only one.
-    ``sizes``: the smallest and largest values of functions' scalars.
+    ``sizes``: the smallest and largest values of functions' scalars. ``threads``: whether a pool of them runs parallel loops.
     """
 
-    def __init__(self, expr: ExprPrinter | None = None, space: str = "", sizes: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        expr: ExprPrinter | None = None,
+        space: str = "",
+        sizes: Bounds | None = None,
+        *,
+        threads: bool = False,
+    ) -> None:
         self.expr = expr or ExprPrinter()
+        self.threads = threads
+        self.func: ir.PrimFunc | None = None
+        self.turns: list[Turns] = []
         self.space = space
         self.sizes: Bounds = sizes or {}
         self.blocks: Blocks | None = None
@@ -76,14 +87,28 @@ class StmtPrinter:
         if ends is not None:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
-        lines = [head, *_indented(self.lines(inside)), "}"]
+        body = _indented(self.lines(inside))
+        lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")
             scratch = sorted(b.name for b in written if not has_parts(loop, b))
             if scratch:
                 raise InternalError(f"iterations of parallel loop {name} share the workspace {scratch[0]}")
+            if self.threads:
+                return self._turns(loop, body)
             lines = ["#if defined(_OPENMP)", "#pragma omp parallel for", "#endif", *lines]
         return lines
+
+    def _turns(self, loop: ir.For, body: list[str]) -> list[str]:
+        """A parallel loop for the pool; ``body`` is printed."""
+        assert self.func is not None
+        buffers, values = seen_inside(loop, self.func.params)
+        written = buffers_written(self.func.body)
+        seen = [(_pointer(b, self.space, written=b in written), b.name) for b in buffers]
+        seen += [(f"{dtypes.c_name(v.dtype)} ", v.name) for v in values]
+        name = f"{self.func.name}__{len(self.turns)}"
+        self.turns.append(turns_of(name, loop, self.expr(loop.extent), seen, body))
+        return list(self.turns[-1].call)
 
     def _declare(self, buffer: ir.Buffer, body: ir.Stmt) -> list[str]:
         if buffer.scope == "local":
@@ -99,6 +124,7 @@ class StmtPrinter:
         """The whole function, declared as ``head``; read-only parameters are pointers to const. ``blocks``: what comments say
         of what is written to buffers, by their names."""
         func = distinct(func)
+        self.func, self.turns = func, []
         self.blocks = Blocks(dict(blocks))
         written = {b.name for b in buffers_written(func.body)}
         scalars = (f"{dtypes.c_name(scalar.dtype)} {scalar.name}" for scalar in func.scalars)
@@ -109,7 +135,8 @@ class StmtPrinter:
             f"(void){p.name};" for p in func.params if p.name not in used
         ]  # a result proved constant reads nothing
         body = _indented([*unused, *self.lines(func.body)])
-        return [f"{head} {func.name}({params or 'void'})", "{", *body, "}"]
+        before = [line for turns in self.turns for line in turns.function]
+        return [*before, f"{head} {func.name}({params or 'void'})", "{", *body, "}"]
 
 
 WIDTH = 118
@@ -138,10 +165,14 @@ def _place_to_break(line: str, first: int) -> int:
 
 
 def _parameter(buffer: ir.Buffer, space: str, *, written: bool) -> str:
+    return _pointer(buffer, space, written=written) + buffer.name
+
+
+def _pointer(buffer: ir.Buffer, space: str, *, written: bool) -> str:
     kind = dtypes.c_name(buffer.dtype)
     if buffer.scope == "const":  # flash never changes, so the compiler may keep its values
-        return f"const {space}{kind} *restrict {buffer.name}"
-    return f"{'' if written else 'const '}{kind} *{buffer.name}"
+        return f"const {space}{kind} *restrict "
+    return f"{'' if written else 'const '}{kind} *"
 
 
 def _indented(lines: list[str]) -> list[str]:

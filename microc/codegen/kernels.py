@@ -11,6 +11,8 @@ from microc.codegen.rows import NARROWEST, WIDEST
 from microc.codegen.text import Code, Note
 from microc.isa import CORES, FAMILIES
 from microc.module import Call, Kernel, Module
+from microc.tir import ir
+from microc.tir.rewrite import walk_stmt
 
 
 def kernel_text(module: Module, name: str) -> Code:
@@ -23,7 +25,16 @@ def printer_of(module: Module) -> StmtPrinter:
     small = FAMILIES[CORES[module.options["cpu"]].family].flash_space
     space = f"{module.name.upper()}_FLASH " if small else ""
     expr = ExprPrinter(NARROWEST if small else WIDEST)
-    return StmtPrinter(expr, space, {size.scalar: (size.minimum, size.maximum) for size in module.sizes})
+    sizes = {size.scalar: (size.minimum, size.maximum) for size in module.sizes}
+    return StmtPrinter(expr, space, sizes, threads=threads_of(module) > 1)
+
+
+def threads_of(module: Module) -> int:
+    """How many threads run the parallel loops of a network; 1 where there are none."""
+    parallel = any(
+        isinstance(s, ir.For) and s.kind == "parallel" for k in module.kernels for s in walk_stmt(k.func.body)
+    )
+    return int(module.options.get("threads", 1)) if parallel else 1
 
 
 def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code:

@@ -12,7 +12,7 @@ from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
 from microc.codegen.helpers import helper_texts
-from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer
+from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
 from microc.module import Module, Value
@@ -86,6 +86,7 @@ class ModelContext:
     data_needs_math: bool
     arena_end: int
     stem: Name
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         data_needs_math=not all(np.isfinite(v.data).all() for v in prefixed if v.data is not None),
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         stem=Name(stem),
+        threads=threads_of(module),
     )
 
 
