@@ -1,6 +1,6 @@
-"""Desktop libraries beside ONNX Runtime: microseconds of a run on one thread, the least of many, taken by turns.
+"""Desktop libraries beside ONNX Runtime: microseconds of a run on one thread or several, the least of many, taken by turns.
 
-    python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--rounds 30] [--json FILE]
+    python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--threads 1] [--rounds 30] [--json FILE]
 
 Seven float and seven quantised networks of the corpus (MICROC_CORPUS or ../shared/corpus), and any other .onnx file of it by
 name. Random inputs, batch 1. ``ratio``: our time by that of ONNX Runtime's CPU provider, which picks its kernels by what the
@@ -60,9 +60,9 @@ class Row:
     compile: float
 
 
-def session_of(path: Path) -> onnxruntime.InferenceSession:
+def session_of(path: Path, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
@@ -95,11 +95,11 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
     return best
 
 
-def measured(path: Path, target: str, rounds: int) -> Row:
-    session = session_of(path)
+def measured(path: Path, target: str, rounds: int, threads: int) -> Row:
+    session = session_of(path, threads)
     inputs = inputs_of(session)
     begin = time.perf_counter()
-    library = microc.compile(path, target, input_shapes=_shapes(session, inputs), cache=False)
+    library = microc.compile(path, target, input_shapes=_shapes(session, inputs), threads=threads, cache=False)
     seconds = time.perf_counter() - begin
     for name, array in inputs.items():
         library.set_input(name, array)
@@ -124,15 +124,17 @@ def main() -> int:
     parser.add_argument("--networks", default="float,int8", help="groups or names (default: %(default)s)")
     parser.add_argument("--target", default="native", help="a core, or what this computer is (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="turns that the least is of (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of both sides (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     target = native() if options.target == "native" else options.target
     names = [name for word in options.networks.split(",") for name in NETWORKS.get(word, (word,))]
     folder = corpus() / "onnx"
-    print(f"for {target}\n{'network':38}{'us':>10}{'theirs':>10}{'ratio':>8}{'differ':>10}{'compile':>9}")
+    print(f"for {target}, threads: {options.threads}")
+    print(f"{'network':38}{'us':>10}{'theirs':>10}{'ratio':>8}{'differ':>10}{'compile':>9}")
     rows = []
     for name in names:
-        row = measured(folder / f"{name}.onnx", target, options.rounds)
+        row = measured(folder / f"{name}.onnx", target, options.rounds, options.threads)
         rows.append(row)
         print(
             f"{row.network:38}{row.ours:>10.1f}{row.theirs:>10.1f}{row.ratio:>8.2f}{row.differ:>10.1e}{row.compile:>9.1f}",
@@ -141,7 +143,8 @@ def main() -> int:
     mean = exp(sum(log(row.ratio) for row in rows) / len(rows))
     print(f"geometric mean {mean:.2f}, largest {max(row.ratio for row in rows):.2f}")
     if options.json:
-        made = {"schema_version": 1, "target": target, "geometric_mean": mean, "rows": [asdict(row) for row in rows]}
+        run = {"target": target, "threads": options.threads, "geometric_mean": mean}
+        made = {"schema_version": 1, **run, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(made, indent=2) + "\n")
     return 0
 

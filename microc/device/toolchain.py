@@ -189,6 +189,7 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: 
         "-O2",
         "-shared",
         "-fPIC",
+        "-pthread",
         f"-I{folder}",
         *flags,
         *map(str, sources),

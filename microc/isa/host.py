@@ -5,4 +5,4 @@ from __future__ import annotations
 from microc.isa.sets import PLAIN, Core, Family
 from microc.isa.x86 import COSTS, HOST_WORDS
 
-HOST = Family("host", (Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"})),), PLAIN)
+HOST = Family("host", (Core("host", "host", COSTS, (HOST_WORDS,), frozenset({"fpu"})),), PLAIN, threads=True)

@@ -145,9 +145,10 @@ class Core:
 @dataclass(frozen=True, slots=True)
 class Family:
     """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
-    lie in an address space of their own."""
+    lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX."""
 
     name: str
     cores: tuple[Core, ...]
     options: Mapping[str, str]
     flash_space: bool = False
+    threads: bool = False

@@ -94,4 +94,5 @@ X86 = Family(
         _core("x86-64-v4-vnni", "-march=x86-64-v4 -mavx512vnni", (16, 8, 4), 32, _V4, VNNI, AVX512),
     ),
     PLAIN,
+    threads=True,
 )

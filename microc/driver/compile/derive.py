@@ -24,6 +24,7 @@ from microc.ops import registry
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice, Rival, best_of, priced, weighed, why_not
 from microc.schedule.cost import Cost, estimate
+from microc.schedule.rules.threads import across_threads
 from microc.schedule.schedule import Schedule, steps
 from microc.schedule.step import Step
 from microc.target import Goal
@@ -98,7 +99,7 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
         case Copy() if make.sizes:
             return
         case Copy():
-            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal)
+            yield _part(make, graph, (), (lower_copy(graph, origin),), make.goal, threads=make.threads)
         case Chain():
             groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
             for alone, nodes, goal in Streams(graph, groups, make.target, make.goal).blocks(origin):
@@ -112,11 +113,17 @@ def _parts(make: Maker, call: Call) -> Iterator[Part]:
                 yield _part(make, inner, nodes, algorithms_of(inner, nodes, make.target, "kernel"), make.goal)
         case _:
             lowered = algorithms_of(graph, origin.nodes, make.target, "kernel", in_place=origin.in_place)
-            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses)
+            yield _part(make, graph, origin.nodes, lowered, make.goal, origin.uses, make.threads)
 
 
 def _part(
-    make: Maker, graph: Graph, nodes: Sequence[Node], lowered: Sequence[LoweredGroup], goal: Goal, uses: int = 1
+    make: Maker,
+    graph: Graph,
+    nodes: Sequence[Node],
+    lowered: Sequence[LoweredGroup],
+    goal: Goal,
+    uses: int = 1,
+    threads: int = 1,
 ) -> Part:
     """A group as :func:`microc.driver.compile.kernel.schedule_group` chooses for it."""
     ways = ways_of(lowered, make.target, goal)
@@ -129,7 +136,8 @@ def _part(
     )
     start = next(group for group, rival in found if rival is best)
     text = nodes_text(graph, nodes)
-    return _whole(text, lowered, candidates, start, best.choice.schedule, goal, uses)
+    schedule = across_threads(best.choice, make.target, threads).schedule
+    return _whole(text, lowered, candidates, start, schedule, goal, uses)
 
 
 def _whole(

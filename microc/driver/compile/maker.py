@@ -14,6 +14,7 @@ from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice
+from microc.schedule.rules.threads import across_threads
 from microc.target import Goal, Target
 from microc.tir import ir
 
@@ -51,18 +52,20 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 
 class Maker:
-    """Makes the functions of a graph. ``origins``: what every call was made from, by the values that it writes."""
+    """Makes the functions of a graph, whose large loops are split among ``threads``. ``origins``: what every call was made from,
+    by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
 
-    def __init__(self, graph: Graph, target: Target, goal: Goal) -> None:
-        self.graph, self.target, self.goal = graph, target, goal
+    def __init__(self, graph: Graph, target: Target, goal: Goal, threads: int = 1) -> None:
+        self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
         self.origins: dict[tuple[str, ...], Origin] = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        return schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
+        group, choice = schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
+        return group, across_threads(choice, self.target, self.threads)
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""
@@ -70,7 +73,8 @@ class Maker:
 
     def copy(self, copy: Copy) -> ir.PrimFunc:
         """A copy of a whole value, as fast as the core moves its elements."""
-        return chosen((lower_copy(self.graph, copy),), self.target, self.goal)[1].func
+        choice = chosen((lower_copy(self.graph, copy),), self.target, self.goal)[1]
+        return across_threads(choice, self.target, self.threads).func
 
     def alias(self, node: Node) -> Alias | None:
         """How a node is done by placing tensors, if it can be."""

@@ -28,7 +28,7 @@ from microc.errors import FitError, UsageError
 from microc.frontend.detect import contents
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
-from microc.isa import SCALAR
+from microc.isa import CORES, FAMILIES, SCALAR
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
@@ -139,6 +139,9 @@ def _extended(options: Options) -> Iterator[None]:
 def _compiled(
     read: Graph, source: str, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
+    if options.threads > 1 and not FAMILIES[target.isa].threads:
+        known = ", ".join(name for name, core in CORES.items() if FAMILIES[core.family].threads)
+        raise UsageError(f"{target.cpu} runs no threads", hint=f"leave out threads, which are for computers: {known}")
     named = replace(read, name=network_name(read.name))
     with _extended(options):
         return _planned(named, source, target, options, progress, room)
@@ -171,7 +174,12 @@ def _planned(
 
     def streamed(chains: tuple[Chain, ...]) -> Module:
         built = _built(
-            graph, target, source, None, Maker(graph, target, goal), [streams.lower(chain) for chain in chains]
+            graph,
+            target,
+            source,
+            None,
+            Maker(graph, target, goal, options.threads),
+            [streams.lower(chain) for chain in chains],
         )
         made = planned(built.module)
         made = replace(made, plain=Plain(arena(plain), plain.instructions)) if chains else made
@@ -196,6 +204,8 @@ def _with_sizes(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None, room: Room | None
 ) -> Compiled:
     """The planned module of a model some of whose sizes are told when it runs."""
+    if options.threads > 1:
+        raise UsageError("a network whose sizes vary runs in one thread", hint="leave out threads, or fix the sizes")
     if options.stream or options.protocol == "mlperf":
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
         raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")
@@ -247,7 +257,7 @@ def build_within_budget(
     """
     limits = [limit for limit in (options.flash, room) if limit]
     for goal in goals(graph, options):
-        make = Maker(graph, target, goal) if family is None else GeneralMaker(family, target, goal)
+        make = Maker(graph, target, goal, options.threads) if family is None else GeneralMaker(family, target, goal)
         made = _built(graph, target, source, progress, make)
         if all(flash_bytes(made.module) <= limit for limit in limits):
             return made

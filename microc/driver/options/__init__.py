@@ -123,6 +123,11 @@ class Options:
         True, accepted.truth, "where inputs and outputs live: in the arena, whose memory intermediate tensors share, or at the "
         "caller's", flag="--io", words={"arena": True, "caller": False}, default="arena",
     )  # fmt: skip
+    threads: int = option(
+        1, checks.threads,
+        "threads that share the large loops of a library for computers; results are the same, bit for bit, for any number",
+        default="1", flag="--threads", word=words.count, metavar="N", applies="computers",
+    )  # fmt: skip
     protocol: str = choice(
         "rpc", PROTOCOLS,
         "what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01), which "

@@ -23,6 +23,7 @@ AXES = 64
 PIXELS = 1 << 15
 """More than a side of a frame has."""
 REAL = 1e30
+MOST_THREADS = 256
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 """Means and deviations, one or as many as there are channels."""
 
@@ -105,6 +106,11 @@ def axis(name: str, value: Any) -> int:
 def frames(name: str, value: Any) -> int:
     """Frames of a run."""
     return accepted.integer("a step's frames", value, hint="frames; 0: as few as strides allow")
+
+
+def threads(name: str, value: Any) -> int:
+    """Threads of a computer."""
+    return accepted.integer("the number of threads", value, 1, MOST_THREADS)
 
 
 def folder(name: str, value: Any) -> Path | None:
