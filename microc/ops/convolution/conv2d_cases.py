@@ -55,6 +55,8 @@ def cases() -> Iterable[Case]:
         yield _case((1, 4, 3, 6), 5, (1, 1), kinds)
         yield _case((1, 5, 4, 3), 3, (3, 3), kinds, padding=same, groups=3, pad_value=pad)
         yield _case((1, 5, 4, 4), 6, (2, 3), kinds, padding=odd, groups=2, pad_value=pad)
+    yield _case((1, 7, 5, 3), 32, (3, 3), "uint8 int8", strides=(2, 1), padding=odd, pad_value=200)
+    yield _case((2, 3, 3, 10), 16, (1, 1), "uint8 int8", bias=False)
     yield _case((2, 5, 6, 3), 4, (3, 2), strides=(2, 2), padding=odd, pad_value=-128)
     yield _case((2, 7, 6, 3), 4, (3, 3), strides=(2, 1), dilation=(1, 2))
     yield _case((1, 9, 8, 2), 3, (3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), pad_value=5)

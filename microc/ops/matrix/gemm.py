@@ -19,7 +19,8 @@ def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
     there are more than ``least``."""
     data, weight, _ = call.weighted
     narrow = dtypes.nbytes(data.type.dtype) <= 2 and weight.data is not None and weight.data.dtype == np.int8
-    words = call.target.has("pairs") or word_product(data.type.dtype, "int8", call.target.cpu) is not None
+    together = call.target.has("pairs") or call.target.has("vectors")
+    words = together or word_product(data.type.dtype, "int8", call.target.cpu) is not None
     summed = call.attrs.get("out_dtype") == "int32"
     return -(-depth // WORD) * WORD if narrow and summed and words and depth > least else depth
 

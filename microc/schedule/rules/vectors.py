@@ -57,7 +57,7 @@ def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ..
     lanes = lanes_of(product.columns, target)
     most = ABREAST if product.total.dtype == "float32" else SHORT
     fitting = [n for n in range(most, 0, -1) if product.columns % (lanes * n) == 0][:2]
-    return tuple(_multiplied(product, _rows(product, n, target), lanes * n, lanes) for n in fitting)
+    return tuple(_multiplied(product, _rows(product, n, target), lanes * n, lanes, target) for n in fitting)
 
 
 def _rows(product: Product, abreast: int, target: Target) -> int:
@@ -67,14 +67,21 @@ def _rows(product: Product, abreast: int, target: Target) -> int:
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
-def _multiplied(product: Product, rows: int, columns: int, lanes: int) -> Tile:
-    """One product at a time; of integers two, of 16 bits, in the words that lanes are."""
-    if product.total.dtype == "int32" and product.depth % 2 == 0 and len(product.weight.shape) == 2:
-        steps = next(n for n in STEPS if product.depth // 2 % n == 0)
-        return Tile(rows, columns, steps, 2, "dot2_int16_int16", "int16", WORDS, lanes)
-    packs = product.weight.scope == "const" and len(product.weight.shape) == 2
-    steps = next(n for n in STEPS if product.depth % n == 0)
-    return Tile(rows, columns, steps, weights=PACKED if packs else "", lanes=lanes)
+def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
+    """As many products at a time as the words that lanes are hold."""
+    constant = product.weight.scope == "const" and len(product.weight.shape) == 2
+    step, intrin, copied = _word(product, lanes, target) if constant and product.total.dtype == "int32" else (1, "", "")
+    steps = next(n for n in STEPS if product.depth // step % n == 0)
+    weights = WORDS if intrin else PACKED if constant else ""
+    return Tile(rows, columns, steps, step, intrin, copied, weights, lanes)
+
+
+def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
+    """Integers of a word, the tensor intrinsic of their products and the dtype in which rows are copied for it: four bytes where
+    vectors multiply unsigned ones by signed ones, two numbers of 16 bits."""
+    if product.depth % 4 == 0 and product.dtypes[:2] == ("uint8", "int8") and target.has(f"dot4_u8_i32x{lanes}"):
+        return 4, "dot4_uint8_int8_word", ""
+    return (2, "dot2_int16_int16", "int16") if product.depth % 2 == 0 else (1, "", "")
 
 
 def suits_depthwise(start: Schedule, target: Target) -> bool:
