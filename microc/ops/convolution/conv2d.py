@@ -24,7 +24,15 @@ from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
-from microc.ops.matrix.gemm import byte_weights, matrix_product, padded_depth, product_notes, start, weight_rows
+from microc.ops.matrix.gemm import (
+    fits_unsigned,
+    less_offset,
+    matrix_product,
+    padded_depth,
+    product_notes,
+    start,
+    weight_rows,
+)
 from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.pairs import pair_packing, paired_product
@@ -100,10 +108,11 @@ def compute(call: OpCall) -> te.Tensor:
     if g.groups == 1 and algorithm != "single":
         form = packed_form(call, algorithm)
         depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
-        pixels = _pixels(g, attrs, data, depth)
+        unsigned = algorithm == "unsigned_rows"
+        pixels = _pixels(g, attrs, data, depth, unsigned=unsigned)
         rows = weight_rows(weight, g.out_channels, g.depth, depth)
         notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
-        return matrix_product(pixels, rows, bias, dtype, notes)
+        return matrix_product(pixels, rows, less_offset(weight, bias) if unsigned else bias, dtype, notes)
     if algorithm == "grouped":
         return _group_product(g, attrs, data, weight, bias, padded_depth(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
@@ -132,10 +141,13 @@ def _group_product(
     return te.compute((g.pixels, g.groups, outs), element, ACC, ("p", "g", "o"), notes)
 
 
-def _pixels(g: Geometry, attrs: Mapping[str, Any], data: Operand, depth: int, even: bool = False) -> te.Tensor:
+def _pixels(
+    g: Geometry, attrs: Mapping[str, Any], data: Operand, depth: int, *, even: bool = False, unsigned: bool = False
+) -> te.Tensor:
     """The inputs of every pixel, as they lie or gathered."""
-    direct = g.direct and depth == g.depth
-    return data.tensor((g.pixels, g.depth)) if direct else patch(g, data, attrs["pad_value"], depth, even)
+    direct = g.direct and depth == g.depth and not unsigned
+    pad = attrs["pad_value"]
+    return data.tensor((g.pixels, g.depth)) if direct else patch(g, data, pad, depth, even=even, unsigned=unsigned)
 
 
 def _suits_winograd(call: OpCall) -> bool:
@@ -149,11 +161,7 @@ def _suits_groups(call: OpCall) -> bool:
 
 def _suits_unsigned(call: OpCall) -> bool:
     """A depthwise convolution whose sums of uint8 stay within int32."""
-    weights, (data, _, bias) = byte_weights(call), call.weighted
-    if weights is None or not 1 < call.attrs.get("groups", 1) == data.type.shape[-1]:
-        return False
-    first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
-    return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
+    return fits_unsigned(call) and 1 < call.attrs.get("groups", 1) == call.present[0].type.shape[-1]
 
 
 def _suits_single(call: OpCall) -> bool:
@@ -168,13 +176,14 @@ ALGORITHMS: Algorithms = {
     "pairs": lambda call: pair_packing(call) is not None,
     "grouped": _suits_groups,
     "unsigned": _suits_unsigned,
+    "unsigned_rows": lambda call: fits_unsigned(call) and call.attrs.get("groups", 1) == 1,
     "single": _suits_single,
     **PACKED,
     "opened": lambda call: levels_of(call) is not None,
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
-convolution; ``single``: a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits;
-``opened``: integers times scales, for floats."""
+convolution, ``unsigned_rows`` of a product; ``single``: a single channel of data as a depthwise convolution has it; ``packed``:
+weights of few bits; ``opened``: integers times scales, for floats."""
 
 
 def _depthwise(
@@ -182,7 +191,7 @@ def _depthwise(
 ) -> te.Tensor:
     """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C). What ``unsigned`` data is more
     than the data goes into the bias."""
-    first = _less_offset(weight, bias) if unsigned else None
+    bias = less_offset(weight, bias) if unsigned else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed
@@ -191,20 +200,9 @@ def _depthwise(
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         value = padded[(n, *_taps(g, y, x, ky.var, kx.var), c // times if times > 1 else c)]
         factor = taps[c, ky.var, kx.var] if packed is None else taps[ky.var, kx.var, c]
-        init = start(bias, c, dtype) if first is None else first[c]
-        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=init)
+        return te.sum_reduce(ir.cast(dtype, value) * ir.cast(dtype, factor), ky, kx, init=start(bias, c, dtype))
 
     return te.compute((g.batch, g.out_height, g.out_width, g.out_channels), element, ACC, ("n", "y", "x", "c"))
-
-
-def _less_offset(weight: Operand, bias: Operand | None) -> te.Tensor:
-    """The bias (O) less 128 times the weights, which data that is 128 too large adds."""
-    assert weight.data is not None
-    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
-    given = (
-        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
-    )
-    return weight.packed((given - 128 * rows.sum(1)).astype(np.int32))
 
 
 def _grouped(g: Geometry, padded: te.Tensor, weight: Operand, bias: Operand | None, dtype: str) -> te.Tensor:

@@ -84,6 +84,9 @@ def cases() -> Iterable[Case]:
     yield _case((2, 5, 7, 4), 8, (3, 3), groups=4, padding=odd, strides=(2, 2), pad_value=127, algorithm="unsigned")
     yield _case((1, 12, 1, 3), 3, (5, 1), groups=3, padding=(2, 0, 2, 0), pad_value=-128, algorithm="unsigned")
     yield _case((1, 6, 7, 3), 3, (3, 5), groups=3, bias=False, dilation=(2, 1), algorithm="unsigned")
+    yield _case((1, 7, 5, 3), 32, (3, 3), strides=(2, 1), padding=odd, pad_value=-9, algorithm="unsigned_rows")
+    yield _case((1, 6, 6, 16), 16, (3, 3), padding=same, pad_value=127, algorithm="unsigned_rows")
+    yield _case((2, 3, 3, 10), 5, (1, 1), bias=False, algorithm="unsigned_rows")
     for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
         yield _case((1, 5, 6, 16), 16, (3, 3), kinds, groups=2, padding=same, pad_value=pad, algorithm="grouped")
         yield _case((2, 4, 3, 6), 9, (1, 1), kinds, groups=3, algorithm="grouped")

@@ -34,7 +34,16 @@ ATTRS: Attributes = {
     "pad_value": number("what padding holds, as stored", 0),
     "out_dtype": element_type("of the sums; empty: the data's", ""),
     "algorithm": ways(
-        "grouped", "opened", "packed", "packed_halves", "packed_vectors", "pairs", "single", "unsigned", "winograd"
+        "grouped",
+        "opened",
+        "packed",
+        "packed_halves",
+        "packed_vectors",
+        "pairs",
+        "single",
+        "unsigned",
+        "unsigned_rows",
+        "winograd",
     ),
     "dynamic": DYNAMIC,
     "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),

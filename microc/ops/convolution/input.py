@@ -32,9 +32,24 @@ def _split(index: Expr, *extents: int) -> list[Expr]:
     return found
 
 
-def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: bool = False) -> te.Tensor:
+def as_unsigned(value: Expr) -> Expr:
+    """An int8 number as uint8, 128 more."""
+    return ir.cast("uint8", ir.cast("int32", value) + 128)
+
+
+def _bordered(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
+    """An element, or what padding holds where it does not lie ``inside``."""
+    border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
+    value = as_unsigned(value) if unsigned else value
+    return value if inside is None else ir.select(inside, value, border)
+
+
+def patch(
+    g: Geometry, data: Operand, pad_value: int | float, depth: int, *, even: bool = False, unsigned: bool = False
+) -> te.Tensor:
     """``patch`` (P, K): the inputs of every pixel, and ``pad_value`` up to ``depth``; (P, G, K) in several groups. Data is viewed
-    as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again.
+    as rows of W * C. With ``even`` an odd number of pixels is followed by the last one again; with ``unsigned`` int8 data and
+    ``pad_value`` are stored as uint8, 128 more.
 
     A row of taps is one run of memory, with a border that starts anywhere in it; taps of whole words, and taps that are
     apart, are runs of C of their own instead, which lie inside or outside as a whole.
@@ -72,8 +87,7 @@ def patch(g: Geometry, data: Operand, pad_value: int | float, depth: int, even: 
         row = row - top if above else row
         checks += _inside(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
-        value = rows[n, row, place]
-        return value if inside is None else ir.select(inside, value, pad_value)
+        return _bordered(inside, rows[n, row, place], pad_value, unsigned)
 
     if g.groups > 1:
         return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))
@@ -96,10 +110,6 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: b
         checks = _inside(row, g.height, -above, g.height - 1 + below)
         checks += _inside(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        value: Expr = source[n, row, column, c]
-        border = ir.const(pad_value, value.dtype)
-        if unsigned:
-            value, border = ir.cast("uint8", ir.cast("int32", value) + 128), ir.const(pad_value + 128, "uint8")
-        return value if inside is None else ir.select(inside, value, border)
+        return _bordered(inside, source[n, row, column, c], pad_value, unsigned)
 
     return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

@@ -18,7 +18,16 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
-from microc.ops.matrix.gemm import Notes, matrix_product, padded_depth, product_notes, weight_rows
+from microc.ops.convolution.input import as_unsigned
+from microc.ops.matrix.gemm import (
+    Notes,
+    fits_unsigned,
+    less_offset,
+    matrix_product,
+    padded_depth,
+    product_notes,
+    weight_rows,
+)
 from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
@@ -33,7 +42,9 @@ ATTRS: Attributes = {
     "activation": ACTIVATION,
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
-    "algorithm": ways("even", "opened", "packed", "packed_halves", "packed_vectors", "quads", "widened"),
+    "algorithm": ways(
+        "even", "opened", "packed", "packed_halves", "packed_vectors", "quads", "unsigned_rows", "widened"
+    ),
     "dynamic": DYNAMIC,
 }
 DENSE = defaults_of(ATTRS)
@@ -74,12 +85,13 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         return opened_product(call, data.tensor((rows, depth)))
     form = packed_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
-    terms = _rows(data, padded)
+    unsigned = algorithm == "unsigned_rows"
+    terms = _rows(data, padded, unsigned)
     notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
     if algorithm == "even":
         return _even_units(terms, weight, bias, dtype, notes)
     weights = weight_rows(weight, weight.type.shape[0], depth, padded)
-    return matrix_product(terms, weights, bias, dtype, notes)
+    return matrix_product(terms, weights, less_offset(weight, bias) if unsigned else bias, dtype, notes)
 
 
 def _even_units(terms: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, notes: Notes) -> te.Tensor:
@@ -109,21 +121,23 @@ ALGORITHMS: Algorithms = {
     "widened": lambda call: quad_packing(call) is not None,
     **PACKED,
     "even": _leaves_one,
+    "unsigned_rows": fits_unsigned,
     "opened": lambda call: levels_of(call) is not None,
 }
 """``quads`` of channels in a word, ``widened`` where inputs become words first; ``packed``: weights of few bits; ``even``: one
-unit more, so that they go in pairs; ``opened``: integers times scales, for floats."""
+unit more, so that they go in pairs; ``unsigned_rows``: data as uint8; ``opened``: integers times scales, for floats."""
 
 
-def _rows(data: Operand, padded: int) -> te.Tensor:
-    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row."""
+def _rows(data: Operand, padded: int, unsigned: bool) -> te.Tensor:
+    """The data (P, K), or ``patch`` (P, padded) with zeros behind every row; ``unsigned``: int8 data as uint8, 128 more."""
     rows, depth = data.type.shape
     source = data.tensor((rows, depth))
-    if padded == depth:
+    if padded == depth and not unsigned:
         return source
 
     def element(p: Var, k: Var) -> Expr:
-        return ir.select(k < depth, source[p, k], 0)
+        value = as_unsigned(source[p, k]) if unsigned else source[p, k]
+        return ir.select(k < depth, value, 0) if padded > depth else value
 
     return te.compute((rows, padded), element, PATCH, ("p", "k"))
 
@@ -164,6 +178,11 @@ def _dense_cases() -> Iterable[Case]:
         odd = (None, None, np.arange(units, dtype=np.int32) * 977 - 1000)
         attrs = {**DENSE, "out_dtype": "int32", "algorithm": "even"}
         yield Case(attrs, biased, (1, 2), odd, 0.0, f"even {depth} {units}")
+    for rows, depth, units in ((1, 64, 32), (5, 19, 16), (3, 8, 5)):
+        biased = (TensorType((rows, depth), "int8"), TensorType((units, depth), "int8"), TensorType((units,), "int32"))
+        attrs, name = {**DENSE, "out_dtype": "int32", "algorithm": "unsigned_rows"}, f"unsigned {rows} {depth} {units}"
+        yield Case(attrs, biased, (1, 2), (None, None, np.arange(units, dtype=np.int32) * 977), 0.0, name)
+        yield Case(attrs, biased[:2], (1,), (), 0.0, f"{name} no bias")
     rng = np.random.default_rng(4)
     for kind, rows, depth, units in (("int8", 1, 21, 8), ("uint8", 3, 40, 4), ("int16", 2, 1, 3), ("int8", 7, 64, 5)):
         operands = (TensorType((rows, depth), kind), TensorType((units, depth), "int8"))

@@ -6,6 +6,7 @@ import numpy as np
 
 from microc import dtypes, te
 from microc.dtypes import Array
+from microc.graph.ir import TensorType
 from microc.isa import word_product
 from microc.ops.convolution.input import WORD
 from microc.ops.registry import OpCall, Operand
@@ -32,6 +33,27 @@ def byte_weights(call: OpCall) -> Array | None:
     if weight.data is None or not call.constant or dtypes != ("int8", "int8", "int32"):
         return None
     return weight.data.reshape(weight.data.shape[0], -1)
+
+
+def fits_unsigned(call: OpCall) -> bool:
+    """Whether sums of int8 data by constant bytes stay within int32 where the data is stored as uint8, 128 more."""
+    weights, (_, _, bias) = byte_weights(call), call.weighted
+    if weights is None:
+        return False
+    first = 0 if bias is None or bias.data is None else int(np.abs(bias.data.astype(np.int64)).max(initial=0))
+    return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
+
+
+def less_offset(weight: Operand, bias: Operand | None) -> Operand:
+    """The bias (O) less 128 times the weights, which data that is 128 too large adds."""
+    assert weight.data is not None
+    rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
+    given = (
+        np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
+    )
+    data, packed = (given - 128 * rows.sum(1)).astype(np.int32), (bias or weight).packed
+    tensor = packed(data)
+    return Operand(TensorType(data.shape, "int32"), data, lambda shape: tensor, packed)
 
 
 def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:

@@ -24,6 +24,7 @@ ALGORITHMS = {
     "packed_halves": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "packed_vectors": Cores(frozenset({"lanes"})),
     "unsigned": Cores(frozenset({"unsigned_bytes"})),
+    "unsigned_rows": Cores(frozenset({"dot4_u8_i32x4"})),
 }
 """By value of the attribute ``algorithm``; all others are for every core."""
 
