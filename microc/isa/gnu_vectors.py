@@ -21,6 +21,15 @@ _UNSIGNED = "typedef uint32_t u __attribute__((vector_size(sizeof a)));"
 """Integers wrap: lanes also compute what nobody asked for."""
 
 
+_BYTES = "(size_t)n * sizeof *p"
+
+
+def _first(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
+    """The first n lanes, of elements as wide as a lane."""
+    yield f"load_{short}_{end}_first", f"{vector} r = {{0}};\nmemcpy(&r, p, {_BYTES});\nreturn r;"
+    yield f"store_{short}_{end}_first", f"memcpy(p, &a, {_BYTES});"
+
+
 def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
@@ -37,13 +46,15 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     for name in ("load_i32", "load_i16x2", "load_i8x4", "load_u8x4"):
         yield f"{name}_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_i32_{end}", "memcpy(p, &a, sizeof a);"
+    yield from _first("i32", end, vector)
     for dtype, short in MOVED.items():
-        narrow = f"typedef {dtype}_t n __attribute__((vector_size({lanes * dtypes.nbytes(dtype)})));\n"
-        yield (
-            f"load_{short}_{end}",
-            f"{narrow}n r;\nmemcpy(&r, p, sizeof r);\nreturn __builtin_convertvector(r, {vector});",
-        )
-        yield f"store_{short}_{end}", f"{narrow}const n r = __builtin_convertvector(a, n);\nmemcpy(p, &r, sizeof r);"
+        narrow = f"typedef {dtype}_t t __attribute__((vector_size({lanes * dtypes.nbytes(dtype)})));\n"
+        widened = f"return __builtin_convertvector(r, {vector});"
+        narrowed = f"{narrow}const t r = __builtin_convertvector(a, t);\n"
+        yield f"load_{short}_{end}", f"{narrow}t r;\nmemcpy(&r, p, sizeof r);\n{widened}"
+        yield f"load_{short}_{end}_first", f"{narrow}t r = {{0}};\nmemcpy(&r, p, {_BYTES});\n{widened}"
+        yield f"store_{short}_{end}", f"{narrowed}memcpy(p, &r, sizeof r);"
+        yield f"store_{short}_{end}_first", f"{narrowed}memcpy(p, &r, {_BYTES});"
     yield f"toward_zero_{end}", f"return __builtin_convertvector(a, {vector});"
 
 
@@ -62,6 +73,7 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"from_i32_{end}", f"return __builtin_convertvector(a, {vector});"
     yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
+    yield from _first("f32", end, vector)
 
 
 def typed(element: str, lanes: int) -> str:
@@ -76,7 +88,8 @@ TYPES = {
 }
 
 
-def _counted(name: str, text: str) -> Body:
+def counted(name: str, text: str) -> Body:
+    """A body of one instruction."""
     kind = "vector_load" if name.startswith("load") else "vector_store" if name.startswith("store") else "vector"
     return Body(text, ((kind, 1),))
 
@@ -89,7 +102,7 @@ def _runs() -> Iterator[tuple[str, Body]]:
         yield f"copy_{short}", Body(f"memmove(p, q, (size_t)n * {size}U);", (("alu", 2),), turns)
 
 
-_BODIES = dict(_runs()) | {name: _counted(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))}
+_BODIES = dict(_runs()) | {name: counted(name, text) for n in WIDTHS for name, text in (*_integers(n), *_floats(n))}
 
 
 def gnu_vectors(name: str, guard: str, header: str = "") -> InstructionSet:

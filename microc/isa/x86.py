@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from microc import dtypes
 from microc.isa.base import Body
-from microc.isa.gnu_vectors import gnu_vectors
+from microc.isa.gnu_vectors import counted, gnu_vectors
 from microc.isa.library import LIBRARY
 from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
-from microc.isa.vocabulary.words import MOVED
 from microc.isa.words import UNALIGNED
+from microc.isa.x86_memory import PREFIX, memory
 
 _FORMS = frozenset({"indexed", "predicated"})
 _LITTLE_ENDIAN = "defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__"
@@ -29,7 +28,6 @@ COSTS = Costs(
 )
 
 
-_PREFIX = {4: "_mm", 8: "_mm256", 16: "_mm512"}
 _DOUBLED = """const {i} odd_a = {p}_srli_epi64(({i})a, 32), odd_b = {p}_srli_epi64(({i})b, 32), half = {p}_set1_epi64{x}(1 << 30);
 const {i} even = {p}_add_epi64({p}_mul_epi32(({i})a, ({i})b), half), odd = {p}_add_epi64({p}_mul_epi32(odd_a, odd_b), half);
 const {i} low = {p}_srli_epi64(even, 31), high = {p}_slli_epi64({p}_srli_epi64(odd, 31), 32);
@@ -39,7 +37,7 @@ return ({v}){blend};"""
 
 def _bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """By the functions that compilers declare in one header."""
-    p, v, i = _PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i"
+    p, v, i = PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i"
     wide = lanes == 16
     blend = (
         "_mm512_mask_blend_epi32(0xAAAA, low, high)"
@@ -57,70 +55,16 @@ def _bodies(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"dot2_i32x{lanes}", f"return ({v}){p}_add_epi32(({i})c, {p}_madd_epi16(({i})a, ({i})b));"
 
 
-_READ = {
-    4: "int32_t w;\nmemcpy(&w, p, sizeof w);\nconst __m128i x = _mm_cvtsi32_si128(w);",
-    8: "const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);",
-    16: "const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);",
-    32: "const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);",
-}
-_WRITTEN = {
-    4: "const int32_t w = _mm_cvtsi128_si32(x);\nmemcpy(p, &w, sizeof w);",
-    8: "_mm_storel_epi64((__m128i *)(void *)p, x);",
-    16: "_mm_storeu_si128((__m128i *)(void *)p, x);",
-    32: "_mm256_storeu_si256((__m256i *)(void *)p, x);",
-}
-"""By so many bytes. Compilers take them for a part of the instruction that widens or narrows."""
-_LOWER = {
-    1: "0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1",
-    2: "0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1",
-}
-"""Which bytes of four words a number of one or two bytes is, for instructions that move the bytes of 16."""
-_JOINED = {
-    1: "_mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0))",
-    2: "_mm256_permute4x64_epi64(s, 8)",
-}
-"""Both halves of a vector of 256 bits, side by side."""
-
-
-def _loads(lanes: int) -> Iterator[tuple[str, str]]:
-    """Widening loads, which gcc spells element by element where it is left to it."""
-    for dtype, short in MOVED.items():
-        size, kind = dtypes.nbytes(dtype), "i" if dtype.startswith("i") else "u"
-        widened = f"{_PREFIX[lanes]}_cvtep{kind}{8 * size}_epi32(x)"
-        yield f"load_{short}_i32x{lanes}", f"{_READ[lanes * size]}\nreturn (int32x{lanes}){widened};"
-
-
-def _stores(lanes: int, masks: bool) -> Iterator[tuple[str, str]]:
-    """Narrowing stores: one instruction with AVX-512, else the lower bytes of words moved together."""
-    for dtype, short in MOVED.items():
-        size = dtypes.nbytes(dtype)
-        if masks:
-            bits, narrowed = max(128, 8 * lanes * size), f"{_PREFIX[lanes]}_cvtepi32_epi{8 * size}"
-            text = f"const __m{bits}i x = {narrowed}((__m{32 * lanes}i)a);"
-        elif lanes == 4:
-            text = f"const __m128i x = _mm_shuffle_epi8((__m128i)a, _mm_setr_epi8({_LOWER[size]}));"
-        else:
-            lower = f"_mm256_setr_epi8({_LOWER[size]},\n    {_LOWER[size]})"
-            text = f"const __m256i s = _mm256_shuffle_epi8((__m256i)a, {lower});\n"
-            text += f"const __m128i x = _mm256_castsi256_si128({_JOINED[size]});"
-        yield f"store_{short}_i32x{lanes}", f"{text}\n{_WRITTEN[lanes * size]}"
-
-
 def _set(
     name: str, guard: str, widths: tuple[int, ...], features: frozenset[str] = frozenset(), masks: bool = False
 ) -> InstructionSet:
-    texts = {
-        "vector": (text for n in widths for text in _bodies(n)),
-        "vector_load": (text for n in widths for text in _loads(n)),
-        "vector_store": (text for n in widths for text in _stores(n, masks)),
-    }
-    bodies = {word: Body(text, ((kind, 1),)) for kind, found in texts.items() for word, text in found}
-    return InstructionSet(name, guard, bodies, features)
+    words = ((word, text) for n in widths for word, text in (*_bodies(n), *memory(n, masks)))
+    return InstructionSet(name, guard, {word: counted(word, text) for word, text in words}, features)
 
 
 def _accumulated() -> Iterator[tuple[str, str]]:
     for lanes in (4, 8, 16):
-        p, v, i = _PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i"
+        p, v, i = PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i"
         yield f"dot2_i32x{lanes}", f"return ({v}){p}_dpwssd_epi32(({i})c, ({i})a, ({i})b);"
         yield f"dot4_u8_i32x{lanes}", f"return ({v}){p}_dpbusd_epi32(({i})c, ({i})a, ({i})b);"
 

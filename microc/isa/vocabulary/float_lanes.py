@@ -1,8 +1,8 @@
 """Words of the vocabulary on vectors of float32, lane by lane: ``<name>_f32x8``.
 
 Arithmetic rounds as that of scalars does; ``fma`` rounds once. ``min`` and ``max`` give their second operand where one is NaN, as
-scalars do. Loads and stores are of neighbours in memory; ``from_i32`` is the conversion of integers, and ``nearest`` (half to
-even) and ``toward_zero`` give integers of numbers within int32.
+scalars do. Loads and stores are of neighbours in memory, with ``_first`` those of the first n lanes; ``from_i32`` converts
+integers, and ``nearest`` (half to even) and ``toward_zero`` give integers of numbers within int32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _words(lanes: int) -> Iterator[Intrin]:
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
     p, table = Buffer("p", (lanes,), "float32"), Buffer("p", (ANY,), "float32")
-    whole, index = Var("a", "int32"), Var("a", integers)
+    whole, index, count = Var("a"), Var("a", integers), Var("n")
     for op in ARITHMETIC:
         yield Intrin(f"{op}_{end}", (a, b), ir.binary(op, _a, _b), lanes)
     yield Intrin(f"fma_{end}", (a, b, c), ir.call("fma", _a, _b, _c), lanes)
@@ -34,9 +34,12 @@ def _words(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
     for op in sorted(ir.COMPARISONS):
         yield Intrin(f"select_{op}_{end}", (a, b, x, y), ir.select(ir.binary(op, _a, _b), _x, _y), lanes)
+    stored = ir.Store(p, (LANE,), _a)
     yield Intrin(f"load_f32_{end}", (p,), p[LANE], lanes)
+    yield Intrin(f"load_f32_{end}_first", (p, count), ir.select(count > LANE, p[LANE], 0.0), lanes)
     yield Intrin(f"gather_f32_{end}", (table, index), table[whole], lanes)
-    yield Intrin(f"store_f32_{end}", (p, a), ir.Store(p, (LANE,), _a), lanes)
+    yield Intrin(f"store_f32_{end}", (p, a), stored, lanes)
+    yield Intrin(f"store_f32_{end}_first", (p, a, count), ir.If(count > LANE, stored), lanes)
     yield Intrin(f"from_i32_{end}", (index,), ir.cast("float32", whole), lanes)
     yield Intrin(f"nearest_i32x{lanes}", (a,), ir.cast("int32", ir.call("rint", _a)), lanes)
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _a), lanes)

@@ -27,10 +27,12 @@ from microc.ops.convolution.input import WORD, padded_input, patch
 from microc.ops.matrix.gemm import (
     fits_unsigned,
     less_offset,
-    matrix_product,
+    packed_bias,
     padded_depth,
+    padded_units,
     product_notes,
     start,
+    unit_product,
     weight_rows,
 )
 from microc.ops.matrix.levels import levels_of, opened_product
@@ -108,11 +110,11 @@ def compute(call: OpCall) -> te.Tensor:
     if g.groups == 1 and algorithm != "single":
         form = packed_form(call, algorithm)
         depth = padded_depth(call, g.depth) if form is None else packed_depth(form, g.depth)
-        unsigned = algorithm == "unsigned_rows"
-        pixels = _pixels(g, attrs, data, depth, unsigned=unsigned)
-        rows = weight_rows(weight, g.out_channels, g.depth, depth)
-        notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
-        return matrix_product(pixels, rows, less_offset(weight, bias) if unsigned else bias, dtype, notes)
+        pixels = _pixels(g, attrs, data, depth, unsigned=algorithm == "unsigned_rows")
+        if form is not None:
+            return unit_product(call, pixels, g.out_channels, g.depth, packed_notes(call, form))
+        more = padded_units(call, g.out_channels) - g.out_channels
+        return unit_product(call, pixels, g.out_channels, g.depth, product_notes(data, weight, bias), more)
     if algorithm == "grouped":
         return _group_product(g, attrs, data, weight, bias, padded_depth(call, g.depth, 0))
     unsigned = algorithm == "unsigned"
@@ -191,7 +193,7 @@ def _depthwise(
 ) -> te.Tensor:
     """Each output channel reads one input channel. Constant weights are packed as (KH, KW, C). What ``unsigned`` data is more
     than the data goes into the bias."""
-    bias = less_offset(weight, bias) if unsigned else bias
+    bias = packed_bias(bias or weight, less_offset(weight, bias)) if unsigned else bias
     times = g.out_channels // g.channels
     packed = None if weight.data is None else weight.packed(weight.data.transpose(1, 2, 3, 0)[:, :, 0])
     taps = weight.tensor((g.out_channels, *g.kernel)) if packed is None else packed

@@ -6,7 +6,6 @@ Sources: TFLite ``fully_connected.h``; ONNX Gemm.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,7 @@ from microc.ops.arith import is_quantised
 from microc.ops.attributes import ACTIVATION, DYNAMIC, ROUNDING_LITERT, Attributes, defaults_of, element_type, ways
 from microc.ops.axes import rows_only
 from microc.ops.convolution.input import as_unsigned
-from microc.ops.matrix.gemm import (
-    Notes,
-    fits_unsigned,
-    less_offset,
-    matrix_product,
-    padded_depth,
-    product_notes,
-    weight_rows,
-)
+from microc.ops.matrix.gemm import fits_unsigned, padded_depth, padded_units, product_notes, unit_product
 from microc.ops.matrix.levels import levels_of, opened_product
 from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
@@ -75,7 +66,7 @@ def _dense_reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[A
 def _dense_compute(call: OpCall) -> te.Tensor:
     data, weight, bias = call.weighted
     rows, depth = data.type.shape
-    algorithm, dtype = call.attrs.get("algorithm"), call.attrs.get("out_dtype") or data.type.dtype
+    algorithm = call.attrs.get("algorithm")
     if algorithm in ("quads", "widened"):
         packing = quad_packing(call)
         if packing is None:
@@ -85,26 +76,12 @@ def _dense_compute(call: OpCall) -> te.Tensor:
         return opened_product(call, data.tensor((rows, depth)))
     form = packed_form(call, algorithm or "")
     padded = padded_depth(call, depth) if form is None else packed_depth(form, depth)
-    unsigned = algorithm == "unsigned_rows"
-    terms = _rows(data, padded, unsigned)
-    notes = product_notes(data, weight, bias) if form is None else packed_notes(call, form)
-    if algorithm == "even":
-        return _even_units(terms, weight, bias, dtype, notes)
-    weights = weight_rows(weight, weight.type.shape[0], depth, padded)
-    return matrix_product(terms, weights, less_offset(weight, bias) if unsigned else bias, dtype, notes)
-
-
-def _even_units(terms: te.Tensor, weight: Operand, bias: Operand | None, dtype: str, notes: Notes) -> te.Tensor:
-    """The product with one more unit, of zeros, so that units go in pairs; and the units of it that are wanted."""
-    assert weight.data is not None
-    units, depth = weight.data.shape
-    longer = weight.packed(np.pad(weight.data, ((0, 1), (0, terms.shape[1] - depth))))
-    if bias is not None:
-        assert bias.data is not None
-        last = bias.packed(np.pad(bias.data.reshape(-1), (0, 1)))
-        bias = replace(bias, type=TensorType((units + 1,), bias.type.dtype), tensor=lambda shape: last)
-    total = matrix_product(terms, longer, bias, dtype, notes)
-    return te.compute((terms.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o"))
+    terms = _rows(data, padded, algorithm == "unsigned_rows")
+    units = weight.type.shape[0]
+    if form is not None:
+        return unit_product(call, terms, units, depth, packed_notes(call, form))
+    more = 1 if algorithm == "even" else padded_units(call, units) - units
+    return unit_product(call, terms, units, depth, product_notes(data, weight, bias), more)
 
 
 def _leaves_one(call: OpCall) -> bool:
@@ -160,7 +137,7 @@ def _dense_cases() -> Iterable[Case]:
         ("float32", "float32", "float32"),
     )
     for data, weight, out in kinds:
-        for rows, depth, units in ((1, 1, 1), (1, 16, 10), (3, 7, 5)):
+        for rows, depth, units in ((1, 1, 1), (1, 16, 10), (3, 7, 5), (2, 9, 84)):
             types = (TensorType((rows, depth), data), TensorType((units, depth), weight), TensorType((units,), out))
             bias = None if out == "float32" else (np.arange(units) * 977 - 1000).astype(out)
             attrs = {**DENSE, "out_dtype": out}

@@ -26,6 +26,16 @@ def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
     return -(-depth // WORD) * WORD if narrow and summed and words and depth > least else depth
 
 
+def padded_units(call: OpCall, units: int) -> int:
+    """The columns of a product: ``units``, and some of zeros where these fill fewer vectors of the core than its own would."""
+    lanes, (_, weight, _) = call.target.core.lanes, call.weighted
+    if not call.target.has("vectors") or weight.data is None or not call.constant:
+        return units
+    wide = next((n for n in reversed(lanes) if n >= units), lanes[0])
+    even = next((n for n in lanes if units % n == 0), 1)
+    return -(-units // wide) * wide if -(-units // wide) < units // even else units
+
+
 def byte_weights(call: OpCall) -> Array | None:
     """Constant weights as int8 (O, K), of int8 data and with a bias that is constant too, summed in 32 bits; else None."""
     data, weight, _ = call.weighted
@@ -44,23 +54,27 @@ def fits_unsigned(call: OpCall) -> bool:
     return first + 383 * int(np.abs(weights.astype(np.int64)).sum(1).max(initial=0)) < 1 << 31
 
 
-def less_offset(weight: Operand, bias: Operand | None) -> Operand:
+def less_offset(weight: Operand, bias: Operand | None) -> Array:
     """The bias (O) less 128 times the weights, which data that is 128 too large adds."""
     assert weight.data is not None
     rows = weight.data.reshape(weight.data.shape[0], -1).astype(np.int64)
     given = (
         np.zeros(len(rows), np.int64) if bias is None or bias.data is None else bias.data.astype(np.int64).reshape(-1)
     )
-    data, packed = (given - 128 * rows.sum(1)).astype(np.int32), (bias or weight).packed
-    tensor = packed(data)
-    return Operand(TensorType(data.shape, "int32"), data, lambda shape: tensor, packed)
+    return np.asarray(given - 128 * rows.sum(1), np.int32)
 
 
-def weight_rows(weight: Operand, rows: int, depth: int, padded: int) -> te.Tensor:
-    """Weights as a matrix (rows, depth); constant ones are packed, with zeros up to ``padded``."""
+def packed_bias(like: Operand, data: Array) -> Operand:
+    """A bias (O) that was computed; ``like`` is what it is named after."""
+    tensor = like.packed(data)
+    return Operand(TensorType(data.shape, str(data.dtype)), data, lambda shape: tensor, like.packed)
+
+
+def weight_rows(weight: Operand, rows: int, depth: int, padded: int, more: int = 0) -> te.Tensor:
+    """Weights as a matrix (rows, depth); constant ones are packed, with zeros up to ``padded`` and ``more`` rows of these."""
     if weight.data is None:
         return weight.tensor((rows, depth))
-    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, 0), (0, padded - depth))))
+    return weight.packed(np.pad(weight.data.reshape(rows, depth), ((0, more), (0, padded - depth))))
 
 
 def start(bias: Operand | None, channel: Expr, dtype: str) -> Expr:
@@ -101,3 +115,18 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
         return te.sum_reduce(product, k, init=start(bias, o, dtype))
 
     return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
+
+
+def unit_product(call: OpCall, a: te.Tensor, units: int, depth: int, notes: Notes, more: int = 0) -> te.Tensor:
+    """The product of rows (P, K) by the weights of ``units`` of ``depth`` terms, ``more`` units of zeros behind them, which are
+    left out of the result. Rows of uint8 that are int8 data are 128 more than it."""
+    data, weight, bias = call.weighted
+    dtype = call.attrs.get("out_dtype") or data.type.dtype
+    rows = weight_rows(weight, units, depth, a.shape[1], more)
+    if (a.dtype, data.type.dtype) == ("uint8", "int8"):
+        bias = packed_bias(bias or weight, np.pad(less_offset(weight, bias), (0, more)))
+    elif more and bias is not None:
+        assert bias.data is not None
+        bias = packed_bias(bias, np.pad(bias.data.reshape(-1), (0, more)))
+    total = matrix_product(a, rows, bias, dtype, notes)
+    return te.compute((a.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o")) if more else total

@@ -222,7 +222,8 @@ def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
     for block in (f"{ACC}_init", ACC, OUT):
         around = schedule.loops_of(block)
         inner = [loop for loop in around[around.index(f"{product.p}_0") + 1 :] if loop not in kept]
-        across = [loop for loop in inner if lanes and loop_extent(schedule.func, loop) % lanes == 0][-1:]
+        whole = [loop for loop in inner if block == OUT or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
+        across = whole[-1:] if lanes else []
         for loop in inner:
             schedule = vectorize_lanes(schedule, loop, lanes, floats=True) if loop in across else schedule.unroll(loop)
     return schedule

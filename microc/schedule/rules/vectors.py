@@ -16,10 +16,11 @@ from microc.schedule.rules.planes import depthwise_of
 from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower.lane_code import FLOAT_CALLS
-from microc.tir.names import ACC, OUT
+from microc.tir.names import ACC, CHANNELS_FIRST, OUT
 from microc.tir.rewrite import walk_all_exprs
 
 ABREAST, TALLEST = 4, 14
@@ -35,9 +36,11 @@ MOST_TAPS = 25
 
 
 def suits_product(start: Schedule, target: Target) -> bool:
-    """Floats by floats, or integers into 32 bits by constants, whose columns fill vectors."""
+    """Floats by floats, or integers into 32 bits by constants, whose columns are neighbours and fill vectors."""
     product = product_of(start)
     if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start):
+        return False
+    if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
     if set(product.dtypes) == {"float32"}:
         return True

@@ -110,10 +110,11 @@ class LaneCode:
         if buffer in self.tiles:
             return ir.Store(self.tiles[buffer], self.place(indices), self.vector(value))
         if buffer.dtype == "float32":
-            if not self.whole() or buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
+            if buffer.scope == "register" or flat_step(buffer, indices, self.var) != 1:
                 raise NoLanesError
             target = self.address(buffer, indices, 1, writes=True)
-            return ir.Evaluate(ir.Call(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)), "int32"))
+            stored = self.partial(f"store_f32_{self.suffix('float32')}", (target, self.vector(value)))
+            return ir.Evaluate(ir.Call(*stored, "int32"))
         kind, step = TYPES.get(buffer.dtype), flat_step(buffer, indices, self.var)
         if buffer.scope == "register" or kind is None or step is None or step < 1:
             raise NoLanesError
@@ -175,9 +176,10 @@ class LaneCode:
         """A float32 expression that varies."""
         match expr:
             case ir.Load(buffer, indices):
-                if not self.whole() or buffer.scope == "register" or self.step(expr) != 1:
+                if buffer.scope == "register" or self.step(expr) != 1:
                     raise NoLanesError
-                return self.call("load_f32", self.address(buffer, indices, 1, writes=False), element="float32")
+                source = self.address(buffer, indices, 1, writes=False)
+                return ir.Call(*self.partial(f"load_f32_{self.suffix('float32')}", (source,)), self.type("float32"))
             case ir.Bin(op, a, b) if op in _FLOAT_OPS:
                 return self.call(op, self.vector(a), self.vector(b), element="float32")
             case ir.Un("neg", a):
@@ -187,6 +189,8 @@ class LaneCode:
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
                 chosen = (self.vector(e) for e in (x, y, self.readable(a), self.readable(b)))
                 return self.call(f"select_{op}", *chosen, element="float32")
+            case ir.Select(ir.Bin("or", ir.Bin(_, x) as one, other), a, b) if x.dtype == "float32":
+                return self.vector(ir.Select(one, a, ir.Select(other, a, b)))
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
                 return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
             case _:

@@ -2,14 +2,14 @@
 
 ``for i in n [lanes=4]: body`` becomes a loop over vectors. Iterations are independent (``vectorized``). Where n is no multiple
 of four, one more vector after the loop covers the last four iterations, some of them for the second time, if the body reads or
-writes nothing but private memory; else it is a partial one, whose memory accesses are predicated, or, of floats, single elements
-follow. int32 and float32 expressions that vary along ``i`` become calls of the intrinsics named ``<op>_i32x4`` and
-``<op>_f32x4``; loads widen, stores narrow, of neighbours or in steps; register buffers inside the loop become registers of
-vectors, and so does a tile of sums around such loops, all of whose elements are taken by whole vectors (:func:`_tiles`).
-Literals and constants that all iterations share are read before the loop. A run of memory that is only copied or filled is one
-call, and so are runs that follow each other. What has no such form stays a loop over single elements. Where a loop is annotated
-``moved`` instead, only runs that are copied are calls: for cores without vectors, which find out when they run whether both
-ends lie so that words can be moved.
+writes nothing but private memory; else it is a partial one, whose memory accesses are predicated. int32 and float32 expressions
+that vary along ``i`` become calls of the intrinsics named ``<op>_i32x4`` and ``<op>_f32x4``; loads widen, stores narrow, of
+neighbours or in steps; register buffers inside the loop become registers of vectors, and so does a tile of sums around such
+loops, all of whose elements are taken by vectors from whole ones on (:func:`_tiles`). Literals and constants that all
+iterations share are read before the loop. A run of memory that is only copied or filled is one call, and so are runs that
+follow each other. What has no such form stays a loop over single elements. Where a loop is annotated ``moved`` instead, only
+runs that are copied are calls: for cores without vectors, which find out when they run whether both ends lie so that words can
+be moved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from microc.tir.affine import linear, simplify, simplify_stmt
 from microc.tir.lower.lane_code import ELEMENTS, TYPES, LaneCode, NoLanesError, fixed
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
-from microc.tir.rewrite import buffers_read, buffers_written, free_vars, map_stmt, substitute_stmt, walk_stmt
+from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_stmt
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""
@@ -97,7 +97,7 @@ def _registers(loop: ir.For) -> set[ir.Buffer]:
 
 
 def _tiles(stmt: ir.Stmt, plain: Set[ir.Stmt]) -> dict[ir.Buffer, ir.Buffer]:
-    """Arrays in registers whose elements are taken by whole vectors alone, in loops of as many iterations, as arrays of these."""
+    """Arrays in registers whose elements are taken by vectors alone, the last of a loop perhaps in part, as arrays of these."""
     widths: dict[ir.Buffer, set[int]] = {}
     for access in accesses(stmt):
         if access.buffer.scope == "register" and access.buffer.dtype in ELEMENTS:
@@ -117,8 +117,7 @@ def _width(access: Access, plain: Set[ir.Stmt]) -> int:
     lanes = int(dict(loop.annotations)[names.LANES])
     terms, offset = linear(simplify(access.indices[-1]))
     first = all(factor % lanes == 0 for term, factor in terms.items() if term != loop.var) and offset % lanes == 0
-    whole = (ir.int_value(loop.extent) or 1) % lanes == 0
-    return lanes if first and whole and consecutive(access.indices, loop.var) else 0
+    return lanes if first and ir.int_value(loop.extent) and consecutive(access.indices, loop.var) else 0
 
 
 def _run(loop: ir.For, extent: int) -> ir.Stmt | None:
@@ -204,21 +203,15 @@ def _repeatable(stmt: ir.Stmt) -> bool:
 def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: bool) -> ir.Stmt:
     """All iterations as vectors."""
     count, rest = divmod(extent, lanes)
-    if rest and any(b.dtype == "float32" for b in (*buffers_read(loop.body), *buffers_written(loop.body))):
-        rest = 0 if count else rest
-    end = count * lanes if not rest else extent
     parts: list[ir.Stmt] = []
     if count:
         whole = LaneCode(loop.var, loop.var * lanes, lanes, lanes, tiles, floats)
         kind = "serial" if _registers(loop).isdisjoint(tiles) else "unrolled"
         body = ir.For(loop.var, ir.const(count, "int32"), whole.statement(loop.body), kind)
-        if rest and _repeatable(loop.body):
+        if rest and _repeatable(loop.body) and _registers(loop).isdisjoint(tiles):
             return whole.hoisted(ir.seq(body, whole.moved(extent - lanes).statement(loop.body)))
         parts.append(whole.hoisted(body))
     if rest:
         part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
         parts.append(part.hoisted(part.statement(loop.body)))
-    if end < extent:
-        single = substitute_stmt(loop.body, {loop.var: loop.var + end})
-        parts.append(ir.For(loop.var, ir.const(extent - end, "int32"), single))
     return ir.seq(*parts)
