@@ -25,6 +25,7 @@ from microc.schedule import (
     padding,
     pairing,
     placement,
+    polynomials,
     reduction,
     rfactor,
     selection,
@@ -71,6 +72,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_fma": selection.select_fma,
         "select_byte_products": selection.select_byte_products,
         "select_conversion": conversion.select_conversion,
+        "select_erf": polynomials.select_erf,
         "select_high_mul": selection.select_high_mul,
         "select_high_mac": selection.select_high_mac,
         "select_clamp": selection.select_clamp,
@@ -247,11 +249,13 @@ class Schedule:
     def select_conversion(self) -> Schedule:
         return self.apply("select_conversion")
 
+    def select_erf(self) -> Schedule:
+        return self.apply("select_erf")
+
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""
-        return tuple(
-            loop.var.name for loop in loops_around(self.func.body, find_block(self.func.body, block, inside=True))
-        )
+        found = find_block(self.func.body, block, inside=True)
+        return tuple(loop.var.name for loop in loops_around(self.func.body, found))
 
     def has(self, block: str) -> bool:
         return has_block(self.func.body, block)

@@ -123,6 +123,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "max_pool_m4": ("cortex-m4", "size", partial(one, "max_pool2d", BYTES((1, 4, 4, 4)), kernel=(2, 2), strides=(2, 2))),
     "average_pool_m0": ("cortex-m0", "size", partial(one, "avg_pool2d", BYTES((1, 4, 4, 2)), kernel=(4, 4), strides=(1, 1))),
     "add_m4": ("cortex-m4", "size", partial(two, "qadd", BYTES((9,)), **QADD)),
+    "erf_v3": ("x86-64-v3", "speed", partial(one, "erf", REALS((11,)))),
     "add_float_m55": ("cortex-m55", "speed", partial(two, "add", REALS((8,)))),
     "concat_m4": ("cortex-m4", "speed", partial(two, "concat", BYTES((2, 8)), axis=1)),
     "transpose_m4": ("cortex-m4", "size", partial(one, "transpose", BYTES((3, 5)), axes=(1, 0))),

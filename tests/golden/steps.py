@@ -80,6 +80,7 @@ TAKEN: Mapping[str, str] = {
     "select_byte_products": "dense_avr",
     "select_fma": "dense_float_m4",
     "select_conversion": "requantize_float_m4",
+    "select_erf": "erf_v3",
     "select_high_mul": "requantize_m0",
     "select_clamp": "requantize_m0",
 }

@@ -187,11 +187,15 @@ def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
 
 
 def _begun(func: ir.PrimFunc, target: Target) -> Schedule:
-    """The loops as the operator wrote them; high products to which twice a sum means nothing are of the sum itself, before rules
-    store weights doubled for them."""
-    start = Schedule(func)
-    undoubled = start if target.has("lanes") or target.has("high_mul") else start.select_high_mac()
-    return start if undoubled.func == func else undoubled
+    """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
+    to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
+    schedule = Schedule(func)
+    steps = [Schedule.select_erf] if target.has("vectors") else []
+    steps += [] if target.has("lanes") or target.has("high_mul") else [Schedule.select_high_mac]
+    for step in steps:
+        changed = step(schedule)
+        schedule = schedule if changed.func == schedule.func else changed
+    return schedule
 
 
 def _instructions(schedule: Schedule, target: Target) -> Schedule:
