@@ -30,6 +30,16 @@ def _first(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
     yield f"store_{short}_{end}_first", f"memcpy(p, &a, {_BYTES});"
 
 
+def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
+    """To the left by b, to the right where that is negative; rounded there by the last bit that is dropped."""
+    left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
+    yield f"shl_{end}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
+    yield f"shift_round_{end}", f"{_UNSIGNED}\n{left}\nreturn (x >> r) + ((x >> ((r - 1) & m)) & m & 1);"
+    left = f"({vector})((u)a << (uint32_t)b)"
+    yield f"shl_n_{end}", f"{_UNSIGNED}\nreturn b < 0 ? a >> -b : {left};"
+    yield f"shift_round_n_{end}", f"{_UNSIGNED}\nreturn b < 0 ? (a >> -b) + ((a >> (-b - 1)) & 1) : {left};"
+
+
 def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     end, vector = f"i32x{lanes}", f"int32x{lanes}"
     for name in ("add", "sub", "mul"):
@@ -41,6 +51,7 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     for name, sign in (("min", "<"), ("max", ">")):
         yield f"{name}_{end}", f"const {vector} m = a {sign} b;\nreturn (a & m) | (b & ~m);"
     yield f"dup_{end}", f"return n - ({vector}){{0}};"
+    yield from _shifts(end, vector)
     for op, sign in _COMPARED.items():
         yield f"select_{op}_{end}", f"const {vector} m = a {sign} b;\nreturn (x & m) | (y & ~m);"
     for name in ("load_i32", "load_i16x2", "load_i8x4", "load_u8x4"):

@@ -9,6 +9,7 @@ from microc.isa.base import Body
 from microc.isa.gnu_vectors import counted, gnu_vectors
 from microc.isa.library import LIBRARY
 from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
+from microc.isa.vocabulary.lanes import NUMBERED
 from microc.isa.words import UNALIGNED
 from microc.isa.x86_memory import PREFIX, memory
 
@@ -28,22 +29,39 @@ COSTS = Costs(
 )
 
 
-_DOUBLED = """const {i} odd_a = {p}_srli_epi64(({i})a, 32), odd_b = {p}_srli_epi64(({i})b, 32), half = {p}_set1_epi64{x}(1 << 30);
-const {i} even = {p}_add_epi64({p}_mul_epi32(({i})a, ({i})b), half), odd = {p}_add_epi64({p}_mul_epi32(odd_a, odd_b), half);
-const {i} low = {p}_srli_epi64(even, 31), high = {p}_slli_epi64({p}_srli_epi64(odd, 31), 32);
-return ({v}){blend};"""
-"""Products of 64 bits, of even and of odd lanes: the lower 32 bits of what is shifted are those of the result."""
+_HIGH = {"doubling_high_mul": ("1LL << 30", 31), "doubling_high_floor": ("0", 31), "high_mul_round": ("1LL << 31", 32)}
+"""High parts of products: what is added to 64 bits before they are shifted."""
+
+
+def _high_products(lanes: int) -> Iterator[tuple[str, str]]:
+    """Products of 64 bits, of even and of odd lanes, by vectors and by a number for all lanes: the lower 32 bits of what is
+    shifted are those of the result. INT32_MIN by itself, which saturates, does not come: what lanes recognise has no room for it.
+    """
+    p, v, i, wide = PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i", lanes == 16
+    blend = (
+        f"{p}_mask_blend_epi32(0xAAAA, low, high)"
+        if wide
+        else f"{p}_blend_epi32(low, high, {0xAA & ((1 << lanes) - 1)})"
+    )
+    for name, (added, distance) in _HIGH.items():
+        factors = {"": (f"({i})b", f"{p}_srli_epi64(({i})b, 32)"), "_n": (f"{p}_set1_epi32(b)",) * 2}
+        for end in ("", "_n") if name in NUMBERED else ("",):
+            even, odd = factors[end]
+            high = "odd" if distance == 32 else f"{p}_slli_epi64({p}_srli_epi64(odd, {distance}), 32)"
+            yield (
+                f"{name}{end}_i32x{lanes}",
+                f"const {i} half = {p}_set1_epi64{'' if wide else 'x'}({added});\n"
+                f"const {i} even = {p}_add_epi64({p}_mul_epi32(({i})a, {even}), half);\n"
+                f"const {i} odd = {p}_add_epi64({p}_mul_epi32({p}_srli_epi64(({i})a, 32), {odd}), half);\n"
+                f"const {i} low = {p}_srli_epi64(even, {distance}), high = {high};\n"
+                f"return ({v}){blend};",
+            )
 
 
 def _bodies(lanes: int) -> Iterator[tuple[str, str]]:
     """By the functions that compilers declare in one header."""
     p, v, i = PREFIX[lanes], f"int32x{lanes}", f"__m{32 * lanes}i"
     wide = lanes == 16
-    blend = (
-        "_mm512_mask_blend_epi32(0xAAAA, low, high)"
-        if wide
-        else f"{p}_blend_epi32(low, high, {0xAA & ((1 << lanes) - 1)})"
-    )
     yield f"fma_f32x{lanes}", f"return {p}_fmadd_ps(a, b, c);"
     yield f"sqrt_f32x{lanes}", f"return {p}_sqrt_ps(a);"
     yield f"rint_f32x{lanes}", f"return {'_mm512_roundscale_ps' if wide else f'{p}_round_ps'}(a, 4);"
@@ -51,7 +69,7 @@ def _bodies(lanes: int) -> Iterator[tuple[str, str]]:
     for name in ("min", "max"):
         yield f"{name}_i32x{lanes}", f"return ({v}){p}_{name}_epi32(({i})a, ({i})b);"
         yield f"{name}_f32x{lanes}", f"return {p}_{name}_ps(a, b);"
-    yield f"doubling_high_mul_i32x{lanes}", _DOUBLED.format(p=p, v=v, i=i, blend=blend, x="" if wide else "x")
+    yield from _high_products(lanes)
     yield f"dot2_i32x{lanes}", f"return ({v}){p}_add_epi32(({i})c, {p}_madd_epi16(({i})a, ({i})b));"
 
 

@@ -46,6 +46,10 @@ def operands(name: str) -> tuple[Array, ...]:
             array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift).astype(kind.dtype)
             if name.startswith("dot2") and param.name == "c":
                 array //= 4
+            if name.startswith(("shl", "shift")):  # to the right by any distance, then to the left what has room for it
+                half = len(array) // 2
+                array = -(array % 32) if param.name == "b" else array
+                array[half:] = -array[half:] % 9 if param.name == "b" else array[half:] // 512
             if name.endswith("_first") and param.name == "n":
                 array %= SCALAR[name].lanes + 1
         found.append(array)
