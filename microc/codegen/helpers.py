@@ -114,11 +114,13 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
 
 
 def _guarded(name: str, portable: list[str], cpu: str, own: Sequence[tuple[str, list[str]]] = ()) -> list[str]:
-    """The core's bodies behind their conditions, else its ``own`` forms of the meaning behind theirs, else the portable lines."""
+    """The core's bodies behind their conditions, the best one behind each, else its ``own`` forms of the meaning behind theirs,
+    else the portable lines."""
     lines: list[str] = []
-    bodies = [(guard, body.text.splitlines()) for guard, body in bodies_of(name, cpu) if body.text]
-    guards = {guard for guard, _ in bodies}
-    for guard, text in (*bodies, *(each for each in own if each[0] not in guards)):
+    bodies: dict[str, list[str]] = {}
+    for guard, text in (*((g, body.text.splitlines()) for g, body in bodies_of(name, cpu) if body.text), *own):
+        bodies.setdefault(guard, text)
+    for guard, text in bodies.items():
         lines += [f"#{'elif' if lines else 'if'} {guard}", *(f"    {line}" for line in text)]
     portable = [f"    {line}" for line in portable]
     return [*lines, "#else", *portable, "#endif"] if lines else portable
@@ -140,4 +142,5 @@ def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list
         body = ir.Store(ir.Buffer(f"r{lane}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
     lines = statements.lines(ir.For(LANE, ir.const(intrin.lanes, "int32"), body))
-    return [f"{intrin.result} r;", *lines, "return r;"] if intrin.result else lines
+    begun = "" if lane else " = {0}"  # compilers do not see that subscripts set all of a vector
+    return [f"{intrin.result} r{begun};", *lines, "return r;"] if intrin.result else lines
