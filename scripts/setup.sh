@@ -19,6 +19,8 @@ case "$requirement" in
     need avr-gcc "gcc-avr avr-libc"
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
+    need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    need qemu-aarch64 qemu-user
     need cmake cmake
     need cppcheck cppcheck
     need clang-tidy clang-tidy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,8 @@ UNDEFINED = "-fsanitize=undefined,float-cast-overflow"
 """Faults are written to stderr as ``runtime error``; tests look there, so that one fault does not end the whole run."""
 
 GUARD, POISON = 64, 0xA5
+Calls = Callable[[str, Sequence[Array]], None]
+"""Calls a function on the memory of its parameters, each with :data:`GUARD` bytes before and behind."""
 
 
 def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
@@ -30,7 +32,8 @@ def kernels_source(funcs: Sequence[ir.PrimFunc], cpu: str = "host") -> str:
     return "\n\n".join(["\n".join(headers), *texts, *kernels]) + "\n"
 
 
-def _entry(func: ir.PrimFunc) -> str:
+def entry(func: ir.PrimFunc) -> str:
+    """C of ``call_<name>``, which takes pointers to anything."""
     params = ", ".join(f"void *p{k}" for k in range(len(func.params)))
     passed = ", ".join(f"p{k}" for k in range(len(func.params)))
     return f"void call_{func.name}({params});\nvoid call_{func.name}({params})\n{{\n    {func.name}({passed});\n}}\n"
@@ -42,7 +45,7 @@ def build(
     """One library with an entry ``call_<name>`` for every function; warnings are errors. ``cpu``: whose bodies intrinsics have,
     as far as the flags allow them."""
     source, library = folder / "kernels.c", folder / "kernels.so"
-    source.write_text(kernels_source(funcs, cpu) + "\n" + "\n".join(map(_entry, funcs)))
+    source.write_text(kernels_source(funcs, cpu) + "\n" + "\n".join(map(entry, funcs)))
     argv = [
         compiler,
         *WARNINGS,
@@ -60,8 +63,8 @@ def build(
     return ctypes.CDLL(str(library))
 
 
-def call(library: ctypes.CDLL, func: ir.PrimFunc, arrays: Sequence[Array | None]) -> list[Array]:
-    """The parameters after the call; None stands for memory that the function fills.
+def call(library: ctypes.CDLL | Calls, func: ir.PrimFunc, arrays: Sequence[Array | None]) -> list[Array]:
+    """The parameters after the call, in a library here or on another machine; None stands for memory that the function fills.
 
     Poisoned memory before and behind every parameter must stay as it is.
     """
@@ -71,7 +74,10 @@ def call(library: ctypes.CDLL, func: ir.PrimFunc, arrays: Sequence[Array | None]
         if array is not None:
             assert (array.size, str(array.dtype)) == (buffer.size, buffer.dtype)
             memory[-1][GUARD : GUARD + buffer.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-    getattr(library, f"call_{func.name}")(*(ctypes.c_void_p(raw.ctypes.data + GUARD) for raw in memory))
+    if isinstance(library, ctypes.CDLL):
+        getattr(library, f"call_{func.name}")(*(ctypes.c_void_p(raw.ctypes.data + GUARD) for raw in memory))
+    else:
+        library(func.name, memory)
     results = []
     for buffer, raw in zip(func.params, memory, strict=True):
         assert np.all(np.concatenate([raw[:GUARD], raw[GUARD + buffer.nbytes :]]) == POISON), f"{buffer.name}: overrun"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc.isa.arm import ARM
+from microc.isa.arm_neon import AARCH64
 from microc.isa.avr import AVR
 from microc.isa.base import Body, Intrin
 from microc.isa.host import HOST
@@ -22,7 +23,9 @@ from microc.isa.x86 import X86
 from microc.isa.xtensa import XTENSA
 from microc.sealed import Registry
 
-FAMILIES: Registry[Family] = Registry("a family of cores", {f.name: f for f in (HOST, X86, ARM, AVR, XTENSA, RISCV)})
+FAMILIES: Registry[Family] = Registry(
+    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV)}
+)
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}
 SCALAR: Registry[Intrin] = Registry(

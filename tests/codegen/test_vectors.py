@@ -1,7 +1,9 @@
-"""Words on vectors of computers: their meaning interpreted, their portable C, and the instructions of this machine."""
+"""Words on vectors of computers: their meaning interpreted, their portable C, and the instructions of this machine and of those
+that are emulated."""
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from microc.dtypes import Array, to_numpy
 from microc.isa import CORES, SCALAR
 from microc.tir import ir
 from tests.codegen.machines import meant, often
-from tests.native import UNDEFINED, build, call
+from tests.emulated.functions import emulated
+from tests.emulated.machines import MACHINES
+from tests.native import UNDEFINED, Calls, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
+HERE = [name for name in UNITS if name not in MACHINES]
 COUNT, REACH = 24, 400
 
 
@@ -44,7 +49,7 @@ def operands(name: str) -> tuple[Array, ...]:
             kind = np.iinfo(to_numpy(param.dtype))
             shift = kind.bits - dice.integers(1, kind.bits, param.shape)
             array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift).astype(kind.dtype)
-            if name.startswith("dot2") and param.name == "c":
+            if name.startswith("dot") and param.name == "c":
                 array //= 4
             if name.startswith(("shl", "shift")):  # to the right by any distance, then to the left what has room for it
                 half = len(array) // 2
@@ -56,27 +61,33 @@ def operands(name: str) -> tuple[Array, ...]:
     return tuple(found)
 
 
+def compare(library: ctypes.CDLL | Calls, cpu: str) -> None:
+    """What the library's functions compute of every word is what it means."""
+    for name in words(cpu):
+        want = meant(function(name), operands(name))
+        got = call(library, function(name), [*operands(name), np.zeros_like(want)])
+        np.testing.assert_array_equal(got[-1], want, err_msg=name)
+
+
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("cpu", UNITS)
-def test_instructions_compute_what_words_mean(
-    cpu: str, compiler: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("cpu", HERE)
+def test_instructions_compute_what_words_mean(cpu: str, compiler: str, tmp_path: Path) -> None:
     flags = machine_flags(CORES[cpu].machine)
     if not flags:
         pytest.skip(f"this computer is no {cpu}")
-    names = words(cpu)
-    library = build(
-        [function(name) for name in names], tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu
-    )
-    for name in names:
-        got = call(library, function(name), [*operands(name), np.zeros_like(meant(function(name), operands(name)))])
-        np.testing.assert_array_equal(got[-1], meant(function(name), operands(name)), err_msg=name)
+    funcs = [function(name) for name in words(cpu)]
+    compare(build(funcs, tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu), cpu)
 
 
-def test_portable_words(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    names = words(UNITS[-1])
-    library = build([function(name) for name in names], tmp_path, UNDEFINED)
-    for name in names:
-        got = call(library, function(name), [*operands(name), np.zeros_like(meant(function(name), operands(name)))])
-        np.testing.assert_array_equal(got[-1], meant(function(name), operands(name)), err_msg=name)
+@pytest.mark.emulator
+@pytest.mark.parametrize(("cpu", "compiler"), [(cpu, c) for cpu, m in MACHINES.items() for c in m.compilers])
+def test_instructions_of_other_machines(cpu: str, compiler: str, tmp_path: Path) -> None:
+    funcs = [function(name) for name in words(cpu)]
+    with emulated(funcs, tmp_path, "-O2", "-Wno-unused-function", cpu=cpu, compiler=compiler) as calls:
+        compare(calls, cpu)
+
+
+@pytest.mark.parametrize("cpu", [HERE[-1], *MACHINES])
+def test_portable_words(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    compare(build([function(name) for name in words(cpu)], tmp_path, UNDEFINED), cpu)
     assert "runtime error" not in capfd.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from microc.ops.registry import Case, OpDef
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, target_for
 from microc.tir import ir
-from tests.native import UNDEFINED, build, call
+from tests.native import UNDEFINED, Calls, build, call
 from tests.ops.edges import case_arrays
-from tests.ops.harness import assert_same, attributes, reference
+from tests.ops.harness import assert_same, attributes, named_cases, reference
 
 
 def one_node(definition: OpDef, case: Case, arrays: Sequence[Array]) -> tuple[Graph, Node]:
@@ -55,7 +56,7 @@ class CompiledCase:
         """What the reference says."""
         return reference(self.definition, self.case, self.arrays)
 
-    def run(self, library: ctypes.CDLL) -> tuple[Array, ...]:
+    def run(self, library: ctypes.CDLL | Calls) -> tuple[Array, ...]:
         """What the machine says."""
         given: list[Array | None] = [
             self.schedule.packed(b, p.array) if p.array is not None else self.arrays[int(p.value[1:])]
@@ -64,6 +65,19 @@ class CompiledCase:
         results = call(library, self.func, [*given, *(None,) * (len(self.func.params) - len(given))])
         kinds = self.definition.infer(attributes(self.definition, self.case), self.case.types)
         return tuple(a.reshape(kind.shape) for a, kind in zip(results[len(given) :], kinds, strict=False))
+
+
+def definitions(family: str) -> list[OpDef]:
+    """The operators of a family that compute: a view is no kernel, and the driver makes those of control flow."""
+    return [d for d in importlib.import_module(f"microc.ops.{family}").OPERATORS if not (d.view or d.regions)]
+
+
+def compiled_cases(family: str, cpu: str) -> dict[str, CompiledCase]:
+    """Every case of a family's operators, lowered for a core."""
+    return {
+        name: compiled_case(definition, case, cpu, f"{c_name(name)}_{number}")
+        for number, (name, definition, case) in enumerate(named_cases(definitions(family)))
+    }
 
 
 def compiled_case(definition: OpDef, case: Case, cpu: str, name: str) -> CompiledCase:
@@ -83,12 +97,17 @@ def assert_compiled(cases: Mapping[str, CompiledCase], folder: Path, cpu: str = 
     for name, flags, bodies in (("sanitized", ("-O0", UNDEFINED), "host"), ("optimised", ("-O1", *machine), own)):
         (folder / name).mkdir()
         library = build([case.func for case in cases.values()], folder / name, *flags, cpu=bodies)
-        for title, case in cases.items():
-            for got, want in zip(case.run(library), case.wanted, strict=True):
-                try:
-                    assert_same(got, want, case.case.tolerance)
-                except AssertionError as difference:
-                    raise AssertionError(f"{title}, {name}: {difference}") from difference
+        assert_answers(cases, library, name)
+
+
+def assert_answers(cases: Mapping[str, CompiledCase], library: ctypes.CDLL | Calls, where: str) -> None:
+    """What a library's functions compute is what the references of their cases say."""
+    for title, case in cases.items():
+        for got, want in zip(case.run(library), case.wanted, strict=True):
+            try:
+                assert_same(got, want, case.case.tolerance)
+            except AssertionError as difference:
+                raise AssertionError(f"{title}, {where}: {difference}") from difference
 
 
 def c_name(text: str) -> str:

@@ -18,9 +18,8 @@ from microc.errors import MicrocError
 from microc.graph.ir import TensorType
 from microc.ops.registry import FAMILIES, Case, OpDef
 from tests.growth import c_size, c_text, memory_faults
-from tests.ops.compiled import compiled_case
+from tests.ops.compiled import compiled_case, definitions
 from tests.ops.harness import attributes, named_cases
-from tests.ops.test_compiled import definitions
 
 SMALL, LARGE = 64, 256
 """Factors of a case's extents: tiles, and loops that are short enough to be written out, are full with the smaller one."""

@@ -21,7 +21,7 @@ WIDTHS = (4, 8, 16)
 """Lanes that a vector may have."""
 MEMORY = {**MOVED, "int32": "i32"}
 """What vectors are loaded from, and how intrinsics are called by it."""
-PRODUCTS = ("dot2", "dot4_u8")
+PRODUCTS = ("dot2", "dot4_i8", "dot4_u8")
 """Sums of products of what words hold."""
 NUMBERED = ("add", "sub", "mul", "doubling_high_mul", "doubling_high_floor", "shl", "shift_round")
 """Operations that have a number for all lanes as second operand, too."""

@@ -8,6 +8,7 @@ is repeated in all lanes, for all its columns.
 from __future__ import annotations
 
 from math import prod
+from types import MappingProxyType
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
@@ -29,6 +30,10 @@ SHORT, SHORT_ROWS = 2, 8
 """The same of integers, each of whose sums is scaled by code of its own."""
 BESIDE = 2
 """Registers for a repeated number and what is worked on."""
+BYTES = MappingProxyType(
+    {("int8", "int8"): ("dot4_i8", "dot4_int8_int8_word"), ("uint8", "int8"): ("dot4_u8", "dot4_uint8_int8_word")}
+)
+"""By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
 STEPS = (2, 1)
 """Steps of a sum in an iteration."""
 MOST_TAPS = 25
@@ -81,9 +86,10 @@ def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: T
 
 def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
     """Integers of a word, the tensor intrinsic of their products and the dtype in which rows are copied for it: four bytes where
-    vectors multiply unsigned ones by signed ones, two numbers of 16 bits."""
-    if product.depth % 4 == 0 and product.dtypes[:2] == ("uint8", "int8") and target.has(f"dot4_u8_i32x{lanes}"):
-        return 4, "dot4_uint8_int8_word", ""
+    vectors multiply such, two numbers of 16 bits."""
+    word, intrin = BYTES.get(product.dtypes[:2], ("", ""))
+    if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
+        return 4, intrin, ""
     return (2, "dot2_int16_int16", "int16") if product.depth % 2 == 0 else (1, "", "")
 
 

@@ -1,0 +1,104 @@
+"""AArch64: the vectors of 128 bits that all its cores have (Advanced SIMD), and the sums of four products of bytes of Armv8.2-A.
+
+What C has operators for is :mod:`microc.isa.gnu_vectors`; here is the rest, by the functions that compilers declare in
+``arm_neon.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from microc.isa.base import Body
+from microc.isa.gnu_vectors import gnu_vectors
+from microc.isa.library import LIBRARY
+from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
+from microc.isa.words import UNALIGNED
+
+_GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
+"""In the other byte order compilers number lanes from the other end."""
+_LANES = 4
+
+_HIGH = """const int64x2_t low = vmull_s32(vget_low_s32(a), vget_low_s32(b)), high = vmull_high_s32(a, b);
+return vrshrn_high_n_s64(vrshrn_n_s64(low, 32), high, 32);"""
+_PAIRS = """const int16x8_t u = vreinterpretq_s16_s32(a), v = vreinterpretq_s16_s32(b);
+const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_high_s16(u, v);
+return vaddq_s32(c, vpaddq_s32(low, high));"""
+
+_TEXTS: Mapping[str, tuple[int, str]] = {
+    "fma_f32x4": (1, "return vfmaq_f32(c, a, b);"),
+    "sqrt_f32x4": (1, "return vsqrtq_f32(a);"),
+    "rint_f32x4": (1, "return vrndxq_f32(a);"),
+    "floor_f32x4": (1, "return vrndmq_f32(a);"),
+    "fabs_f32x4": (1, "return vabsq_f32(a);"),
+    "nearest_i32x4": (1, "return vcvtnq_s32_f32(a);"),
+    "min_i32x4": (1, "return vminq_s32(a, b);"),
+    "max_i32x4": (1, "return vmaxq_s32(a, b);"),
+    "doubling_high_mul_i32x4": (1, "return vqrdmulhq_s32(a, b);"),
+    "doubling_high_mul_n_i32x4": (1, "return vqrdmulhq_n_s32(a, b);"),
+    "doubling_high_floor_i32x4": (1, "return vqdmulhq_s32(a, b);"),
+    "doubling_high_floor_n_i32x4": (1, "return vqdmulhq_n_s32(a, b);"),
+    "high_mul_round_i32x4": (4, _HIGH),
+    "shl_i32x4": (1, "return vshlq_s32(a, b);"),
+    "shl_n_i32x4": (1, "return vshlq_s32(a, vdupq_n_s32(b));"),
+    "shift_round_i32x4": (1, "return vrshlq_s32(a, b);"),
+    "shift_round_n_i32x4": (1, "return vrshlq_s32(a, vdupq_n_s32(b));"),
+    "dot2_i32x4": (4, _PAIRS),
+}
+"""Instructions and statements."""
+
+_LOADED = "int32_t word;\nmemcpy(&word, p, sizeof word);\n"
+_BYTES = """const int16x4_t half = vmovn_s32(a);
+const int8x8_t bytes = vmovn_s16(vcombine_s16(half, half));
+const int32_t word = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
+memcpy(p, &word, sizeof word);"""
+_MEMORY: Mapping[str, tuple[int, str]] = {
+    "load_i8_i32x4": (
+        2,
+        f"{_LOADED}return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(word)))));",
+    ),
+    "load_u8_i32x4": (
+        2,
+        f"{_LOADED}const uint16x8_t r = vmovl_u8(vreinterpret_u8_s32(vdup_n_s32(word)));\n"
+        "return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(r)));",
+    ),
+    "load_i16_i32x4": (1, "return vmovl_s16(vld1_s16(p));"),
+    "load_u16_i32x4": (1, "return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p)));"),
+    "store_i8_i32x4": (2, _BYTES),
+    "store_u8_i32x4": (2, _BYTES),
+}
+"""Instructions beside the access, and statements: gcc 12 takes four bytes apart in general registers."""
+
+
+def _bodies() -> dict[str, Body]:
+    made = {name: Body(text, (("vector", count),)) for name, (count, text) in _TEXTS.items()}
+    for name, (count, text) in _MEMORY.items():
+        made[name] = Body(text, ((f"vector_{name.partition('_')[0]}", 1), ("vector", count)))
+    return made
+
+
+NEON = InstructionSet("Advanced SIMD", _GUARD, _bodies(), frozenset({"vectors", "fma"}))
+DOT = InstructionSet(
+    "Advanced SIMD dot product",
+    f"defined(__ARM_FEATURE_DOTPROD) && {_GUARD}",
+    {"dot4_i8_i32x4": Body("return vdotq_s32(c, vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b));", (("vector", 1),))},
+)
+_UNIT = gnu_vectors("vectors of AArch64", _GUARD, "arm_neon.h")
+_WORDS = InstructionSet("words of AArch64", _GUARD, UNALIGNED, frozenset({"unaligned"}))
+
+_FORMS = frozenset({"shifted", "accumulated", "indexed", "predicated"})
+_COSTS = Costs(
+    28, 32, 4095, _FORMS, 4.0, {**LIBRARY, "call_math": 40.0}, {"divide": 10.0, "float_divide": 10.0}, 0.5, 252, 255
+)
+
+
+def _core(name: str, machine: str, *sets: InstructionSet) -> Core:
+    features = frozenset({"fpu", "mul64"})
+    every = (*sets, NEON, _UNIT, _WORDS)
+    return Core(name, "aarch64", _COSTS, every, features, machine=f"-march={machine}", lanes=(_LANES,), vectors=32)
+
+
+AARCH64 = Family(
+    "aarch64",
+    (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT)),
+    PLAIN,
+)

@@ -1,0 +1,1 @@
+"""Code of other machines, run here: cross compilers make programs that answer calls over pipes, emulators run them."""
