@@ -14,6 +14,7 @@ from microc.schedule.rules import depthwise, matrix, vectors
 from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
+from microc.schedule.rules.lanes import has_float_lanes
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
@@ -190,7 +191,7 @@ def _begun(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
     to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
     schedule = Schedule(func)
-    steps = [Schedule.select_erf] if target.has("vectors") else []
+    steps = [Schedule.select_erf] if has_float_lanes(target) else []
     steps += [] if target.has("lanes") or target.has("high_mul") else [Schedule.select_high_mac]
     for step in steps:
         changed = step(schedule)

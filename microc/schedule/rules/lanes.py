@@ -16,11 +16,16 @@ def lanes_of(extent: int, target: Target) -> int:
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
 
+def has_float_lanes(target: Target) -> bool:
+    """Whether vectors may be of floats."""
+    return any(target.has(f"add_f32x{lanes}") for lanes in target.core.lanes)
+
+
 def in_lanes_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
     """The loop in as many lanes as leave no rest, else as many as it fills."""
     extent, known = loop_extent(schedule.func, loop), target.core.lanes or WORDS
     lanes = lanes_of(extent, target) or next((n for n in known if n <= extent), known[-1])
-    return vectorize_lanes(schedule, loop, lanes, floats=target.has("vectors"))
+    return vectorize_lanes(schedule, loop, lanes, floats=has_float_lanes(target))
 
 
 def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: bool = False) -> Schedule:

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
-from microc.schedule.rules.lanes import vectorize_lanes
+from microc.schedule.rules.lanes import has_float_lanes, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -189,7 +189,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
     schedule = _multiplied(schedule, product, tile, inner[-1])
-    return _unrolled(schedule, product, tile.lanes)
+    return _unrolled(schedule, product, tile.lanes, has_float_lanes(target))
 
 
 def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
@@ -216,7 +216,7 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
+def _unrolled(schedule: Schedule, product: Product, lanes: int, floats: bool) -> Schedule:
     """Scalars for every sum, or vectors of them."""
     kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
     for block in (f"{ACC}_init", ACC, OUT):
@@ -225,5 +225,5 @@ def _unrolled(schedule: Schedule, product: Product, lanes: int) -> Schedule:
         whole = [loop for loop in inner if block == OUT or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
         across = whole[-1:] if lanes else []
         for loop in inner:
-            schedule = vectorize_lanes(schedule, loop, lanes, floats=True) if loop in across else schedule.unroll(loop)
+            schedule = vectorize_lanes(schedule, loop, lanes, floats) if loop in across else schedule.unroll(loop)
     return schedule

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
-from microc.schedule.rules.lanes import lanes_of, vectorize_lanes
+from microc.schedule.rules.lanes import has_float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.planes import depthwise_of
 from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
 from microc.schedule.rules.rule import Decisions
@@ -43,7 +43,7 @@ MOST_TAPS = 25
 def suits_product(start: Schedule, target: Target) -> bool:
     """Floats by floats, or integers into 32 bits by constants, whose columns are neighbours and fill vectors."""
     product = product_of(start)
-    if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start):
+    if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -52,10 +52,12 @@ def suits_product(start: Schedule, target: Target) -> bool:
     return product.total.dtype == "int32" and product.along and product.weight.scope == "const" and not product.bits
 
 
-def _in_lanes(start: Schedule) -> bool:
-    """Whether vectors have all functions of floats that are called: an end without them would be written out for every sum."""
-    calls = (x for x in walk_all_exprs(start.func.body) if isinstance(x, ir.Call) and x.dtype == "float32")
-    return all(call.name in FLOAT_CALLS for call in calls)
+def _in_lanes(start: Schedule, target: Target) -> bool:
+    """Whether vectors do all that is computed in floats: an end without them would be written out for every sum."""
+    floats = [x for x in walk_all_exprs(start.func.body) if x.dtype == "float32"]
+    if not has_float_lanes(target):
+        return not floats
+    return all(x.name in FLOAT_CALLS for x in floats if isinstance(x, ir.Call))
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
@@ -86,17 +88,20 @@ def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: T
 
 def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
     """Integers of a word, the tensor intrinsic of their products and the dtype in which rows are copied for it: four bytes where
-    vectors multiply such, two numbers of 16 bits."""
+    vectors multiply such, else two numbers of 16 bits, else one."""
     word, intrin = BYTES.get(product.dtypes[:2], ("", ""))
     if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
         return 4, intrin, ""
-    return (2, "dot2_int16_int16", "int16") if product.depth % 2 == 0 else (1, "", "")
+    pairs = product.depth % 2 == 0 and target.has(f"dot2_i32x{lanes}")
+    return (2, "dot2_int16_int16", "int16") if pairs else (1, "", "")
 
 
 def suits_depthwise(start: Schedule, target: Target) -> bool:
     """A depthwise convolution whose channels fill vectors."""
     form = depthwise_of(start)
-    return form is not None and form.total.dtype in ("float32", "int32") and lanes_of(form.channels, target) > 0
+    if form is None or not (has_float_lanes(target) or _in_lanes(start, target)):
+        return False
+    return form.total.dtype in ("float32", "int32") and lanes_of(form.channels, target) > 0
 
 
 def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -116,5 +121,5 @@ def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> 
         schedule = schedule.unroll(tap)
     for block in (f"{ACC}_init", ACC, OUT):
         inner = schedule.loops_of(block)[-2:]
-        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, floats=True)
+        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, has_float_lanes(target))
     return pad_by_row(schedule, target)
