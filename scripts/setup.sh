@@ -6,7 +6,7 @@ venv=$1
 requirement=$2
 
 missing=
-browser=
+rare=
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need cc gcc
 need clang clang
@@ -20,12 +20,14 @@ case "$requirement" in
     need qemu-system-riscv32 qemu-system-misc
     need simavr simavr
     need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
     need qemu-aarch64 qemu-user
     need cmake cmake
     need cppcheck cppcheck
     need clang-tidy clang-tidy
     need arduino-builder "arduino-builder arduino-core-avr"
-    command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || browser=chromium
+    command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || rare=chromium
+    command -v clang-19 >/dev/null 2>&1 || rare="$rare clang-19"
     # the fuzzer's library
     ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
     ;;
@@ -45,15 +47,17 @@ install() {
     echo "setup: installing$1" >&2
     $as_root "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $1" >&2
 }
-if [ -n "$missing$browser" ]; then
+if [ -n "$missing$rare" ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "setup: missing$missing $browser, and there is no apt-get to install them; going on without" >&2
+        echo "setup: missing$missing $rare, and there is no apt-get to install them; going on without" >&2
     elif [ -z "$as_root" ]; then
-        echo "setup: missing; as root: apt-get install --no-install-recommends$missing $browser" >&2
+        echo "setup: missing; as root: apt-get install --no-install-recommends$missing $rare" >&2
     else
         [ -z "$missing" ] || install "$missing" || echo "setup: apt-get failed; going on without" >&2
-        # by itself, for some distributions have no such package, and only one test wants it
-        [ -z "$browser" ] || install " $browser" || echo "setup: no browser; the report is tested without" >&2
+        # one by one, for some distributions have no such package, and few tests want it
+        for package in $rare; do
+            install " $package" || echo "setup: no $package; what it is for is not tested" >&2
+        done
     fi
 fi
 

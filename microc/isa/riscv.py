@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
+from microc.isa.riscv_vector import RVV_CORES
 from microc.isa.riscv_xcv import CV32E40P
 from microc.isa.riscv_zb import ZBA, ZBB
 from microc.isa.sets import UNSCHEDULED, Core, Costs, Family, InstructionSet
@@ -35,6 +36,7 @@ RISCV = Family(
         _core("rv64imac", _INTEGER),
         _core("rv64imafdc", _FLOAT, "fpu", "fma"),
         CV32E40P,
+        *RVV_CORES,
     ),
     {**UNSCHEDULED, "speed": _FASTEST, "balanced": _FASTEST},
 )

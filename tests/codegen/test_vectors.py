@@ -4,6 +4,7 @@ that are emulated."""
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from microc.device.machine import machine_flags
 from microc.dtypes import Array, to_numpy
 from microc.isa import CORES, SCALAR
+from microc.isa.vocabulary.words import COPIED
 from microc.tir import ir
 from tests.codegen.machines import meant, often
 from tests.emulated.functions import emulated
@@ -20,14 +22,18 @@ from tests.emulated.machines import MACHINES
 from tests.native import UNDEFINED, Calls, build, call
 
 UNITS = [name for name, core in CORES.items() if core.lanes]
-HERE = [name for name in UNITS if name not in MACHINES]
+OTHERS = sorted({machine.cpu for machine in MACHINES.values()})
+HERE = [name for name in UNITS if name not in OTHERS]
 COUNT, REACH = 24, 400
+RUNS = {f"{name}_{short}" for name in ("copy", "fill") for short in COPIED.values()}
+STRIDE = 20
+"""From one result in memory to the next (:func:`tests.codegen.machines.often`)."""
 
 
 def words(cpu: str) -> list[str]:
-    """Those on whole vectors that a core has instructions for."""
-    names = {name for s in CORES[cpu].sets for name in s.bodies if name in SCALAR and SCALAR[name].lanes}
-    return sorted(name for name in names if SCALAR[name].lanes in CORES[cpu].lanes)
+    """Those on whole vectors, and runs of memory, that a core has instructions for."""
+    names = {name for s in CORES[cpu].sets for name in s.bodies if name in SCALAR}
+    return sorted(name for name in names if SCALAR[name].lanes in CORES[cpu].lanes or name in RUNS)
 
 
 @lru_cache
@@ -48,22 +54,32 @@ def operands(name: str) -> tuple[Array, ...]:
         else:
             kind = np.iinfo(to_numpy(param.dtype))
             shift = kind.bits - dice.integers(1, kind.bits, param.shape)
-            array = (dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift).astype(kind.dtype)
+            numbers = dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift
             if name.startswith("dot") and param.name == "c":
-                array //= 4
-            if name.startswith(("shl", "shift")):  # to the right by any distance, then to the left what has room for it
-                half = len(array) // 2
-                array = -(array % 32) if param.name == "b" else array
-                array[half:] = -array[half:] % 9 if param.name == "b" else array[half:] // 512
-            if name.endswith("_first") and param.name == "n":
-                array %= SCALAR[name].lanes + 1
+                numbers //= 4
+            elif name.startswith(
+                ("shl", "shift_round")
+            ):  # to the right by any distance, then to the left what has room for it
+                half = len(numbers) // 2
+                if param.name == "b":
+                    numbers = -dice.integers(0, 32, param.shape, endpoint=name.startswith("shift_round"))
+                    numbers[half:] = dice.integers(0, 9, numbers[half:].shape)
+                else:
+                    numbers[half:] //= 512
+            elif name.startswith(("gather", "scatter")) and param.name == "a":
+                numbers = dice.integers(0, REACH if name.startswith("gather") else STRIDE - 1, param.shape)
+            elif name.startswith("ramp"):
+                numbers //= SCALAR[name].lanes
+            elif param.name == "n" and ("first" in name or name in RUNS):
+                numbers = dice.integers(0, (SCALAR[name].lanes or STRIDE - 1) + 1, param.shape)
+            array = numbers.astype(kind.dtype)
         found.append(array)
     return tuple(found)
 
 
-def compare(library: ctypes.CDLL | Calls, cpu: str) -> None:
+def compare(library: ctypes.CDLL | Calls, names: Sequence[str]) -> None:
     """What the library's functions compute of every word is what it means."""
-    for name in words(cpu):
+    for name in names:
         want = meant(function(name), operands(name))
         got = call(library, function(name), [*operands(name), np.zeros_like(want)])
         np.testing.assert_array_equal(got[-1], want, err_msg=name)
@@ -76,18 +92,19 @@ def test_instructions_compute_what_words_mean(cpu: str, compiler: str, tmp_path:
     if not flags:
         pytest.skip(f"this computer is no {cpu}")
     funcs = [function(name) for name in words(cpu)]
-    compare(build(funcs, tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu), cpu)
+    compare(build(funcs, tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu), words(cpu))
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("cpu", "compiler"), [(cpu, c) for cpu, m in MACHINES.items() for c in m.compilers])
-def test_instructions_of_other_machines(cpu: str, compiler: str, tmp_path: Path) -> None:
-    funcs = [function(name) for name in words(cpu)]
-    with emulated(funcs, tmp_path, "-O2", "-Wno-unused-function", cpu=cpu, compiler=compiler) as calls:
-        compare(calls, cpu)
+@pytest.mark.parametrize(("machine", "compiler"), [(name, c) for name, m in MACHINES.items() for c in m.compilers])
+def test_instructions_of_other_machines(machine: str, compiler: str, tmp_path: Path) -> None:
+    found = MACHINES[machine]
+    names = [name for name in words(found.cpu) if not name.startswith(found.stops)]
+    with emulated([function(name) for name in names], tmp_path, "-O2", machine=found, compiler=compiler) as calls:
+        compare(calls, names)
 
 
-@pytest.mark.parametrize("cpu", [HERE[-1], *MACHINES])
+@pytest.mark.parametrize("cpu", [HERE[-1], *OTHERS])
 def test_portable_words(cpu: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    compare(build([function(name) for name in words(cpu)], tmp_path, UNDEFINED), cpu)
+    compare(build([function(name) for name in words(cpu)], tmp_path, UNDEFINED), words(cpu))
     assert "runtime error" not in capfd.readouterr().err

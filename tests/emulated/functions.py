@@ -8,7 +8,7 @@ from pathlib import Path
 
 from microc.isa import CORES
 from microc.tir import ir
-from tests.emulated.machines import running
+from tests.emulated.machines import Machine, running
 from tests.native import Calls, entry, kernels_source
 
 ENTRY = "void call_entry(int32_t number, uint8_t *const *p)"
@@ -16,14 +16,16 @@ ENTRY = "void call_entry(int32_t number, uint8_t *const *p)"
 
 
 @contextmanager
-def emulated(funcs: Sequence[ir.PrimFunc], folder: Path, *flags: str, cpu: str, compiler: str) -> Iterator[Calls]:
-    """What calls the functions on the machine of ``cpu``, in its instructions, which the compiler must know."""
-    known = [f"#if !({s.guard})\n#error no {s.name}\n#endif" for s in CORES[cpu].sets]
+def emulated(
+    funcs: Sequence[ir.PrimFunc], folder: Path, *flags: str, machine: Machine, compiler: str
+) -> Iterator[Calls]:
+    """What calls the functions on a machine, in the instructions of its core, which the compiler must know."""
+    known = [f"#if !({s.guard})\n#error no {s.name}\n#endif" for s in CORES[machine.cpu].sets]
     cases = [f"    case {number}: {_called(func)}; break;" for number, func in enumerate(funcs)]
     switch = [f"{ENTRY};", ENTRY, "{", "    switch (number) {", *cases, "    default: break;", "    }", "}", ""]
     source = folder / "kernels.c"
-    source.write_text("\n".join([*known, kernels_source(funcs, cpu), *map(entry, funcs), *switch]))
-    with running([source], [func.name for func in funcs], *flags, cpu=cpu, compiler=compiler) as calls:
+    source.write_text("\n".join([*known, kernels_source(funcs, machine.cpu), *map(entry, funcs), *switch]))
+    with running([source], [func.name for func in funcs], *flags, machine=machine, compiler=compiler) as calls:
         yield calls
 
 

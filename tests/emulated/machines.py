@@ -22,14 +22,22 @@ _SERVER = Path(__file__).with_name("server.c")
 _PARAMETERS, _ALIGNED = 64, 64
 """As in the program."""
 _SECONDS = 60
+_OPTIONS = ("-ffp-contract=off", "-Wno-unused-function")
+"""clang complains of inline functions that the portable forms alone need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the code of a core runs: commands that compile and link its programs, by compiler, and the one that runs them."""
+    """Where the code of the core ``cpu`` runs: commands that compile and link its programs, by compiler, and the one that runs
+    them. ``needs``: the program whose package has its C library. ``libraries``: what stands behind the sources. ``stops``: how
+    words begin at whose instructions the emulator fails."""
 
-    compilers: Mapping[str, tuple[str, ...]]
-    runner: tuple[str, ...]
+    cpu: str
+    needs: str
+    compilers: Mapping[str, str]
+    runner: str
+    libraries: tuple[str, ...] = ("-lm",)
+    stops: tuple[str, ...] = ()
 
     @property
     def first(self) -> str:
@@ -37,30 +45,67 @@ class Machine:
         return next(iter(self.compilers))
 
 
-_AARCH64 = Machine(
-    {
-        "gcc": ("aarch64-linux-gnu-gcc", "-static"),
-        "clang": ("clang", "--target=aarch64-linux-gnu", "-static"),
-    },
-    ("qemu-aarch64", "-cpu", "max"),
-)
-MACHINES: Mapping[str, Machine] = {"aarch64": _AARCH64, "aarch64-dotprod": _AARCH64}
-"""By the name of a core."""
+def _aarch64(cpu: str) -> Machine:
+    compilers = {"gcc": "aarch64-linux-gnu-gcc -static", "clang": "clang --target=aarch64-linux-gnu -static"}
+    return Machine(cpu, "aarch64-linux-gnu-gcc", compilers, "qemu-aarch64 -cpu max")
+
+
+_QEMU_7 = ("toward_zero",)
+"""It has an assertion that vectors' conversions with a rounding mode of their own violate; version 8 has none."""
+
+
+def _riscv(bits: int, length: int) -> str:
+    """Runs programs on a machine whose vectors have so many bits."""
+    return f"qemu-riscv{bits} -cpu rv{bits},v=true,vext_spec=v1.0,vlen={length}"
+
+
+def _rv64(length: int) -> Machine:
+    clang = "clang-19 --target=riscv64-linux-gnu -static"
+    return Machine("rv64gcv", "riscv64-linux-gnu-gcc", {"clang": clang}, _riscv(64, length), stops=_QEMU_7)
+
+
+_PICOLIBC = "/usr/lib/picolibc/riscv64-unknown-elf"
+_LIBGCC = sorted(Path("/usr/lib/gcc/riscv64-unknown-elf").glob("*"))[-1:]
+
+
+def _rv32(cpu: str, variant: str, length: int) -> Machine:
+    """By a variant of the bare-metal libraries of boards, for want of some for Linux."""
+    clang = f"clang-19 --target=riscv32-unknown-elf -mabi={variant.partition('/')[2]} -isystem {_PICOLIBC}/include"
+    linker = "-nostdlib -static --ld-path=/usr/bin/riscv64-unknown-elf-ld -Wl,-m,elf32lriscv"
+    folders = [f"-L{folder}/{variant}" for folder in (f"{_PICOLIBC}/lib/release", *_LIBGCC)]
+    libraries = (str(_SERVER.with_name("riscv32.c")), *folders, "-lm", "-lc", "-lgcc")
+    compilers = {"clang": f"{clang} {linker}"}
+    return Machine(cpu, "riscv64-unknown-elf-gcc", compilers, _riscv(32, length), libraries, _QEMU_7)
+
+
+MACHINES: Mapping[str, Machine] = {
+    "aarch64": _aarch64("aarch64"),
+    "aarch64-dotprod": _aarch64("aarch64-dotprod"),
+    "rv32imc_zve32x": _rv32("rv32imc_zve32x", "rv32im/ilp32", 128),
+    "rv32imafc_zve32f-256": _rv32("rv32imafc_zve32f", "rv32imafc/ilp32f", 256),
+    "rv64gcv": _rv64(128),
+    "rv64gcv-256": _rv64(256),
+}
+"""By the name of a core, and the length of its vectors where that is not 128 bits."""
 
 
 @contextmanager
-def running(sources: Sequence[Path], names: Sequence[str], *flags: str, cpu: str, compiler: str) -> Iterator[Calls]:
+def running(
+    sources: Sequence[Path], names: Sequence[str], *flags: str, machine: Machine, compiler: str
+) -> Iterator[Calls]:
     """A program of the sources, which is in their folder and calls the functions ``names`` by their numbers (``call_entry``).
     Warnings are errors. Skips, saying why, where the compiler or the emulator is missing."""
-    machine, program = MACHINES[cpu], sources[0].with_name("program")
-    command = machine.compilers[compiler]
-    missing = [tool for tool in (command[0], machine.runner[0]) if shutil.which(tool) is None]
+    command, runner = machine.compilers[compiler].split(), machine.runner.split()
+    missing = [tool for tool in (command[0], runner[0], machine.needs) if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not on PATH")
-    argv = [*command, *CORES[cpu].machine.split(), *WARNINGS, "-ffp-contract=off", *flags]
-    done = subprocess.run([*argv, "-o", program, *sources, _SERVER, "-lm"], capture_output=True, text=True, check=False)
+    program = sources[0].with_name("program")
+    options = [*CORES[machine.cpu].machine.split(), *WARNINGS, *_OPTIONS, *flags]
+    files = [str(path) for path in (program, *sources, _SERVER)]
+    argv = [*command, *options, "-o", *files, *machine.libraries]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
-    with subprocess.Popen([*machine.runner, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([*runner, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
 
         def calls(name: str, memory: Sequence[Array]) -> None:
             assert process.stdin is not None and process.stdout is not None

@@ -13,7 +13,7 @@ from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import SOURCES
 from microc.dtypes import Array, to_numpy
 from tests.emulated.functions import ENTRY
-from tests.emulated.machines import running
+from tests.emulated.machines import Machine, running
 from tests.native import GUARD
 
 _CALLS = """#include "model.h"
@@ -33,14 +33,14 @@ int microc_run(void *arena, const void *const *inputs, void *const *outputs);
 
 @contextmanager
 def network(
-    library: Library, folder: Path, *flags: str, cpu: str, compiler: str
+    library: Library, folder: Path, *flags: str, machine: Machine, compiler: str
 ) -> Iterator[Callable[..., list[Array]]]:
-    """What runs a network that was compiled for ``cpu`` there, in its instructions: inputs to outputs."""
+    """What runs a network that was compiled for a machine's core there, in its instructions: inputs to outputs."""
     with tarfile.open(library.export_library(folder / "library.tar")) as archive:
         archive.extractall(folder, filter="data")
     (folder / "calls.c").write_text(_CALLS.format(entry=ENTRY, inputs=len(library.inputs)))
     sources = [folder / name for name in ("calls.c", *SOURCES)]
-    with running(sources, ["reset", "run"], *flags, cpu=cpu, compiler=compiler) as calls:
+    with running(sources, ["reset", "run"], *flags, machine=machine, compiler=compiler) as calls:
         arena = np.zeros(library.manifest["arena_size"] + 2 * GUARD, np.uint8)
         calls("reset", [arena])
 

@@ -17,13 +17,14 @@ NETWORKS = [digits.INT8, digits.QDQ, digits.FLOAT, *models("mlperf_kws_int8.tfli
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("cpu", MACHINES)
+@pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("model", NETWORKS, ids=lambda path: path.stem)
-def test_answers_are_those_of_portable_c(model: Path, cpu: str, tmp_path: Path) -> None:
-    library = microc.compile(model, cpu)
+def test_answers_are_those_of_portable_c(model: Path, name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    library = microc.compile(model, machine.cpu)
     assert isinstance(library, microc.Library)
     dice = np.random.default_rng(0)
-    with network(library, tmp_path, "-O2", cpu=cpu, compiler=MACHINES[cpu].first) as run:
+    with network(library, tmp_path, "-O2", machine=machine, compiler=machine.first) as run:
         for _ in range(3):
             inputs = []
             for given in library.inputs:

@@ -35,10 +35,11 @@ def test_compiled_cases_equal_the_reference(
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("cpu", ["aarch64-dotprod"])
+@pytest.mark.parametrize("name", ["aarch64-dotprod", "rv64gcv"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
-def test_other_machines_equal_the_reference(family: str, cpu: str, tmp_path: Path) -> None:
-    cases = compiled_cases(family, cpu)
-    compiler = MACHINES[cpu].first
-    with emulated([case.func for case in cases.values()], tmp_path, "-O1", cpu=cpu, compiler=compiler) as calls:
-        assert_answers(cases, calls, cpu)
+def test_other_machines_equal_the_reference(family: str, name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    cases = compiled_cases(family, machine.cpu)
+    funcs = [case.func for case in cases.values()]
+    with emulated(funcs, tmp_path, "-O1", machine=machine, compiler=machine.first) as calls:
+        assert_answers(cases, calls, name)

@@ -63,7 +63,7 @@ def _shifted(a: Expr, s: Expr) -> Expr:
 
 
 def _rounded(a: Expr, s: Expr) -> Expr:
-    """Like :func:`_shifted`, half rounds up."""
+    """Like :func:`_shifted`, half rounds up; ``s`` is -32 at least, which leaves nothing."""
     right = _wide(_right(s))
     half = (ir.const(1, "int64") << right) >> 1
     return ir.select(s < 0, ((_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
