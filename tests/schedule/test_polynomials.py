@@ -11,8 +11,8 @@ from microc.schedule.polynomials import select_erf
 from microc.tir import ir
 from tests.codegen.machines import meant
 
-BOUND = 3.7e-7
-"""The largest error over all floats, counted once in C."""
+BOUND = 3.2e-7
+"""The largest error that was counted, on a third of all floats from 0.25 to 4 and a ninth of those above 2**-12."""
 
 
 def _erf(x: Array) -> Array:
@@ -26,7 +26,7 @@ def test_erf_is_near() -> None:
     wanted = np.array([math.erf(each) for each in x])
     assert np.abs(_erf(x) - wanted).max() <= BOUND
     small = np.abs(wanted) > 1e-30
-    assert (np.abs(_erf(x) - wanted)[small] <= 7e-7 * np.abs(wanted[small])).all()
+    assert (np.abs(_erf(x) - wanted)[small] <= BOUND * np.abs(wanted[small])).all()
 
 
 def test_erf_of_what_is_no_number() -> None:

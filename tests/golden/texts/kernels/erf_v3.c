@@ -10,20 +10,20 @@
 NET_KERNEL erf_v0(const float *x, float *out)
 {
     /* erf */
-    const float32x8 number_0 = dup_f32x8(3.832507f);
-    const float32x8 number_1 = dup_f32x8(-3.832507f);
-    const float32x8 number_2 = dup_f32x8(-2.7261424e-10f);
-    const float32x8 number_3 = dup_f32x8(2.7706815e-08f);
-    const float32x8 number_4 = dup_f32x8(-2.101024e-06f);
-    const float32x8 number_5 = dup_f32x8(-5.6925062e-05f);
-    const float32x8 number_6 = dup_f32x8(-0.00073499064f);
-    const float32x8 number_7 = dup_f32x8(-0.0029546f);
-    const float32x8 number_8 = dup_f32x8(-0.016096033f);
-    const float32x8 number_9 = dup_f32x8(-1.45660715e-05f);
-    const float32x8 number_10 = dup_f32x8(-0.00021337405f);
-    const float32x8 number_11 = dup_f32x8(-0.001682827f);
-    const float32x8 number_12 = dup_f32x8(-0.0073733293f);
-    const float32x8 number_13 = dup_f32x8(-0.014264739f);
+    const float32x8 number_0 = dup_f32x8(3.75f);
+    const float32x8 number_1 = dup_f32x8(-3.75f);
+    const float32x8 number_2 = dup_f32x8(2.2119307e-08f);
+    const float32x8 number_3 = dup_f32x8(-2.0225673e-06f);
+    const float32x8 number_4 = dup_f32x8(0.0001323993f);
+    const float32x8 number_5 = dup_f32x8(0.0031412495f);
+    const float32x8 number_6 = dup_f32x8(0.048727777f);
+    const float32x8 number_7 = dup_f32x8(0.18566012f);
+    const float32x8 number_8 = dup_f32x8(1.1283791f);
+    const float32x8 number_9 = dup_f32x8(0.00083297875f);
+    const float32x8 number_10 = dup_f32x8(0.01317633f);
+    const float32x8 number_11 = dup_f32x8(0.10914592f);
+    const float32x8 number_12 = dup_f32x8(0.4978693f);
+    const float32x8 number_13 = dup_f32x8(1.0f);
     const float32x8 x_0 = min_f32x8(number_0, max_f32x8(number_1, load_f32_f32x8(&x[0])));
     const float32x8 x_1 = mul_f32x8(x_0, x_0);
     store_f32_f32x8(&out[0], div_f32x8(mul_f32x8(x_0,
@@ -31,20 +31,20 @@ NET_KERNEL erf_v0(const float *x, float *out)
         number_5), x_1, number_6), x_1, number_7), x_1, number_8)),
         fma_f32x8(fma_f32x8(fma_f32x8(fma_f32x8(number_9, x_1, number_10), x_1, number_11), x_1, number_12), x_1,
         number_13)));
-    const float32x8 number_0_end = dup_f32x8(3.832507f);
-    const float32x8 number_1_end = dup_f32x8(-3.832507f);
-    const float32x8 number_2_end = dup_f32x8(-2.7261424e-10f);
-    const float32x8 number_3_end = dup_f32x8(2.7706815e-08f);
-    const float32x8 number_4_end = dup_f32x8(-2.101024e-06f);
-    const float32x8 number_5_end = dup_f32x8(-5.6925062e-05f);
-    const float32x8 number_6_end = dup_f32x8(-0.00073499064f);
-    const float32x8 number_7_end = dup_f32x8(-0.0029546f);
-    const float32x8 number_8_end = dup_f32x8(-0.016096033f);
-    const float32x8 number_9_end = dup_f32x8(-1.45660715e-05f);
-    const float32x8 number_10_end = dup_f32x8(-0.00021337405f);
-    const float32x8 number_11_end = dup_f32x8(-0.001682827f);
-    const float32x8 number_12_end = dup_f32x8(-0.0073733293f);
-    const float32x8 number_13_end = dup_f32x8(-0.014264739f);
+    const float32x8 number_0_end = dup_f32x8(3.75f);
+    const float32x8 number_1_end = dup_f32x8(-3.75f);
+    const float32x8 number_2_end = dup_f32x8(2.2119307e-08f);
+    const float32x8 number_3_end = dup_f32x8(-2.0225673e-06f);
+    const float32x8 number_4_end = dup_f32x8(0.0001323993f);
+    const float32x8 number_5_end = dup_f32x8(0.0031412495f);
+    const float32x8 number_6_end = dup_f32x8(0.048727777f);
+    const float32x8 number_7_end = dup_f32x8(0.18566012f);
+    const float32x8 number_8_end = dup_f32x8(1.1283791f);
+    const float32x8 number_9_end = dup_f32x8(0.00083297875f);
+    const float32x8 number_10_end = dup_f32x8(0.01317633f);
+    const float32x8 number_11_end = dup_f32x8(0.10914592f);
+    const float32x8 number_12_end = dup_f32x8(0.4978693f);
+    const float32x8 number_13_end = dup_f32x8(1.0f);
     const float32x8 x_2 = min_f32x8(number_0_end, max_f32x8(number_1_end, load_f32_f32x8_first(&x[8], 3)));
     const float32x8 x_3 = mul_f32x8(x_2, x_2);
     store_f32_f32x8_first(&out[8],
