@@ -101,4 +101,5 @@ AARCH64 = Family(
     "aarch64",
     (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT)),
     PLAIN,
+    threads=True,
 )
