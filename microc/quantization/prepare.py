@@ -1,5 +1,5 @@
-"""The float graph as it is quantised: constants folded, channels last, norms as operators, everything computed once,
-a name for each value, those in bodies of loops too; means of raw bytes are a byte."""
+"""The float graph as it is quantised: constants folded, channels last, norms as operators, SVDF as layers, everything
+computed once, a name for each value, those in bodies of loops too; means of raw bytes are a byte."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from microc.driver.options import Options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.quantization.loops import distinct
-from microc.transform import NORMALISING, common_subexpressions, dead_code, layer_norm, raw_inputs
+from microc.transform import NORMALISING, common_subexpressions, dead_code, layer_norm, raw_inputs, svdf_layers
 from microc.transform.context import PassContext, run_passes
 
-_PASSES = (*NORMALISING, layer_norm.PASS, common_subexpressions.PASS, dead_code.PASS, raw_inputs.CENTRED)
+_PASSES = (
+    *NORMALISING,
+    svdf_layers.PASS,
+    layer_norm.PASS,
+    common_subexpressions.PASS,
+    dead_code.PASS,
+    raw_inputs.CENTRED,
+)
 
 
 def prepared(graph: Graph, options: Options) -> Graph:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Quant, TensorType
 from microc.graph.text import to_text
 from microc.graph.verify import verify
@@ -30,6 +31,7 @@ from microc.transform import (
     qdq,
     raw_inputs,
     rounding,
+    svdf_layers,
     unary_functions,
 )
 from microc.transform.context import Pass, PassContext
@@ -234,6 +236,17 @@ def unread() -> Graph:
     return net.graph("y")
 
 
+def remembering() -> Graph:
+    """Four filters of two units, which remember three features each."""
+    net = GraphBuilder()
+    arrays = (np.ones((4, 2)), np.arange(12).reshape(4, 3), np.ones(2))
+    weights = [net.constant("w", array.astype(np.float32)) for array in arrays]
+    state = net.state("s", np.arange(12, dtype=np.float32)[None])
+    y, new = net.emit_all("svdf", (net.input("x", (1, 2)), *weights, state), {"rank": 2, "activation": "relu"})
+    net.update(state, new)
+    return net.graph("net", {"y": y})
+
+
 def viewed() -> Graph:
     net = Network(x=TensorType((2, 4), "int8"))
     net.op("relu", net.op("reshape", dequantized(net, "x"), shape=(8,)))
@@ -280,6 +293,7 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "layer_norm_fixed": (layer_norm.PASS, normalised_integers, {"requantize": "fixed"}),
     "common_subexpressions": (common_subexpressions.PASS, twice, {}),
     "dead_code": (dead_code.PASS, unread, {}),
+    "svdf_layers": (svdf_layers.PASS, remembering, {}),
     "narrow_views": (narrow_views.PASS, viewed, {}),
     "fuse_sum": (fuse.PASS, layer_and_end, {}),
     "fuse_layer": (fuse.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),

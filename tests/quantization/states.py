@@ -6,6 +6,7 @@ import numpy as np
 
 from microc import Graph
 from microc.dtypes import Array
+from microc.frontend.recurrent import over_time
 from tests.quantization.networks import Net
 from tests.quantization.recurrent import CELLS, UNITS
 
@@ -32,6 +33,27 @@ def cell(name: str, start: float = 0.0) -> Graph:
     for state, value in zip(states, new, strict=True):
         write.update(state, value)
     return net.graph(net.dense(new[0], 5))
+
+
+def pieces() -> Graph:
+    """An LSTM over four steps a run, which goes on where the run before ended."""
+    net, layer = Net((4, 1, DEPTH)), CELLS["lstm"](DEPTH)
+    states = [net.builder.state(f"state{k}", np.zeros((1, UNITS), np.float32)) for k in range(2)]
+    rows, last = over_time(net.builder, net.x, layer.given, states, layer.step)
+    for state, value in zip(states, last, strict=True):
+        net.builder.update(state, value)
+    return net.graph(net.dense(last[0], 5), rows)
+
+
+def memories(batch: int = 1, rank: int = 2, memory: int = 5, activation: str = "relu") -> Graph:
+    """SVDF of eight filters."""
+    net = Net((batch, DEPTH))
+    operands = (net.weight(8, DEPTH), net.weight(8, memory), net.bias(8 // rank))
+    start = net.random.normal(size=(batch, 8 * memory)).astype(np.float32)
+    state = net.builder.state("memory", start)
+    y, new = net.builder.emit_all("svdf", (net.x, *operands, state), {"rank": rank, "activation": activation})
+    net.builder.update(state, new)
+    return net.graph(y)
 
 
 def window() -> Graph:
