@@ -29,7 +29,12 @@ COSTS = Costs(
 )
 
 
-_HIGH = {"doubling_high_mul": ("1LL << 30", 31), "doubling_high_floor": ("0", 31), "high_mul_round": ("1LL << 31", 32)}
+_HIGH = {
+    "doubling_high_mul": ("1LL << 30", 31),
+    "doubling_high_floor": ("0", 31),
+    "high_mul_round": ("1LL << 31", 32),
+    "high_product": ("0", 32),
+}
 """High parts of products: what is added to 64 bits before they are shifted."""
 
 

@@ -48,8 +48,8 @@ def _doubled_floor(a: Expr, b: Expr) -> Expr:
     return ir.minimum(_wide(a) * _wide(b) >> 31, (1 << 31) - 1).astype("int32")
 
 
-def _high(a: Expr, b: Expr) -> Expr:
-    return ((_wide(a) * _wide(b) + (1 << 31)) >> 32).astype("int32")
+def _high(a: Expr, b: Expr, added: int = 0) -> Expr:
+    return ((_wide(a) * _wide(b) + added) >> 32).astype("int32")
 
 
 def _right(s: Expr) -> Expr:
@@ -77,7 +77,8 @@ def _arithmetic(lanes: int) -> Iterator[Intrin]:
         **{op: _wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubled(_a, _b),
         "doubling_high_floor": _doubled_floor(_a, _b),
-        "high_mul_round": _high(_a, _b),
+        "high_product": _high(_a, _b),
+        "high_mul_round": _high(_a, _b, 1 << 31),
         "shl": _shifted(_a, _b),
         "shift_round": _rounded(_a, _b),
         "min": ir.minimum(_a, _b),

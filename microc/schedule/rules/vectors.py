@@ -53,8 +53,12 @@ def suits_product(start: Schedule, target: Target) -> bool:
 
 
 def _in_lanes(start: Schedule, target: Target) -> bool:
-    """Whether vectors do all that is computed in floats: an end without them would be written out for every sum."""
-    floats = [x for x in walk_all_exprs(start.func.body) if x.dtype == "float32"]
+    """Whether vectors do all that is computed in floats, and no number has 64 bits: an end that has no form in lanes would be
+    written out for every sum."""
+    parts = list(walk_all_exprs(start.func.body))
+    floats = [x for x in parts if x.dtype == "float32"]
+    if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
+        return False
     if not has_float_lanes(target):
         return not floats
     return all(x.name in FLOAT_CALLS for x in floats if isinstance(x, ir.Call))

@@ -226,8 +226,8 @@ class LaneCode:
             case ir.Call(name, (a,)) if name in _CLAMPS:
                 low, high, shift = _CLAMPS[name]
                 return self.vector(ir.clamp(a >> shift if shift else a, low, high))
-            case ir.Call("high_mul_round", (a, b)):
-                return self.call("high_mul_round", self.vector(a), self.vector(b))
+            case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
+                return self.call(name, self.vector(a), self.vector(b))
             case ir.Call("dot2" | "dot4_i8" | "dot4_u8" as name, args):
                 return self.call(name, *map(self.vector, args))
             case ir.Call("load_i16x2" | "load_i8x4" | "load_u8x4" as name, (ir.AddressOf() as place,)):
