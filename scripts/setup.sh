@@ -22,12 +22,14 @@ case "$requirement" in
     need aarch64-linux-gnu-gcc "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
     need riscv64-linux-gnu-gcc "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross"
     need qemu-aarch64 qemu-user
+    need node nodejs
     need cmake cmake
     need cppcheck cppcheck
     need clang-tidy clang-tidy
     need arduino-builder "arduino-builder arduino-core-avr"
     command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || rare=chromium
     command -v clang-19 >/dev/null 2>&1 || rare="$rare clang-19"
+    command -v wasm-ld-19 >/dev/null 2>&1 || rare="$rare lld-19 wasi-libc libclang-rt-19-dev-wasm32"
     # the fuzzer's library
     ls "$(clang -print-runtime-dir 2>/dev/null)"/libclang_rt.fuzzer-*.a >/dev/null 2>&1 || missing="$missing libclang-rt-dev"
     ;;

@@ -19,12 +19,13 @@ from microc.isa.sets import Core, Costs, Family, InstructionSet, VectorUnit
 from microc.isa.tensor import TensorIntrin
 from microc.isa.vocabulary import INTRINSICS, TENSORS
 from microc.isa.vocabulary.sums import NATURAL
+from microc.isa.wasm import WASM
 from microc.isa.x86 import X86
 from microc.isa.xtensa import XTENSA
 from microc.sealed import Registry
 
 FAMILIES: Registry[Family] = Registry(
-    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV)}
+    "a family of cores", {f.name: f for f in (HOST, X86, AARCH64, ARM, AVR, XTENSA, RISCV, WASM)}
 )
 CORES: Registry[Core] = Registry("a core", {core.name: core for f in FAMILIES.values() for core in f.cores})
 _OWN = {s.name: s for core in CORES.values() for s in core.sets}

@@ -78,6 +78,12 @@ def _rv32(cpu: str, variant: str, length: int) -> Machine:
     return Machine(cpu, "riscv64-unknown-elf-gcc", compilers, _riscv(32, length), libraries, _QEMU_7)
 
 
+_WASM = Machine(
+    "wasm-simd128",
+    "wasm-ld-19",
+    {"clang": "clang-19"},
+    f"node --no-warnings {_SERVER.with_name('wasi.mjs')}",
+)
 MACHINES: Mapping[str, Machine] = {
     "aarch64": _aarch64("aarch64"),
     "aarch64-dotprod": _aarch64("aarch64-dotprod"),
@@ -85,6 +91,7 @@ MACHINES: Mapping[str, Machine] = {
     "rv32imafc_zve32f-256": _rv32("rv32imafc_zve32f", "rv32imafc/ilp32f", 256),
     "rv64gcv": _rv64(128),
     "rv64gcv-256": _rv64(256),
+    "wasm-simd128": _WASM,
 }
 """By the name of a core, and the length of its vectors where that is not 128 bits."""
 

@@ -35,7 +35,7 @@ def test_compiled_cases_equal_the_reference(
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("name", ["aarch64-dotprod", "rv64gcv"])
+@pytest.mark.parametrize("name", ["aarch64-dotprod", "rv64gcv", "wasm-simd128"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
 def test_other_machines_equal_the_reference(family: str, name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
