@@ -47,6 +47,7 @@ SMOKES = {
         "lstm               float",
         "sklearn",
     ),
+    "riscv_vector": Smoke(("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite")), "digits_int8 "),
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
@@ -60,6 +61,7 @@ MARKS = {
     "mixed_precision": (),
     "mlperf_tiny": (*EMULATED, needs_corpus),
     "quantisation": (),
+    "riscv_vector": (pytest.mark.emulator, needs("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64")),
     "operators": EMULATED,
 }
 
