@@ -13,6 +13,7 @@ from microc.codegen.halves import HALVES
 from microc.codegen.network import network_files
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import make_options
+from microc.dtypes import is_vector
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR
 from microc.target import GOALS, target_for
 from tests.driver import digits
@@ -58,6 +59,16 @@ def test_sets_are_whole(cpu: str) -> None:
         assert set(instructions.bodies) <= {*SCALAR, *HALVES}
         kinds = {p.name for name in instructions.bodies if name in SCALAR for p in SCALAR[name].params}
         assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
+
+
+@pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.lanes])
+def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
+    """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes."""
+    types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}
+    kinds = {name: {i.result, *(p.dtype for p in i.params)} for name, i in SCALAR.items() if i.lanes}
+    words = {name for name, found in kinds.items() if {kind for kind in found if is_vector(kind)} <= types}
+    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_)\w+")
+    assert not {name for name in words - CORES[cpu].has if not asked.match(name)}
 
 
 @pytest.mark.parametrize("name", SCALAR)

@@ -31,13 +31,16 @@ def _first(short: str, end: str, vector: str) -> Iterator[tuple[str, str]]:
 
 
 def _shifts(end: str, vector: str) -> Iterator[tuple[str, str]]:
-    """To the left by b, to the right where that is negative; rounded there by the last bit that is dropped."""
+    """To the left by b, to the right where that is negative; rounded there by the last bit that is dropped, in a step of its own,
+    for all 32 bits may go."""
     left = f"const {vector} m = b < 0, r = -b & m, x = ({vector})((u)a << (u)(b & ~m));"
     yield f"shl_{end}", f"{_UNSIGNED}\n{left}\nreturn x >> r;"
-    yield f"shift_round_{end}", f"{_UNSIGNED}\n{left}\nreturn (x >> r) + ((x >> ((r - 1) & m)) & m & 1);"
+    rounded = f"const {vector} k = m & 1, y = x >> ((r - 1) & m);\nreturn (y >> k) + (y & k);"
+    yield f"shift_round_{end}", f"{_UNSIGNED}\n{left}\n{rounded}"
     left = f"({vector})((u)a << (uint32_t)b)"
     yield f"shl_n_{end}", f"{_UNSIGNED}\nreturn b < 0 ? a >> -b : {left};"
-    yield f"shift_round_n_{end}", f"{_UNSIGNED}\nreturn b < 0 ? (a >> -b) + ((a >> (-b - 1)) & 1) : {left};"
+    rounded = f"const {vector} y = a >> (-b - 1);\n    return (y >> 1) + (y & 1);"
+    yield f"shift_round_n_{end}", f"{_UNSIGNED}\nif (b < 0) {{\n    {rounded}\n}}\nreturn {left};"
 
 
 def _integers(lanes: int) -> Iterator[tuple[str, str]]:

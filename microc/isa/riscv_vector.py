@@ -148,6 +148,9 @@ def _floats(lanes: int) -> _Words:
     for op in _COMPARED:
         yield f"select_{op}_{end}", 2, f"return {_v('merge', 'y', 'x', _v(f'mf{op}', 'a', 'b', n), n)};"
     yield f"load_f32_{end}", 0, f"return {_v(f'le32_v_f32{_group(n)}', 'p', n)};"
+    zero = _v(f"fmv_v_f_f32{_group(n)}", "0.0f", n)
+    yield f"load_f32_{end}_first", 1, f"return {_v('le32_tu', zero, 'p', '(size_t)n')};"
+    yield f"store_f32_{end}_first", 0, f"{_v('se32', 'p', 'a', '(size_t)n')};"
     yield f"gather_f32_{end}", 1, f"return {_v('luxei32', 'p', _offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{_v('se32', 'p', 'a', n)};"
     yield f"from_i32_{end}", 1, f"return {_v('fcvt_f', 'a', n)};"
