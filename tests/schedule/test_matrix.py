@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from microc.driver.compile.pipeline import compile_graph
+from microc.driver.options import make_options
+from microc.frontend.graph_builder import GraphBuilder
 from microc.schedule.cost import estimate
 from microc.schedule.rules.matrix import plain_tiles
 from microc.schedule.schedule import Schedule
@@ -49,3 +52,14 @@ def test_an_odd_number_of_outputs_costs_what_the_next_even_one_does(cpu: str, ro
 
     for columns in (5, 7, 9, 13, 127):
         assert cost(columns) < 1.15 * cost(columns + 1)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4-vnni", "aarch64-dotprod"])
+def test_wide_integers_are_no_pairs(cpu: str) -> None:
+    """Words of vectors hold two numbers of 16 bits: data of 32 bits is multiplied one by one."""
+    net = GraphBuilder()
+    x = net.input("x", (3, 8), "int32")
+    weights = net.constant("w", np.arange(-64, 64, dtype=np.int32).reshape(16, 8))
+    graph = net.graph("wide", {"y": net.op("dense", x, weights, out_dtype="int32")})
+    module = compile_graph(graph, "wide", target_for(cpu), make_options())
+    assert not any("dot2" in str(kernel.func) for kernel in module.kernels)

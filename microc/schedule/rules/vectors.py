@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 from types import MappingProxyType
 
+from microc import dtypes
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
 from microc.schedule.rules.lanes import has_float_lanes, lanes_of, vectorize_lanes
@@ -96,7 +97,8 @@ def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
     word, intrin = BYTES.get(product.dtypes[:2], ("", ""))
     if word and product.depth % 4 == 0 and target.has(f"{word}_i32x{lanes}"):
         return 4, intrin, ""
-    pairs = product.depth % 2 == 0 and target.has(f"dot2_i32x{lanes}")
+    short = all(dtypes.nbytes(kind) <= 2 for kind in product.dtypes[:2])
+    pairs = short and product.depth % 2 == 0 and target.has(f"dot2_i32x{lanes}")
     return (2, "dot2_int16_int16", "int16") if pairs else (1, "", "")
 
 
