@@ -61,7 +61,7 @@ def test_sets_are_whole(cpu: str) -> None:
         assert all(b.turns is None or b.turns.parameter in kinds for b in instructions.bodies.values())
 
 
-@pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.lanes])
+@pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.units])
 def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
     """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes."""
     types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}

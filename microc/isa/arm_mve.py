@@ -13,8 +13,8 @@ from microc.isa.vocabulary.words import COPIED
 _WIDTH = {"8": "b", "16": "h", "32": "w"}
 _LANEWISE = {
     "add": "vaddq", "sub": "vsubq", "mul": "vmulq", "doubling_high_mul": "vqrdmulhq", "doubling_high_floor": "vqdmulhq",
-    "high_mul_round": "vrmulhq", "shl": "vshlq", "shift_round": "vrshlq", "min": "vminq", "max": "vmaxq", "and": "vandq",
-    "or": "vorrq", "xor": "veorq",
+    "high_product": "vmulhq", "high_mul_round": "vrmulhq", "shl": "vshlq", "shift_round": "vrshlq", "min": "vminq",
+    "max": "vmaxq", "and": "vandq", "or": "vorrq", "xor": "veorq",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)
 _LANES = 4
 
 _HIGH = """const int64x2_t low = vmull_s32(vget_low_s32(a), vget_low_s32(b)), high = vmull_high_s32(a, b);
-return vrshrn_high_n_s64(vrshrn_n_s64(low, 32), high, 32);"""
+return {narrow}_high_n_s64({narrow}_n_s64(low, 32), high, 32);"""
 _PAIRS = """const int16x8_t u = vreinterpretq_s16_s32(a), v = vreinterpretq_s16_s32(b);
 const int32x4_t low = vmull_s16(vget_low_s16(u), vget_low_s16(v)), high = vmull_high_s16(u, v);
 return vaddq_s32(c, vpaddq_s32(low, high));"""
@@ -37,7 +37,8 @@ _TEXTS: Mapping[str, tuple[int, str]] = {
     "doubling_high_mul_n_i32x4": (1, "return vqrdmulhq_n_s32(a, b);"),
     "doubling_high_floor_i32x4": (1, "return vqdmulhq_s32(a, b);"),
     "doubling_high_floor_n_i32x4": (1, "return vqdmulhq_n_s32(a, b);"),
-    "high_mul_round_i32x4": (4, _HIGH),
+    "high_product_i32x4": (4, _HIGH.format(narrow="vshrn")),
+    "high_mul_round_i32x4": (4, _HIGH.format(narrow="vrshrn")),
     "shl_i32x4": (1, "return vshlq_s32(a, b);"),
     "shl_n_i32x4": (1, "return vshlq_s32(a, vdupq_n_s32(b));"),
     "shift_round_i32x4": (1, "return vrshlq_s32(a, b);"),

@@ -63,6 +63,7 @@ def _integers(lanes: int) -> _Words:
         for each in (name, f"{name}_n"):
             yield f"{each}_{end}", 1, f"return __riscv_vsmul(a, b, {mode}, {n});"
     half = _v("and", _v("sra", _v("mul", "a", "b", n), 31, n), 1, n)
+    yield f"high_product_{end}", 1, f"return {_v('mulh', 'a', 'b', n)};"
     yield f"high_mul_round_{end}", 5, f"return {_v('add', _v('mulh', 'a', 'b', n), half, n)};"
     yield f"mac_n_{end}", 1, f"return {_v('macc', 'a', 'n', 'b', n)};"
     yield f"dup_{end}", 1, f"return {_v(f'mv_v_x_i32{_group(n)}', 'n', n)};"

@@ -40,6 +40,7 @@ _TEXTS: Mapping[str, tuple[int, str]] = {
     "max_i32x4": (1, "return wasm_i32x4_max(a, b);"),
     "doubling_high_mul_i32x4": (9, _PRODUCTS.format(half="1 << 30", right=31) + _SATURATED),
     "doubling_high_floor_i32x4": (9, _PRODUCTS.format(half="0", right=31) + _SATURATED),
+    "high_product_i32x4": (5, _PRODUCTS.format(half="0", right=32) + "return r;"),
     "high_mul_round_i32x4": (7, _PRODUCTS.format(half="INT64_C(1) << 31", right=32) + "return r;"),
     "shl_n_i32x4": (1, "return b < 0 ? wasm_i32x4_shr(a, (uint32_t)-b) : wasm_i32x4_shl(a, (uint32_t)b);"),
     "shift_round_n_i32x4": (4, _ROUNDED),
