@@ -20,11 +20,13 @@ _LONG = {"i": "int", "u": "uint", "f": "float"}
 
 
 def helper_texts(names: Iterable[str], cpu: str = "host", whole: ExprPrinter | None = None) -> dict[str, list[str]]:
-    """The lines of all named helpers and of those that they need, each after what it needs, else by name, for a core.
+    """The lines of all named helpers and of those that they need, each after what it needs, else by name, for a core. What is
+    needed only where a core's own bodies are not compiled may be unused.
 
     ``whole``, the file's printer, is told which headers they need.
     """
     texts: dict[str, list[str]] = {}
+    sure = set(names)
 
     def add(name: str) -> None:
         if name not in texts:
@@ -34,11 +36,21 @@ def helper_texts(names: Iterable[str], cpu: str = "host", whole: ExprPrinter | N
                 whole.needs_math = True
             for needed in sorted(printer.helpers):
                 add(needed)
+            if not any(line.startswith("#") for line in lines):
+                sure.update(printer.helpers)
             texts[name] = lines
 
-    for name in sorted(names):
+    for name in sorted(sure):
         add(name)
-    return texts
+    return {
+        name: lines if name in sure or dtypes.is_vector(name) else [*_attribute("unused"), *lines]
+        for name, lines in texts.items()
+    }
+
+
+def _attribute(name: str) -> list[str]:
+    """Of the function that follows, for compilers that know it."""
+    return ["#if defined(__GNUC__)", f"__attribute__(({name}))", "#endif"]
 
 
 def helper_source(name: str, printer: ExprPrinter, cpu: str) -> list[str]:
@@ -105,7 +117,7 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
     apart = any(body.apart for _, body in bodies_of(intrin.name, cpu))
-    kept = ["#if defined(__GNUC__)", "__attribute__((noinline))", "#endif"] if apart else []
+    kept = _attribute("noinline") if apart else []
     how = "static" if apart else "static inline"
     head = f"{how} {dtypes.c_name(intrin.result) if intrin.result else 'void'} {intrin.name}({params})"
     units = [(each.guard, each.unit) for each in CORES[cpu].sets if intrin.lanes]

@@ -92,7 +92,7 @@ def test_instructions_compute_what_words_mean(cpu: str, compiler: str, tmp_path:
     if not flags:
         pytest.skip(f"this computer is no {cpu}")
     funcs = [function(name) for name in words(cpu)]
-    compare(build(funcs, tmp_path, "-O2", "-Wno-unused-function", *flags, compiler=compiler, cpu=cpu), words(cpu))
+    compare(build(funcs, tmp_path, "-O2", *flags, compiler=compiler, cpu=cpu), words(cpu))
 
 
 @pytest.mark.emulator

@@ -22,8 +22,7 @@ _SERVER = Path(__file__).with_name("server.c")
 _PARAMETERS, _ALIGNED = 64, 64
 """As in the program."""
 _SECONDS = 60
-_OPTIONS = ("-ffp-contract=off", "-Wno-unused-function")
-"""clang complains of inline functions that the portable forms alone need."""
+_OPTIONS = ("-ffp-contract=off",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,10 @@ class Machine:
     runner: str
     libraries: tuple[str, ...] = ("-lm",)
     stops: tuple[str, ...] = ()
+
+    def runs(self, code: str) -> bool:
+        """Whether the emulator has the instructions of all words in code."""
+        return not any(word in code for word in self.stops)
 
     @property
     def first(self) -> str:

@@ -39,7 +39,9 @@ def test_compiled_cases_equal_the_reference(
 @pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
 def test_other_machines_equal_the_reference(family: str, name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
-    cases = compiled_cases(family, machine.cpu)
+    known = compiled_cases(family, machine.cpu)
+    cases = {case_name: case for case_name, case in known.items() if machine.runs(str(case.func))}
+    assert len(cases) > len(known) / 2
     funcs = [case.func for case in cases.values()]
     with emulated(funcs, tmp_path, "-O1", machine=machine, compiler=machine.first) as calls:
         assert_answers(cases, calls, name)
