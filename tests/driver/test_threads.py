@@ -72,7 +72,8 @@ _MAIN = """
 int microc_run(void *arena, const void *const *inputs, void *const *outputs);
 int main(void)
 {
-    static uint64_t arena[DIGITS_ARENA_SIZE / 8 + 1], in[512], out[64];
+    static uint64_t arena[(DIGITS_ARENA_SIZE + 7) / 8 + 1];
+    static uint64_t in[512], out[64];
     const void *const inputs[1] = {in};
     void *const outputs[1] = {out};
     for (int32_t k = 0; k < 200; ++k) {

@@ -6,6 +6,8 @@ computer has them, and on emulated machines in theirs.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ from tests.ops.compiled import assert_answers, assert_compiled, compiled_cases, 
 
 VECTORS = native() if native() != "host" else next(name for name, core in CORES.items() if core.lanes)
 """This computer's, else what other compilers make of such."""
+OTHERS = ("aarch64-dotprod", "rv64gcv", "wasm-simd128")
+PRODUCTS = ("convolution.conv2d", "matrix.dense")
 
 
 @pytest.mark.parametrize("cpu", ["host", "cortex-m4", VECTORS])
@@ -34,9 +38,16 @@ def test_compiled_cases_equal_the_reference(
     assert not memory_faults((tmp_path / "optimised" / "kernels.c").read_text())
 
 
+def _elsewhere() -> Iterator[tuple[str, str]]:
+    """Families with machines: products with each, others with one, in turn, or with each where MICROC_MACHINES is ``all``."""
+    everywhere = os.environ.get("MICROC_MACHINES") == "all"
+    for number, family in enumerate(family for family in FAMILIES if definitions(family)):
+        for machine in OTHERS if everywhere or family in PRODUCTS else OTHERS[number % len(OTHERS) :][:1]:
+            yield family, machine
+
+
 @pytest.mark.emulator
-@pytest.mark.parametrize("name", ["aarch64-dotprod", "rv64gcv", "wasm-simd128"])
-@pytest.mark.parametrize("family", [family for family in FAMILIES if definitions(family)])
+@pytest.mark.parametrize(("family", "name"), list(_elsewhere()))
 def test_other_machines_equal_the_reference(family: str, name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
     known = compiled_cases(family, machine.cpu)

@@ -7,8 +7,9 @@ import pytest
 
 import microc
 from microc.graph.ir import Graph
-from microc.quantization import lockstep, repairs
+from microc.quantization import calibrated, lockstep, repairs
 from microc.quantization.loops import flattened
+from microc.quantization.units import Units
 from tests.quantization.networks import classifier, images
 from tests.quantization.recurrent import network, sequences
 
@@ -49,9 +50,24 @@ def test_only_what_helps_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repairs, "REPAIRS", {"spoilt": spoilt})
     plain = microc.quantize(classifier(), images(6))
     found = microc.quantize(classifier(), images(16))
-    (line,) = found.report["repairs"]
+    equalising, line = found.report["repairs"]
+    assert equalising["name"] == "cross-layer equalisation"
     assert line["name"] == "spoilt" and not line["kept"] and line["after"] < line["before"]
     assert plain.report["repairs"] == []
+
+
+def test_units_that_do_not_help_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels in units of any size are the same function with more noise."""
+
+    def worse(graph: Graph, *others: object) -> Graph:
+        units = Units(graph)
+        sizes = 10 ** np.random.default_rng(0).uniform(-1.5, 1.5, units.count)
+        return units.applied(np.where(units.free, sizes, 1.0))
+
+    monkeypatch.setattr(calibrated, "equalised", worse)
+    found = microc.quantize(classifier(), images(16))
+    line = found.report["repairs"][0]
+    assert line["name"] == "cross-layer equalisation" and not line["kept"] and line["after"] < line["before"]
 
 
 def test_repairs_are_repeatable() -> None:
