@@ -143,8 +143,8 @@ class Schedule:
         return self.apply("set_kind", loop, "vectorized")
 
     def parallel(self, loop: str, *, private: bool = False) -> Schedule:
-        """Iterations that need not wait for each other: run by the pool of ``threads=N``; without, by the threads of OpenMP where
-        the C is compiled with it, else one after the other. ``private``: each has workspaces of its own."""
+        """Iterations that need not wait for each other: by the pool of ``threads=N``, else by OpenMP where C is compiled with it.
+        ``private``: each has workspaces of its own."""
         noted = self.apply("annotate_loop", loop, PRIVATE, 1) if private else self
         return noted.apply("set_kind", loop, "parallel")
 
