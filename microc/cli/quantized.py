@@ -103,7 +103,7 @@ def _classification(found: Mapping[str, Any], full: bool) -> Iterator[str]:
 
 def _mistakes(found: Mapping[str, Any], full: bool) -> Iterator[str]:
     """Of many classes the most frequent mistakes."""
-    from microc.quantization.report import confused
+    from microc.quantization.report.comparison import confused
 
     mistakes = confused(found)
     rows = mistakes if full else mistakes[:_SHOWN]

@@ -11,7 +11,7 @@ from microc.codegen.files import replacing
 from microc.driver.model import ONNX, save
 from microc.dtypes import Array
 from microc.graph.ir import Graph
-from microc.quantization.page import to_html
+from microc.quantization.report.page import to_html
 from microc.quantization.write import Recipe
 
 

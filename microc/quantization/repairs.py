@@ -20,7 +20,7 @@ from microc.quantization.lockstep import Fit, Moments, in_turn
 from microc.quantization.loops import body_of
 from microc.quantization.observe import Progress, Row
 from microc.quantization.pair import Pair
-from microc.quantization.report import Noise
+from microc.quantization.report.comparison import Noise
 from microc.quantization.rounding import for_stored, shrunk, weights_by_answer
 from microc.quantization.scheme import Weight
 from microc.quantization.weights import least_scales

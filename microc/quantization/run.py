@@ -12,7 +12,6 @@ from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
 from microc.errors import UsageError
 from microc.quantization import blocks, by_hand
-from microc.quantization.advice import advice
 from microc.quantization.calibrated import calibrated, in_better_units
 from microc.quantization.config import Config
 from microc.quantization.limits import limits_of
@@ -21,10 +20,11 @@ from microc.quantization.observe import Progress
 from microc.quantization.prepare import prepared
 from microc.quantization.quantized import Quantized
 from microc.quantization.ranges import AUTO, METHODS
+from microc.quantization.report.advice import advice
+from microc.quantization.report.whole import reported
 from microc.quantization.samples import calibration_of, data_of
 from microc.quantization.score import check_labels, score_by
 from microc.quantization.task import Task
-from microc.quantization.whole_report import reported
 from microc.target import Board
 from microc.transform.boundary import Boundary, adapt
 

@@ -10,8 +10,8 @@ import pytest
 
 import microc
 from microc.dtypes import Array
-from microc.quantization.advice import advice
-from microc.quantization.floats import ASKED, FORMLESS
+from microc.quantization.report.advice import advice
+from microc.quantization.report.floats import ASKED, FORMLESS
 from tests.quantization.networks import Net, images
 
 

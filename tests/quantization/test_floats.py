@@ -10,7 +10,7 @@ import numpy as np
 import microc
 from microc.dtypes import Array
 from microc.ops.control import UNBOUNDED, running_sum
-from microc.quantization.floats import COMPUTED, FORMLESS, UNSEEN
+from microc.quantization.report.floats import COMPUTED, FORMLESS, UNSEEN
 from tests.quantization.networks import Net, classifier, images
 
 

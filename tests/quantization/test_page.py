@@ -15,11 +15,11 @@ from microc.cli import main
 from microc.cli.quantized import paragraphs
 from microc.driver.options import Options
 from microc.graph.ir import Loc
-from microc.quantization.page import to_html
 from microc.quantization.places import places
 from microc.quantization.prepare import prepared
-from microc.quantization.report import stored_bits
-from microc.quantization.rows import rows
+from microc.quantization.report.comparison import stored_bits
+from microc.quantization.report.page import to_html
+from microc.quantization.report.rows import rows
 from tests.driver.measure.test_profile import EVIL, Page
 from tests.quantization.networks import Net, classifier, images
 

@@ -11,7 +11,7 @@ from microc import __version__
 from microc.codegen.render import render_html
 from microc.driver.report.page import Fact
 from microc.driver.report.plot import Plot, Point, plot
-from microc.quantization.report import confused
+from microc.quantization.report.comparison import confused
 
 _MOST_CLASSES = 32
 _MOST_CONFUSED = 20

@@ -8,15 +8,15 @@ from microc.graph.ir import Graph
 from microc.quantization import by_hand
 from microc.quantization.calibrated import Calibrated
 from microc.quantization.cost import board_of
-from microc.quantization.floats import floats_report
-from microc.quantization.inputs import inputs_report
-from microc.quantization.layer_report import costs_report, layers_report
 from microc.quantization.loops import flattened
 from microc.quantization.observe import Progress
 from microc.quantization.repairs import Trial
-from microc.quantization.report import answers_report, compared, values_report, weights_report
-from microc.quantization.rows import placed
-from microc.quantization.rows import rows as rows_of
+from microc.quantization.report.comparison import answers_report, compared, values_report, weights_report
+from microc.quantization.report.floats import floats_report
+from microc.quantization.report.inputs import inputs_report
+from microc.quantization.report.layers import costs_report, layers_report
+from microc.quantization.report.rows import placed
+from microc.quantization.report.rows import rows as rows_of
 from microc.quantization.samples import Data
 from microc.quantization.sensitivity import alone
 from microc.quantization.write import quantised

@@ -11,8 +11,8 @@ from microc import dtypes
 from microc.graph.ir import Graph
 from microc.quantization import cost
 from microc.quantization.observe import Progress, Statistics
-from microc.quantization.report import Comparison, stored_bits
-from microc.quantization.rows import Row, place_of
+from microc.quantization.report.comparison import Comparison, stored_bits
+from microc.quantization.report.rows import Row, place_of
 from microc.quantization.write import Recipe
 from microc.target import Board
 from microc.transform.qdq_values import CLAMPS

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from microc.quantization.floats import ASKED
+from microc.quantization.report.floats import ASKED
 
 FEW = 20
 """Samples below which ranges are likely to miss what is rare."""
