@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from microc.errors import FitError
-from microc.quantization.budget import Point
+from microc.knapsack import Point
 from microc.quantization.by_hand import BITS, FLOAT_BITS, WIDE_BITS, labels
 from microc.quantization.repairs import Repaired
 from microc.quantization.scheme import WIDE
@@ -49,8 +49,8 @@ def search(task: Task) -> tuple[Repaired, dict[str, Any]]:
             point = _kept(task, ways, _smallest)
     if point is None:
         raise _too_inaccurate(task)
-    _check_ram(task, point.bits)
-    return task.made(point.bits), _report(task, ways, point)
+    _check_ram(task, point.picks)
+    return task.made(point.picks), _report(task, ways, point)
 
 
 def _kept(task: Task, ways: Ways, choose: Callable[[Task, Sequence[Point]], Point | None]) -> Point | None:
@@ -63,10 +63,10 @@ def _kept(task: Task, ways: Ways, choose: Callable[[Task, Sequence[Point]], Poin
         point = choose(task, within)
         if point is None:
             return None
-        over = task.over(point.bits)
+        over = task.over(point.picks)
         if not any(over):
-            task.made(point.bits)
-            over = task.over(point.bits)
+            task.made(point.picks)
+            over = task.over(point.picks)
         if not any(over):
             return point
         flash = _tighter(flash, over[0], ways.base["flash"] + point.flash)
@@ -81,12 +81,12 @@ def _tighter(limit: int | None, over: int, predicted: int) -> int | None:
 
 def _least_noise(task: Task, points: Sequence[Point]) -> Point:
     """Of points that are predicted to be about as good as the best one, that which is, repaired."""
-    near = [point for point in points if point.noise <= _NEAR * points[-1].noise]
+    near = [point for point in points if point.loss <= _NEAR * points[-1].loss]
     tried = [near[k] for k in _spaced(len(near), _CANDIDATES)]
-    fitting = [point for point in tried if not any(task.over(point.bits))]
+    fitting = [point for point in tried if not any(task.over(point.picks))]
     if len(fitting) < 2:
         return (fitting or tried)[-1]
-    found = {point: task.measured(point.bits) for point in task.in_turn("networks", fitting)}
+    found = {point: task.measured(point.picks) for point in task.in_turn("networks", fitting)}
     return max(found, key=lambda point: found[point])
 
 
@@ -95,12 +95,12 @@ def _smallest(task: Task, points: Sequence[Point]) -> Point | None:
     points = [points[k] for k in _spaced(len(points), _STEPS)]
     low, high, tried, most = -1, len(points) - 1, 1, 1 + (len(points) - 1).bit_length()
     task.tell("networks", 0, most)
-    if not task.keeps_score(points[-1].bits):
+    if not task.keeps_score(points[-1].picks):
         return None
     while high - low > 1:
         middle = (low + high) // 2
         task.tell("networks", tried, most)
-        if task.keeps_score(points[middle].bits):
+        if task.keeps_score(points[middle].picks):
             high = middle
         else:
             low = middle
@@ -135,8 +135,8 @@ def _too_inaccurate(task: Task) -> FitError:
 
 def _refusal(task: Task, ways: Ways) -> FitError:
     """What the least is that can be had."""
-    smallest = tuple(min(layer, key=lambda o: (o.flash, o.noise)).bits for layer in ways.options)
-    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.noise)).bits for layer in ways.options)
+    smallest = tuple(min(layer, key=lambda o: (o.flash, o.loss)).pick for layer in ways.options)
+    fastest = tuple(min(layer, key=lambda o: (o.cycles, o.loss)).pick for layer in ways.options)
     least = [
         f"{what} of at least {task.cost(bits)[key]}, {limit} allowed"
         for what, key, bits, limit in (
@@ -155,7 +155,7 @@ def _refusal(task: Task, ways: Ways) -> FitError:
 def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
     """Layers with their options, the front without limits, and what was measured of it, after repairs."""
     points, named = ways.front(), labels(task.network.graph, task.weights)
-    shown, known = {*_spaced(len(points), _SHOWN)}, {chosen.bits, *task.scores, *task.decibels}
+    shown, known = {*_spaced(len(points), _SHOWN)}, {chosen.picks, *task.scores, *task.decibels}
     return {
         "board": task.limits.board.name,
         "against": "cycles" if ways.by_time else "flash",
@@ -164,22 +164,22 @@ def _report(task: Task, ways: Ways, chosen: Point) -> dict[str, Any]:
                 "layer": named[name],
                 "weight": name,
                 "bits": bits,
-                "options": [{"bits": o.bits, "noise": o.noise, "flash": o.flash, "cycles": o.cycles} for o in layer],
+                "options": [{"bits": o.pick, "noise": o.loss, "flash": o.flash, "cycles": o.cycles} for o in layer],
             }
-            for name, bits, layer in zip(task.weights, chosen.bits, ways.options, strict=True)
+            for name, bits, layer in zip(task.weights, chosen.picks, ways.options, strict=True)
         ],
         "front": [
             {
                 "flash": ways.base["flash"] + p.flash,
                 "cycles": ways.base["estimated_cycles"] + p.cycles,
-                "noise": p.noise,
-                "bits": list(p.bits),
-                "score": task.scores.get(p.bits),
-                "decibels": task.decibels.get(p.bits),
-                "chosen": p.bits == chosen.bits,
+                "noise": p.loss,
+                "bits": list(p.picks),
+                "score": task.scores.get(p.picks),
+                "decibels": task.decibels.get(p.picks),
+                "chosen": p.picks == chosen.picks,
             }
             for k, p in enumerate(points)
-            if k in shown or p.bits in known
+            if k in shown or p.picks in known
         ],
         "tried": len(task.made_of),
     }

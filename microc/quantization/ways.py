@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from microc.graph.ir import Graph, Loc
-from microc.quantization.budget import Option, Point, front, front_by_time
+from microc.knapsack import Option, Point, front, front_by_time
 from microc.quantization.by_hand import BITS, FLOAT_BITS
 from microc.quantization.cost import Price, priced
 from microc.quantization.layer_noise import layer_changes

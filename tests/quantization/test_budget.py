@@ -13,7 +13,7 @@ import microc
 from microc.device.boards import load_board
 from microc.dtypes import Array
 from microc.errors import FitError, MicrocError, UsageError
-from microc.quantization.budget import MOST, Option, Point, front, front_by_time
+from microc.knapsack import MOST, Option, Point, front, front_by_time
 from microc.quantization.cost import cost
 from tests.quantization.networks import Net, classifier, images
 
@@ -47,20 +47,20 @@ def test_the_choice_is_exact(seed: int, cycles: int | None) -> None:
     layers = random_layers(6, seed)
     choices = [p for p in every_choice(layers) if cycles is None or p.cycles <= cycles]
     for flash in (20, 60, 100, 140, 1000):
-        possible = [p.noise for p in choices if p.flash <= flash]
+        possible = [p.loss for p in choices if p.flash <= flash]
         found = front(layers, flash, cycles)
-        assert [p.noise for p in found[-1:]] == ([min(possible)] if possible else [])
-        assert all(a.flash < b.flash and a.noise > b.noise for a, b in pairwise(found))
+        assert [p.loss for p in found[-1:]] == ([min(possible)] if possible else [])
+        assert all(a.flash < b.flash and a.loss > b.loss for a, b in pairwise(found))
 
 
 def test_the_front_by_time() -> None:
     """The least noise for each limit of time, whatever that takes of flash."""
     layers = random_layers(6, 1)
     found, choices = front_by_time(layers), every_choice(layers)
-    assert all(a.cycles < b.cycles and a.noise > b.noise for a, b in pairwise(found))
+    assert all(a.cycles < b.cycles and a.loss > b.loss for a, b in pairwise(found))
     for cycles in (25, 35, 45):
-        best = [p.noise for p in front_by_time(layers, cycles=cycles)[-1:]]
-        assert best == [min(p.noise for p in choices if p.cycles <= cycles)] or not best
+        best = [p.loss for p in front_by_time(layers, cycles=cycles)[-1:]]
+        assert best == [min(p.loss for p in choices if p.cycles <= cycles)] or not best
 
 
 @pytest.mark.parametrize("cycles", [None, 200])
@@ -73,7 +73,7 @@ def test_many_layers_stay_within_limits(cycles: int | None) -> None:
     limit = (whole[0].flash + whole[-1].flash) // 2
     found = front(layers, limit, cycles)[-1]
     assert found.flash <= limit and (cycles is None or found.cycles <= cycles)
-    assert found.noise <= 1.05 * min(p.noise for p in whole if p.flash <= limit)
+    assert found.loss <= 1.05 * min(p.loss for p in whole if p.flash <= limit)
 
 
 def deep() -> microc.Graph:

@@ -1,10 +1,10 @@
-"""Which layers take how many bits: an exact choice of the least noise under limits of flash and time.
+"""One option of every layer: an exact choice of the least loss under limits of flash and time.
 
-One option of every layer is chosen; noise, bytes and cycles add up: the multiple-choice knapsack problem. Layer by layer the sums
-of all choices are kept that no other choice beats in everything (Nemhauser and Ullmann's dynamic programming, Management
-Science 15, 1969), so that the last ones are the Pareto front. Where they become more than :data:`MOST`, of those whose flash
-and time differ by less than a step the one of the least noise stays: the choice is exact up to that step, and limits are
-kept exactly.
+Losses (noise of layers in few bits, ticks of schedules), bytes and cycles add up: the multiple-choice knapsack problem. Layer
+by layer the sums of all choices are kept that no other choice beats in everything (Nemhauser and Ullmann's dynamic
+programming, Management Science 15, 1969), so that the last ones are the Pareto front. Where they become more than :data:`MOST`,
+of those whose flash and time differ by less than a step the one of the least loss stays: the choice is exact up to that step,
+and limits are kept exactly.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A layer in so many ``bits``: ``noise`` relative to the signal, ``flash`` in bytes, ``cycles`` of a run."""
+    """What a layer may be: ``pick`` tells which one it is, ``loss`` is to be least, ``flash`` in bytes, ``cycles`` of a run."""
 
-    bits: int
-    noise: float
+    pick: int
+    loss: float
     flash: int
     cycles: int
 
@@ -31,20 +31,20 @@ class Option:
 class Point:
     """A choice for all layers, in their order, and its sums."""
 
-    bits: tuple[int, ...]
-    noise: float
+    picks: tuple[int, ...]
+    loss: float
     flash: int
     cycles: int
 
     def joined(self, option: Option) -> Point:
         """With one layer more."""
         return Point(
-            (*self.bits, option.bits), self.noise + option.noise, self.flash + option.flash, self.cycles + option.cycles
+            (*self.picks, option.pick), self.loss + option.loss, self.flash + option.flash, self.cycles + option.cycles
         )
 
 
 def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None) -> tuple[Point, ...]:
-    """The Pareto front of noise against flash, of choices within the limits: flash rises, noise falls. Empty if there are none.
+    """The Pareto front of loss against flash, of choices within the limits: flash rises, loss falls. Empty if there are none.
 
     Time is only weighed where it is limited; elsewhere the faster of two that are equal is taken.
     """
@@ -63,7 +63,7 @@ def front(layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: 
 def front_by_time(
     layers: Sequence[Sequence[Option]], flash: int | None = None, cycles: int | None = None
 ) -> tuple[Point, ...]:
-    """The front of noise against time: time rises, noise falls."""
+    """The front of loss against time: time rises, loss falls."""
     turned = [[replace(o, flash=o.cycles, cycles=o.flash) for o in options] for options in layers]
     return tuple(replace(p, flash=p.cycles, cycles=p.flash) for p in front(turned, cycles, flash))
 
@@ -73,20 +73,20 @@ def _limit(limit: int | None, rest: int) -> float:
 
 
 def _unbeaten(points: Sequence[Point], timed: bool) -> list[Point]:
-    """Those that none other beats, sorted by flash. ``timed``: in flash, time and noise, else in flash and noise."""
+    """Those that none other beats, sorted by flash. ``timed``: in flash, time and loss, else in flash and loss."""
     found: list[Point] = []
-    cycles, noises = [float("-inf")], [float("inf")]  # a staircase: more cycles, less noise
-    for point in sorted(points, key=lambda p: (p.flash, p.noise, p.cycles)):
+    cycles, losses = [float("-inf")], [float("inf")]  # a staircase: more cycles, less loss
+    for point in sorted(points, key=lambda p: (p.flash, p.loss, p.cycles)):
         time = point.cycles if timed else 0
         place = bisect_right(cycles, time)
-        if noises[place - 1] <= point.noise:
+        if losses[place - 1] <= point.loss:
             continue
         found.append(point)
         first = bisect_left(cycles, time)
         last = first
-        while last < len(noises) and noises[last] >= point.noise:
+        while last < len(losses) and losses[last] >= point.loss:
             last += 1
-        cycles[first:last], noises[first:last] = [time], [point.noise]
+        cycles[first:last], losses[first:last] = [time], [point.loss]
     return found
 
 
@@ -104,7 +104,7 @@ def _thinned(points: list[Point], timed: bool) -> list[Point]:
             steps * (point.flash - least.flash) // max(1, wide),
             steps * (point.cycles - fastest.cycles) // max(1, long) if timed else 0,
         )
-        if cell not in cells or point.noise < cells[cell].noise:
+        if cell not in cells or point.loss < cells[cell].loss:
             cells[cell] = point
     kept = dict.fromkeys((least, *([fastest] if timed else ()), *cells.values()))
-    return sorted(kept, key=lambda p: (p.flash, p.noise))
+    return sorted(kept, key=lambda p: (p.flash, p.loss))
