@@ -202,6 +202,8 @@ def normalization(layer: Layer) -> str:
 
 def embedding(layer: Layer) -> str:
     """Rows of a table; Keras quantises each by a factor of its own."""
+    if layer.config.get("mask_zero"):
+        layer.refuse("mask_zero", "leave it at False: layers behind it would pass over rows of zeros")
     (table, *factors), places = layer.arrays(1 + layer.eight_bits), layer.x
     if factors:
         table = table / factors[0].reshape(-1, 1)

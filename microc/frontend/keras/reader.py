@@ -11,6 +11,7 @@ from typing import Any
 from microc import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
+from microc.frontend.keras import attention as keras_attention
 from microc.frontend.keras import layers as keras_layers
 from microc.frontend.keras import merge as keras_merge
 from microc.frontend.keras import recurrent as keras_recurrent
@@ -18,7 +19,12 @@ from microc.frontend.keras.application import Layer, Spelling, dtype_of
 from microc.frontend.keras.file import Weights, decode
 from microc.graph.ir import Graph
 
-SPELLINGS: Mapping[str, Spelling] = {**keras_layers.SPELLINGS, **keras_merge.SPELLINGS, **keras_recurrent.SPELLINGS}
+SPELLINGS: Mapping[str, Spelling] = {
+    **keras_attention.SPELLINGS,
+    **keras_layers.SPELLINGS,
+    **keras_merge.SPELLINGS,
+    **keras_recurrent.SPELLINGS,
+}
 """By the class of the layer."""
 
 MODELS = ("Functional", "Model", "Sequential")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import microc
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError, UsageError
@@ -93,6 +94,73 @@ def test_a_graph_of_layers(tmp_path: Path) -> None:
     x = layers.Subtract()([inside(x), z])
     outputs = {"scores": layers.Softmax()(x), "norm": layers.LayerNormalization()(x)}
     compare(keras.Model([image, extra], outputs), tmp_path, data(1, 6, 6, 2), data(1, 4))
+
+
+def test_attention(tmp_path: Path) -> None:
+    """Of a sequence to itself, to another one, to the past, with other widths of values; heads that share keys."""
+    image, other = keras.Input((7, 6)), keras.Input((5, 4))
+    x = layers.MultiHeadAttention(3, 4)(image, image)
+    x = layers.LayerNormalization()(layers.Add()([x, image]))
+    x = layers.MultiHeadAttention(2, 5, value_dim=3, output_shape=8)(x, other, key=layers.Dense(4)(other))
+    x = layers.MultiHeadAttention(1, 3, use_bias=False)(x, x, use_causal_mask=True)
+    x = layers.GroupQueryAttention(3, 4, 2)(x, x)
+    keys, values = layers.Dense(4)(other), layers.Dense(3)(other)
+    y = layers.Attention(use_scale=True)([layers.Dense(4)(x), values, keys])
+    compare(keras.Model([image, other], [x, y]), tmp_path, data(1, 7, 6), data(1, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "bias_axes"),
+    [
+        ("abc,cd->abd", (None, 5), "d"),
+        ("abc,cde->abde", (None, 2, 3), "de"),
+        ("abc,cde->adbe", (2, None, 3), "e"),
+        ("abc,bcd->ad", (5,), None),
+        ("abc,cd->abd", (4, 5), "bd"),
+        ("...x,xy->...y", (5,), "y"),
+        ("abc,dbc->ad", (5,), "d"),
+    ],
+)
+def test_products_over_labelled_axes(
+    equation: str, shape: tuple[int, ...], bias_axes: str | None, tmp_path: Path
+) -> None:
+    layer = layers.EinsumDense(equation, shape, bias_axes=bias_axes, activation="relu")
+    compare(keras.Sequential([keras.Input((4, 3)), layer]), tmp_path, data(1, 4, 3))
+
+
+def test_a_transformer_becomes_integers() -> None:
+    """Heads, norms and products over labelled axes: nothing between the ends is left in floats."""
+    x = keras.Input((12, 8))
+    y = layers.Dense(16)(x)
+    y = layers.LayerNormalization()(layers.Add()([y, layers.MultiHeadAttention(2, 8)(y, y)]))
+    h = layers.EinsumDense("abc,cd->abd", (None, 32), bias_axes="d", activation="relu")(y)
+    y = layers.LayerNormalization()(layers.Add()([y, layers.Dense(16)(h)]))
+    model = keras.Model(x, layers.Dense(5)(layers.GlobalAveragePooling1D()(y)))
+    frames = np.random.default_rng(0).normal(size=(60, 12, 8)).astype(np.float32)
+    found = microc.quantize(model, frames[:40], evaluate=frames[40:])
+    kinds = found.graph.types
+    floats = {node.op for node in found.graph.nodes for value in node.outputs if kinds[value].dtype == "float32"}
+    assert floats == {"dequantize"}
+    assert found.report["outputs"][0]["decibels"] > 28
+
+
+def refused(layer: Any, folder: Path, *inputs: Any, **kwargs: Any) -> str:
+    """What is said of a layer on some inputs."""
+    with pytest.raises(UnsupportedError) as error:
+        reader.read(saved(keras.Model(list(inputs), layer(*inputs, **kwargs)), folder), "model.keras", {})
+    return str(error.value)
+
+
+def test_other_attention_is_refused_with_words(tmp_path: Path) -> None:
+    x, image = keras.Input((7, 6)), keras.Input((5, 7, 6))
+    twice = layers.MultiHeadAttention(2, 4)
+    for layer, values, kwargs, said in (
+        (lambda a, **more: twice(a, a, **more), (x,), {"return_attention_scores": True}, "return_attention_scores"),
+        (lambda a: layers.MultiHeadAttention(2, 4)(a, a), (image,), {}, "data of 4 axes"),
+        (lambda a: layers.EinsumDense("abc,bcd->abd", (7, 5))(a), (x,), {}, "the equation"),
+        (lambda a: layers.Embedding(9, 4, mask_zero=True)(a), (keras.Input((7,)),), {}, "mask_zero"),
+    ):
+        assert said in refused(layer, tmp_path, *values, **kwargs)
 
 
 def test_a_signal_network(tmp_path: Path) -> None:
