@@ -15,9 +15,11 @@ from microc.transform import (
     layout,
     legalize,
     narrow_views,
+    parallel_layers,
     qdq,
     raw_inputs,
     rounding,
+    scale_axis,
     unary_functions,
 )
 
@@ -37,7 +39,9 @@ LOWERING = (
     raw_inputs.SHIFTS,
     legalize.PASS,
     fold_constants.PASS,
+    parallel_layers.PASS,
     canonicalise.PASS,
+    scale_axis.PASS,
     constant_channels.PASS,
     duplicate_channels.PASS,
     dead_channels.PASS,

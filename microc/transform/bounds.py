@@ -57,4 +57,4 @@ def _bound(value: str, attrs: Mapping[str, Attr], ranges: Ranges) -> int:
     return bound
 
 
-PASS = Pass("bounds", tighten_bounds)
+PASS = Pass("bounds", tighten_bounds, 2)

@@ -16,6 +16,7 @@ from microc.transform.reshapes import reshape_rules
 from microc.transform.scaling import scaling_rules
 from microc.transform.transposes import joining_rules
 
+SCALING_LEVEL = 3
 _SAME_SHAPE = ("reshape", "cast", "slice", "pad", "concat")
 _PLAIN: dict[str, Attr] = {"activation": ""}
 _CLAMPS = ("relu", "clip")
@@ -23,8 +24,9 @@ _REDUCTIONS = ("mean", "max", "min")
 
 
 def canonicalise(graph: Graph, context: PassContext) -> Graph:
-    """Apply all rules until none applies."""
-    families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, scaling_rules, operand_rules)
+    """Apply all rules until none applies. Those that fold scales into a layer are of a level of their own."""
+    scaling = (scaling_rules,) if context.opt_level >= SCALING_LEVEL else ()
+    families = (_identity_rules, _merging_rules, reshape_rules, padding_rules, *scaling, operand_rules)
     return rewrite(graph, tuple(rule for family in families for rule in family()))
 
 
@@ -120,4 +122,4 @@ def _merge_pads(match: Match) -> Replacement | None:
     return match.replacement()
 
 
-PASS = Pass("canonicalise", canonicalise, 1)
+PASS = Pass("canonicalise", canonicalise, 2)

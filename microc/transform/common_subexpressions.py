@@ -64,4 +64,4 @@ class _Merger:
                     self.instead[name] = original
 
 
-PASS = Pass("common_subexpressions", merge_common_subexpressions)
+PASS = Pass("common_subexpressions", merge_common_subexpressions, 3)

@@ -105,4 +105,4 @@ def _sees_data_only(graph: Graph, node: Node, value: Array) -> Array:
     return np.asarray(inside | (value == node.attrs.get("pad_value", 0)))
 
 
-PASS = Pass("constant_channels", fold_constant_channels)
+PASS = Pass("constant_channels", fold_constant_channels, 3)

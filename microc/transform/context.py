@@ -28,10 +28,13 @@ class Instrument(Protocol):
 class PassContext:
     """``opt_level``: passes of a higher level are left out; ``disabled`` never run, ``required`` always.
 
+    Levels mean what they mean in TVM: 0, what nothing compiles without; 1, fusion; 2, constants and what does nothing; 3, scales
+    into weights, needless channels, common subexpressions; 4, parallel layers. Unless told otherwise, all run.
+
     ``options`` are settings that a pass reads by name: ``requantize`` (``float`` or ``fixed``), ``fuse_add`` (bool).
     """
 
-    opt_level: int = 2
+    opt_level: int = 4
     disabled: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     instruments: tuple[Instrument, ...] = ()

@@ -202,4 +202,4 @@ def _type_of_part(kind: TensorType, axis: int, kept: Array) -> TensorType:
     return replace(kind, shape=shape, quant=quant)
 
 
-PASS = Pass("dead_channels", eliminate_dead_channels)
+PASS = Pass("dead_channels", eliminate_dead_channels, 3)

@@ -110,4 +110,4 @@ def _parameters(graph: Graph, node: Node) -> tuple[Array, ...]:
     return tuple(np.moveaxis(graph.consts[name], -1, 0) for name in names if channels(graph, name) == count > 1)
 
 
-PASS = Pass("duplicate_channels", merge_duplicate_channels)
+PASS = Pass("duplicate_channels", merge_duplicate_channels, 3)

@@ -56,4 +56,4 @@ def _computed(graph: Graph, node: Node, arrays: list[Array]) -> dict[str, Array]
     return found
 
 
-PASS = Pass("fold_constants", fold_constants)
+PASS = Pass("fold_constants", fold_constants, 2)

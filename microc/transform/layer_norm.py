@@ -118,4 +118,4 @@ def _of_channels(match: Match, name: str, default: float, depth: int) -> Array |
 
 
 _INTEGERS: Rule = (P.op("layer_norm", P.op("dequantize", P.any("x"), name="real", shared=True)), _of_integers)
-PASS = Pass("layer_norm", recognise_layer_norm)
+PASS = Pass("layer_norm", recognise_layer_norm, 2)

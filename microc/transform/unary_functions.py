@@ -208,4 +208,4 @@ def _clamped_at_once(match: Match) -> Replacement:
     return match.replacement()
 
 
-PASS = Pass("unary_functions", simplify_unary_functions)
+PASS = Pass("unary_functions", simplify_unary_functions, 2)

@@ -28,9 +28,11 @@ from microc.transform import (
     layout,
     legalize,
     narrow_views,
+    parallel_layers,
     qdq,
     raw_inputs,
     rounding,
+    scale_axis,
     svdf_layers,
     unary_functions,
 )
@@ -144,6 +146,14 @@ def batch_normalised() -> Graph:
     return net.graph()
 
 
+def activated_before() -> Graph:
+    """Batch normalisation and activation in front of a layer."""
+    net = Network(x=(1, 4, 4, 2))
+    scaled = net.op("mul", "x", net.constant(np.array([2, 0.5], np.float32)))
+    net.conv(net.op("relu", net.op("add", scaled, net.constant(np.array([1, -1], np.float32)))), 3, layout="NHWC")
+    return net.graph()
+
+
 def padded() -> Graph:
     net = Network(x=(1, 4, 4, 2))
     wide = net.op("pad", "x", padding=((0, 0), (1, 1), (1, 1), (0, 0)), value=0.0)
@@ -185,6 +195,21 @@ def integer_layers(weights: list[list[int]], second: list[list[int]]) -> Graph:
         fixed: dict[str, Any] = {"multiplier": 1 << 30, "shift": -4, "shift_range": (-4, -4), "zero_point": 0}
         fixed |= {"minimum": -128, "maximum": 127, "out_dtype": "int8", "rounding": "double", "bound": -1}
         pixel = net.op("requantize", acc, **fixed, input_zero_point=0)
+    return net.graph()
+
+
+def branches(rows: int) -> Graph:
+    """Two layers of one input, each with its scale, that meet again."""
+    net = IntegerNetwork(1, x=TensorType((1, rows, 1, 2), "int8"))
+    fixed: dict[str, Any] = {"minimum": -128, "maximum": 127, "out_dtype": "int8", "rounding": "double", "bound": 900}
+    results = []
+    for k, row in enumerate(([1, 2], [3, -4])):
+        acc = net.op("conv2d", "x", net.constant(np.array([[[row]]], np.int8)), out_dtype="int32")
+        scale: dict[str, Any] = {"multiplier": 1 << 30, "shift": -k, "shift_range": (-k, -k)}
+        results.append(net.op("requantize", acc, **fixed, **scale, zero_point=3, input_zero_point=0))
+    if rows == 1:
+        results = [net.op("max", result, axes=(3,), keepdims=True) for result in results]
+    net.op("concat", *results, axis=-1)
     return net.graph()
 
 
@@ -283,9 +308,12 @@ CASES: Mapping[str, tuple[Pass, Callable[[], Graph], Mapping[str, str | bool]]] 
     "constant_channels": (constant_channels.PASS, partial(integer_layers, [[0, 0], [1, 2]], [[3, 4]]), {}),
     "duplicate_channels": (duplicate_channels.PASS, partial(integer_layers, [[1, 2], [1, 2]], [[3, 4]]), {}),
     "dead_channels": (dead_channels.PASS, partial(integer_layers, [[k, 1] for k in range(8)], [[5] * 4 + [0] * 4]), {}),
+    "parallel_layers": (parallel_layers.PASS, partial(branches, 1), {}),
+    "parallel_layers_concat": (parallel_layers.PASS, partial(branches, 2), {}),
     "unary_functions_clamp": (unary_functions.PASS, rescaled, {}),
     "unary_functions_tables": (unary_functions.PASS, tables, {}),
     "bounds": (bounds.PASS, partial(integer_layers, [[1, 2]], [[3]]), {}),
+    "scale_axis": (scale_axis.PASS, activated_before, {}),
     "raw_scales": (raw_inputs.SCALES, raw_rows, {}),
     "raw_shifts": (raw_inputs.SHIFTS, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),
     "raw_centred": (raw_inputs.CENTRED, lambda: raw_inputs.fold_scales(raw_rows(), PassContext()), {}),

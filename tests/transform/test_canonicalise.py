@@ -253,6 +253,14 @@ def test_batch_normalisation_joins_a_convolution(groups: int) -> None:
     assert run(net, tolerance=1e-5) == ["conv2d", "relu"]
 
 
+def test_scales_are_folded_from_level_3_on() -> None:
+    net = Network(x=(3, 4))
+    normalised(net, net.dense("x", 6), 6, 2)
+    plain = canonicalise(net.graph(), PassContext(opt_level=2))
+    assert ops(plain)[0] == "dense" and len(plain.nodes) > 1
+    assert ops(canonicalise(net.graph(), PassContext(opt_level=3))) == ["dense"]
+
+
 def test_batch_normalisation_joins_a_dense_layer_without_bias() -> None:
     net = Network(x=(3, 4))
     normalised(net, net.op("dense", "x", net.random(6, 4)), 6, 2)

@@ -24,7 +24,7 @@ def renaming(name: str, level: int = 1) -> Pass:
     return Pass(name, lambda graph, context: replace(graph, name=f"{graph.name}_{name}"), level)
 
 
-PASSES = (renaming("base", 0), renaming("tidy"), renaming("fast", 2), renaming("tidy"), renaming("wild", 3))
+PASSES = (renaming("base", 0), renaming("tidy"), renaming("fast", 2), renaming("tidy"), renaming("wild", 5))
 
 
 @pytest.mark.parametrize(
