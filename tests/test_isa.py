@@ -22,11 +22,11 @@ PACKAGE = Path(microc.__file__).parent
 MNEMONIC = re.compile(
     r"\b([su]?ml[as](d|ld|al|s|w)?[btxy]{0,2}|smml?[alsu]{0,2}r?|smu[al]?[ds]x?|[su]mul(l|w|bb|bt|tb|tt)?|[su]xta?[bh](16)?"
     r"|[su]h?(add|sub)(8|16)|[qu]{1,2}(add|sub)(8|16)|qd(add|sub)|[su]sat(16|8)?|pkh(bt|tb)|usada?8"
-    r"|v(ml|qr|r|ld|st|add|sub|mul|shl|min|max|and|orr|eor|psel|cmp|ctp|dup|idup|cvt|mov)[a-z]*\d*q?(_[a-z0-9_]+)?|q?r?dml?ulh"
+    r"|v(?!(mov|min|max|rnd)\w*(ps|dqu\d*)\b)(ml|qr|r|ld|st|add|sub|mul|shl|min|max|and|orr|eor|psel|cmp|ctp|dup|idup|cvt|mov)[a-z]*\d*q?(_[a-z0-9_]+)?|q?r?dml?ulh"
     r"|dlst?p?|letp|ld[rm](sb|sh|b|h|d|ia)|st[rm](b|h|d|ia)|arm_mve|__arm_\w+)\b",
     re.IGNORECASE,
 )
-"""Arm's instructions, and macros that tell of them, as far as networks use them."""
+"""Arm's instructions, and macros that tell of them, as far as networks use them; some of x86-64's begin alike."""
 
 
 def test_what_a_mnemonic_is() -> None:
@@ -63,11 +63,12 @@ def test_sets_are_whole(cpu: str) -> None:
 
 @pytest.mark.parametrize("cpu", [name for name, core in CORES.items() if core.units])
 def test_vectors_without_subscripts_have_all_words(cpu: str) -> None:
-    """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes."""
+    """What has subscripts is printed lane by lane; others need a body. Schedules ask for words of pairs and bytes, and for
+    products by numbers."""
     types = {t for s in CORES[cpu].units if s.unit and not s.unit.elements for t in s.unit.types}
     kinds = {name: {i.result, *(p.dtype for p in i.params)} for name, i in SCALAR.items() if i.lanes}
     words = {name for name, found in kinds.items() if {kind for kind in found if is_vector(kind)} <= types}
-    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_)\w+")
+    asked = re.compile(r"(dot\d_|load_(i16x2|[iu]8x4)_|fma_n_)\w+")
     assert not {name for name in words - CORES[cpu].has if not asked.match(name)}
 
 

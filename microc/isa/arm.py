@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from microc.isa.arm_dsp import ARM_DSP
 from microc.isa.arm_half import ARM_HALF
 from microc.isa.arm_mve import ARM_MVE
+from microc.isa.arm_mve_float import ARM_MVE_FLOAT
 from microc.isa.arm_v6m import ARM_V6M
 from microc.isa.arm_v7m import ARM_FLOAT, ARM_SATURATION, ARM_WORDS
 from microc.isa.library import LIBRARY, SHORT_LIBRARY, SOFT_LIBRARY
@@ -24,7 +27,7 @@ _M0 = Costs(9, 0, 31, frozenset({"indexed", "elements"}), 2.5, SHORT_LIBRARY, {"
 _M3 = Costs(14, 0, 4095, _WIDE, 3.4, SOFT_LIBRARY, {**_LOADS, "multiply_long": 4.0}, **_REACH)
 _M4 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _LOADS, **_REACH)
 _M7 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, _M7_CYCLES, 0.65, **_REACH)
-_M55 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85, **_REACH)
+_M55 = Costs(14, 30, 4095, _WIDE, 3.4, LIBRARY, {**_LOADS, **_VECTORS}, 0.85, **_REACH, vector_registers=8)
 
 _V7M = (ARM_WORDS, ARM_SATURATION)
 _V7EM = (*_V7M, ARM_FLOAT, ARM_HALF, ARM_DSP)
@@ -55,7 +58,7 @@ ARM = Family(
         _core(
             "cortex-m33-nodsp", _M3, _V7M, "mul64", "one_product", options=_IN_ORDER, machine="cortex-m33+nodsp+nofp"
         ),
-        _core("cortex-m55", _M55, (*_V7EM, ARM_MVE), "mul64"),
+        replace(_core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT), "mul64"), lanes=(4,), vectors=8),
     ),
     UNSCHEDULED,
 )

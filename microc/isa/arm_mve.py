@@ -8,7 +8,7 @@ from microc.isa.arm_mve_products import PRODUCT_BODIES
 from microc.isa.base import Body, Turns
 from microc.isa.sets import InstructionSet, VectorUnit
 from microc.isa.vocabulary.lanes import MEMORY, NUMBERED
-from microc.isa.vocabulary.words import COPIED
+from microc.isa.vocabulary.words import COPIED, MOVED
 
 _WIDTH = {"8": "b", "16": "h", "32": "w"}
 _LANEWISE = {
@@ -16,6 +16,10 @@ _LANEWISE = {
     "high_product": "vmulhq", "high_mul_round": "vrmulhq", "shl": "vshlq", "shift_round": "vrshlq", "min": "vminq",
     "max": "vmaxq", "and": "vandq", "or": "vorrq", "xor": "veorq",
 }  # fmt: skip
+WORDS, STRAIGHT = 8, 4
+"""Bytes that are copied by words, and vectors without a loop."""
+CLOSE = ((1 << 8) - 1) // 15
+"""The largest step by which 16 elements lie at offsets of 8 bits."""
 
 
 def _arithmetic() -> Iterator[tuple[str, str]]:
@@ -50,6 +54,21 @@ def _memory() -> Iterator[tuple[str, str]]:
         yield f"scatter_{short}_i32x4_first", f"{store}_scatter_{offset}_p_{sign}({at}, {b}, {first});"
 
 
+def _few(size: int) -> Iterator[str]:
+    """Copies of a number of elements that is known to be small: words, or whole vectors without a loop."""
+    yield f"if (__builtin_constant_p(n) && n <= {WORDS * 8 // size}) {{"
+    yield f"    (void)memcpy(p, q, (size_t)n * {size // 8}U);"
+    form = f"r{_WIDTH[str(size)]}.{size}"
+    for count in range(1, STRAIGHT + 1):
+        yield f"}} else if (n == {count * 128 // size}) {{"
+        yield "    __asm__ volatile("
+        for name, end in (("vld", "q"), ("vst", "p")):
+            yield from (f'        "{name}{form} q{k}, [%[{end}], #{16 * k}]\\n"' for k in range(count))
+        clobbers = ", ".join(f'"q{k}"' for k in range(count))
+        yield f'        : : [p] "r"(p), [q] "r"(q) : "memory", {clobbers});'
+    yield "} else {"
+
+
 def _runs() -> Iterator[tuple[str, Body]]:
     for short in COPIED.values():
         size = int(short[1:])
@@ -57,6 +76,7 @@ def _runs() -> Iterator[tuple[str, Body]]:
         load = f"vldr{_WIDTH[str(size)]}.{size} q0, [%[q]], #16\\n"
         copying = loop.format(size, load, _WIDTH[str(size)])
         body = f'__asm__ volatile("{copying}" : [p] "+r"(p), [q] "+r"(q) : [n] "r"(n) : "lr", "memory", "q0");'
+        body = "\n".join((*_few(size), f"    {body}", "}"))
         turns = Turns("n", 128 // size, (("vector_load", 1), ("vector_store", 1), ("branch", 1)))
         yield f"copy_{short}", Body(body, (("alu", 4),), turns)
         filling = loop.format(size, "", _WIDTH[str(size)]).replace("dlstp", f"vdup.{size} q0, %[value]\\ndlstp")
@@ -66,12 +86,48 @@ def _runs() -> Iterator[tuple[str, Body]]:
             yield f"fill_{short}", Body(body, (("alu", 4),), turns)
 
 
+def _strided() -> Iterator[tuple[str, Body]]:
+    """Elements at offsets: 16 bytes at a time where these offsets are bytes, else eight."""
+    for short in MOVED.values():
+        close = (f"if (step <= {CLOSE}) {{", *_gathered(short, 8), "} else")
+        body = "\n".join((*(close if short.endswith("8") else ()), "{", *_gathered(short, 16), "}"))
+        turns = Turns("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
+        yield f"copy_strided_{short}", Body(body, (("alu", 2),), turns)
+
+
+def _gathered(short: str, size: int) -> Iterator[str]:
+    """Vectors of lanes of ``size`` bits, few of them without a loop, and the first lanes of one for the rest."""
+    lanes, kind, width = 128 // size, f"{short[0].replace('i', 's')}{size}", _WIDTH[short[1:]]
+    gather = f"vldr{width}q_gather_{'offset' if width == 'b' else 'shifted_offset'}"
+
+    def vector(first: str) -> str:
+        return f"vstr{width}q_{kind}(p + {first}, {gather}_{kind}(q + {first} * step, at));"
+
+    yield f"    const uint{size}x{lanes}_t at = vmulq_n_u{size}(vidupq_n_u{size}(0u, 1), (uint{size}_t)step);"
+    yield f"    const int32_t rest = n % {lanes};"
+    yield f"    if (n < {(STRAIGHT + 1) * lanes}) {{"
+    for k in range(STRAIGHT):
+        yield f"        if (n >= {(k + 1) * lanes}) {{"
+        yield f"            {vector(str(k * lanes))}"
+        yield "        }"
+    yield "    } else {"
+    yield f"        for (int32_t k = 0; k < n - rest; k += {lanes}) {{"
+    yield f"            {vector('k')}"
+    yield "        }"
+    yield "    }"
+    yield "    if (rest > 0) {"
+    yield f"        const mve_pred16_t first = vctp{size}q((uint32_t)rest);"
+    yield f"        vstr{width}q_p_{kind}(p + (n - rest), {gather}_z_{kind}(q + (n - rest) * step, at, first), first);"
+    yield "    }"
+
+
 ARM_MVE = InstructionSet(
     "Arm MVE",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)",
     {
         **{name: Body(text) for name, text in (*_arithmetic(), *_memory())},
         **dict(_runs()),
+        **dict(_strided()),
         **PRODUCT_BODIES,
     },
     frozenset({"lanes"}),

@@ -1,27 +1,31 @@
 """Products of small matrices on MVE: 16 (bytes) or 8 (wider) products an instruction.
 
-The instructions are a loop, tail-predicated or, where it comes out even, of two or four vectors an iteration: every vector is
-loaded once and multiplied with all of the other side (``VMLADAVA`` sums across lanes into a core register, which must have an
-even number, so that there are at most six sums). Weights of few bits are loaded as bytes of several; shifted up and masked, each
-field is a vector of weights times a power of two, by which the sums are divided behind the loop.
+The instructions are a loop, tail-predicated or, where it comes out even, of two to four vectors an iteration, and none where
+there are no more vectors than that. Every vector is loaded once and multiplied with all of the other side (``VMLADAVA`` sums
+across lanes into a core register, which must have an even number, so that there are at most six sums). Weights of few bits are
+loaded as bytes of several; shifted up and masked, each field is a vector of weights times a power of two, by which the sums are
+divided behind the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from microc.isa.base import Body, Turns
 from microc.isa.vocabulary.products import BITS, PRODUCT_SHAPES, product_name
 from microc.tir.bit_fields import LANES, BitFields
 
-UNROLLED = (4, 2)
-"""Vectors of an iteration, where they come out even."""
+UNROLLED = (3, 4, 2)
+"""Vectors of an iteration, the first that come out even: of more the turn that stands apart would be longer."""
+STRAIGHT = 4
+"""Vectors that take no loop."""
 _SUMS = ("r8", "r10", "r12", "r0", "r2", "r4")
 _FIELD, _MASK = "q6", "q7"
 """A field of the bytes of a column, and what masks the highest."""
 _ADDRESSES = {8: ("r1", "r3", "r5", "r6", "r9"), 16: ("r1", "r3", "r5", "r6", "r2")}
 """Registers by bits of the products; r7 may be the frame pointer, and loads that widen want one of r0 to r7."""
+_COUNT = '"+r"(count)'
 
 
 def _instructions(a: str, b: str, rows: int, columns: int) -> str:
@@ -31,7 +35,9 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     lines = _plain_lines(a, b, rows, columns, size) if form is None else _field_lines(form, rows, columns)
     sums = [f"c{r}{c}" for r in range(rows) for c in range(columns)]
     pointers = [f"a{r}" for r in range(rows)] + [f"b{c}" for c in range(columns)]
-    outputs = [f'[{name}] "+r"({name})' for name in sums + pointers]
+    moved = [f'[{name}] "+r"({name})' for name in pointers]
+    kept, made = ([f'[{name}] "{how}"({name})' for name in sums] for how in ("+r", "=&r"))
+    made = made if rows > 1 else kept
     clobbers = ", ".join(f'"q{n}"' for n in range(8 if form else rows + columns))
     starts = [(a, f"a{f' + {r} * stride_a' if r else ''}") for r in range(rows)]
     starts += [(form.dtype if form else b, f"b{f' + {c} * stride_b' if c else ''}") for c in range(columns)]
@@ -43,27 +49,45 @@ def _instructions(a: str, b: str, rows: int, columns: int) -> str:
     places = {
         f"c{r}{c}": f"sums[{f'{r} * stride_sums + ' if r else ''}{c}]" for r in range(rows) for c in range(columns)
     }
-    first = {name: f"start[{name[2:]}]" if rows == 1 else place for name, place in places.items()}
+    first = {name: f"start[{name[2:]}]" if rows == 1 else "0" for name in places}
     text += [
         f'register int32_t {name} __asm__("{register}") = {"0" if form else first[name]};'
         for name, register in zip(places, _SUMS, strict=False)
     ]
-    loops = _loops(size, lines, outputs, clobbers) if form is None else _groups(form, lines, outputs, clobbers)
-    text += ['register int32_t count __asm__("lr");', *loops]
+    text.append('register int32_t count __asm__("lr");')
+    if form is not None:
+        text += _groups(form, lines, kept + moved, clobbers)
+    else:
+        inputs = [f'[{name}] "r"({name})' for name in pointers]
+        fresh = rows * columns if rows > 1 else 0
+        for times in range(1, STRAIGHT + 1):
+            vectors, elements = [_plain_lines(a, b, rows, columns, size, k) for k in range(times)], times * 128 // size
+            part = _begun([line for lines in (*vectors[:-1], _first(vectors[-1], size)) for line in lines], fresh)
+            text += [f"if (depth < {elements}) {{", f"    count = depth % {128 // size};"]
+            text += [*_assembly(part, made, [*inputs, '[count] "r"(count)'], clobbers), "} else"]
+            straight = _begun([line for lines in vectors for line in lines], fresh)
+            text += [f"if (depth == {elements}) {{", *_assembly(straight, made, inputs, clobbers), "} else"]
+        text += _loops(size, lines, kept + moved, made + moved, clobbers, fresh)
     for name, place in places.items():
         if name == "c02":  # or a compiler gathers the sums on the stack, to store them as a vector
             text.append('__asm__ volatile("" : : : "memory");')
-        text.append(f"{place} = {f'{first[name]} + ({name} >> {8 - form.bits})' if form else name};")
+        field = f"{name} >> {8 - form.bits}" if form else name
+        text.append(f"{place} = {f'{first[name]} + ({field})' if form and rows == 1 else field};")
     return "\n".join(text)
 
 
-def _plain_lines(a: str, b: str, rows: int, columns: int, size: int) -> list[str]:
-    """A vector of every row and column: bytes, or what loads widen to 16 bits."""
+def _plain_lines(a: str, b: str, rows: int, columns: int, size: int, number: int | None = None) -> list[str]:
+    """A vector of every row and column: bytes, or what loads widen to 16 bits; the next ones, or those of a ``number``."""
     load = {"int8": f"vldrb.{'8' if size == 8 else 's16'}", "uint8": "vldrb.u16", "int16": "vldrh.u16"}
     advance = {"int8": 16 if size == 8 else 8, "uint8": 8, "int16": 16}
-    lines = [f"{load[a]} q{r}, [%[a{r}]], #{advance[a]}" for r in range(rows)]
+
+    def loaded(kind: str, register: int, pointer: str) -> str:
+        step = advance[kind]
+        return f"{load[kind]} q{register}, [%[{pointer}]{f'], #{step}' if number is None else f', #{step * number}]'}"
+
+    lines = [loaded(a, r, f"a{r}") for r in range(rows)]
     for c in range(columns):
-        lines.append(f"{load[b]} q{rows + c}, [%[b{c}]], #{advance[b]}")
+        lines.append(loaded(b, rows + c, f"b{c}"))
         lines += [f"vmladava.s{size} %[c{r}{c}], q{r}, q{rows + c}" for r in range(rows)]
     return lines
 
@@ -86,28 +110,47 @@ def _groups(form: BitFields, lines: list[str], outputs: list[str], clobbers: str
     """The loop over 16 bytes of weights at a time."""
     yield f"count = depth / {form.group};"
     mask = (0xFF << 8 - form.bits) & 0xFF
-    yield from _assembly((f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b"), outputs, clobbers)
+    loop = (f"vmov.i8 {_MASK}, #{mask}", "dls lr, lr", "0:", *lines, "le lr, 0b")
+    yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
 
 
-def _loops(size: int, lines: list[str], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """The loop over ``lines`` for every way to divide ``depth``."""
+def _first(lines: list[str], size: int) -> list[str]:
+    """The lines of a vector for its first ``count`` numbers: zeros are loaded behind them."""
+    loads = [line.replace(".", "t.", 1) for line in lines if line.startswith("vldr")]
+    runs = [loads[k : k + 4] for k in range(0, len(loads), 4)]
+    chosen = [line for run in runs for line in (f"vps{'t' * len(run)}", *run)]
+    return [f"vctp.{size} %[count]", *chosen, *(line for line in lines if not line.startswith("vldr"))]
+
+
+def _begun(lines: list[str], sums: int) -> list[str]:
+    """The lines whose first products of so many sums start these."""
+    first = [k for k, line in enumerate(lines) if line.startswith("vmladava")][:sums]
+    return [line.replace("vmladava", "vmladav") if k in first else line for k, line in enumerate(lines)]
+
+
+def _loops(
+    size: int, lines: list[str], outputs: list[str], made: list[str], clobbers: str, fresh: int
+) -> Iterator[str]:
+    """The loop over ``lines`` for every way to divide ``depth``; where ``fresh`` sums start in it, a turn stands apart."""
     for times in UNROLLED:
-        elements = times * 128 // size
-        yield from (f"if (depth % {elements} == 0) {{", f"    count = depth / {elements};")
-        yield from _assembly(("dls lr, lr", "0:", *(lines * times), "le lr, 0b"), outputs, clobbers)
+        elements, turn = times * 128 // size, lines * times
+        yield from (f"if (depth % {elements} == 0) {{", f"    count = depth / {elements}{' - 1' if fresh else ''};")
+        text = [*(_begun(turn, fresh) if fresh else []), "dls lr, lr", "0:", *turn, "le lr, 0b"]
+        yield from _assembly(text, [*made, _COUNT], [], clobbers)
         yield "} else"
     yield from ("{", "    count = depth;")
-    yield from _assembly((f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b"), outputs, clobbers)
+    loop = (f"dlstp.{size} lr, lr", "0:", *lines, "letp lr, 0b")
+    yield from _assembly(loop, [*outputs, _COUNT], [], clobbers)
     yield "}"
 
 
-def _assembly(lines: tuple[str, ...], outputs: list[str], clobbers: str) -> Iterator[str]:
-    """The statement around a loop's instructions, ``inline``: else their number keeps compilers from inlining the function,
+def _assembly(lines: Sequence[str], outputs: list[str], inputs: list[str], clobbers: str) -> Iterator[str]:
+    """The statement around instructions, ``inline``: else their number keeps compilers from inlining the function,
     whose depth then is no literal."""
     yield "    __asm__ volatile inline("
     yield from (f'        "{line}\\n"' for line in lines)
-    yield f'        : {", ".join(outputs)}, "+r"(count)'
-    yield "        :"
+    yield f"        : {', '.join(outputs)}"
+    yield f"        : {', '.join(inputs)}"
     yield f'        : "memory", {clobbers});'
 
 

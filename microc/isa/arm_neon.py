@@ -103,4 +103,5 @@ AARCH64 = Family(
     (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT)),
     PLAIN,
     threads=True,
+    computers=("aarch64", "arm64"),
 )

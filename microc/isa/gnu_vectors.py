@@ -85,6 +85,8 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
         yield f"select_{op}_{end}", chosen.format(sign, "x", "y")
     yield f"dup_{end}", f"return n - ({vector}){{0.0f}};"
     yield f"from_i32_{end}", f"return __builtin_convertvector(a, {vector});"
+    yield f"of_bits_{end}", f"return ({vector})a;"
+    yield f"bits_i32x{lanes}", f"return (int32x{lanes})a;"
     yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
     yield from _first("f32", end, vector)

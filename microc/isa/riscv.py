@@ -39,4 +39,5 @@ RISCV = Family(
         *RVV_CORES,
     ),
     {**UNSCHEDULED, "speed": _FASTEST, "balanced": _FASTEST},
+    computers=("riscv64",),
 )

@@ -155,6 +155,8 @@ def _floats(lanes: int) -> _Words:
     yield f"gather_f32_{end}", 1, f"return {_v('luxei32', 'p', _offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{_v('se32', 'p', 'a', n)};"
     yield f"from_i32_{end}", 1, f"return {_v('fcvt_f', 'a', n)};"
+    yield f"of_bits_{end}", 0, f"return __riscv_vreinterpret_f32{_group(n)}(a);"
+    yield f"bits_{whole}", 0, f"return {_signed('a', n)};"
     yield f"nearest_{whole}", 1, f"return {_v('fcvt_x', 'a', n)};"
     yield f"toward_zero_{whole}", 1, f"return {_v('fcvt_rtz_x', 'a', n)};"
 

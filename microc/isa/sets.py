@@ -75,7 +75,8 @@ class Costs:
     ``vector_store``, ``call_*`` for what the core leaves to a library function, and what takes time alone: ``paired``, the second
     of two words that one instruction loads, and ``constant_byte``, a byte that is loaded from flash.
 
-    - ``registers``, ``float_registers``: what a compiler can hold values in (high registers of Armv6-M are good for sums alone).
+    - ``registers``, ``float_registers``, ``vector_registers``: what a compiler can hold values in (high registers of Armv6-M are
+      good for sums alone). Without a number a vector counts as two general ones.
     - ``offset``: largest offset of a load in bytes, or in elements.
     - ``forms``: of :data:`FORMS`.
     - ``pair``: largest offset in bytes that two neighbouring words are loaded at together; ``advance``: most bytes that a load or
@@ -96,6 +97,7 @@ class Costs:
     issue: float = 1.0
     pair: int = 0
     advance: int = 0
+    vector_registers: int = 0
 
     def has(self, form: str) -> bool:
         """Whether one instruction does what :data:`FORMS` says."""
@@ -145,10 +147,12 @@ class Core:
 @dataclass(frozen=True, slots=True)
 class Family:
     """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
-    lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX."""
+    lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX;
+    ``computers``: what Python calls such (``platform.machine()``)."""
 
     name: str
     cores: tuple[Core, ...]
     options: Mapping[str, str]
     flash_space: bool = False
     threads: bool = False
+    computers: tuple[str, ...] = ()

@@ -8,79 +8,63 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from microc import dtypes
-from microc.isa.vocabulary.words import MOVED
+from microc.isa.vocabulary.words import COPIED, MOVED
+from microc.isa.x86_words import binary, unary
 
-PREFIX = {4: "_mm", 8: "_mm256", 16: "_mm512"}
-"""How the names of functions on so many lanes begin."""
-_READ = {
-    4: "int32_t w;\nmemcpy(&w, p, sizeof w);\nconst __m128i x = _mm_cvtsi32_si128(w);",
-    8: "const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)p);",
-    16: "const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);",
-    32: "const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);",
-}
-_WRITTEN = {
-    4: "const int32_t w = _mm_cvtsi128_si32(x);\nmemcpy(p, &w, sizeof w);",
-    8: "_mm_storel_epi64((__m128i *)(void *)p, x);",
-    16: "_mm_storeu_si128((__m128i *)(void *)p, x);",
-    32: "_mm256_storeu_si256((__m256i *)(void *)p, x);",
-}
-"""By so many bytes. Compilers take them for a part of the instruction that widens or narrows."""
+_LETTERS = {1: "b", 2: "w"}
+"""How instructions call numbers of so many bytes."""
 _LOWER = {
     1: "0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1",
     2: "0, 1, 4, 5, 8, 9, 12, 13, -1, -1, -1, -1, -1, -1, -1, -1",
 }
 """Which bytes of four words a number of one or two bytes is, for instructions that move the bytes of 16."""
 _JOINED = {
-    1: "_mm256_permutevar8x32_epi32(s, _mm256_setr_epi32(0, 4, 0, 0, 0, 0, 0, 0))",
-    2: "_mm256_permute4x64_epi64(s, 8)",
+    1: binary("vpermd", "t", "((int32x8){0, 4, 0, 0, 0, 0, 0, 0})", "s"),
+    2: unary("vpermq $8,", "t", "s"),
 }
 """Both halves of a vector of 256 bits, side by side."""
+_FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
-def memory(lanes: int, masks: bool) -> Iterator[tuple[str, str]]:
-    """Words and their bodies; ``masks``: those of AVX-512."""
-    yield from _loads(lanes)
-    yield from _stores(lanes, masks)
-    if masks:
-        yield from _masked(lanes)
-
-
-def _loads(lanes: int) -> Iterator[tuple[str, str]]:
+def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
+    """Words and their bodies; ``avx``: those of AVX2 and AVX-512; ``masks``: those of AVX-512 alone."""
     for dtype, short in MOVED.items():
-        size, kind = dtypes.nbytes(dtype), "i" if dtype.startswith("i") else "u"
-        widened = f"{PREFIX[lanes]}_cvtep{kind}{8 * size}_epi32(x)"
-        yield f"load_{short}_i32x{lanes}", f"{_READ[lanes * size]}\nreturn (int32x{lanes}){widened};"
-
-
-def _stores(lanes: int, masks: bool) -> Iterator[tuple[str, str]]:
-    """Narrowing stores: one instruction with AVX-512, else the lower bytes of words moved together."""
-    for dtype, short in MOVED.items():
-        size = dtypes.nbytes(dtype)
+        size, word, kind = dtypes.nbytes(dtype), f"{short}_i32x{lanes}", "v" if avx else "x"
+        widens = f"{'v' if avx else ''}pmov{'s' if dtype.startswith('i') else 'z'}x{_LETTERS[size]}d"
+        loaded = f'__asm__("{widens} %1, %0" : "={kind}"(r) : "m"(*(const {dtypes.c_name(dtype)} (*)[{lanes}])p));'
+        yield f"load_{word}", f"int32x{lanes} r;\n{loaded}\nreturn r;"
+        narrowed = unary(f"vpmovd{_LETTERS[size]}", "t", "a") if masks else _shuffled(lanes, size, avx)
+        yield f"store_{word}", f"{_bytes(lanes * (size if masks else 4))}\n{narrowed}\nmemcpy(p, &r, {lanes * size}U);"
         if masks:
-            bits, narrowed = max(128, 8 * lanes * size), f"{PREFIX[lanes]}_cvtepi32_epi{8 * size}"
-            text = f"const __m{bits}i x = {narrowed}((__m{32 * lanes}i)a);"
-        elif lanes == 4:
-            text = f"const __m128i x = _mm_shuffle_epi8((__m128i)a, _mm_setr_epi8({_LOWER[size]}));"
-        else:
-            lower = f"_mm256_setr_epi8({_LOWER[size]},\n    {_LOWER[size]})"
-            text = f"const __m256i s = _mm256_shuffle_epi8((__m256i)a, {lower});\n"
-            text += f"const __m128i x = _mm256_castsi256_si128({_JOINED[size]});"
-        yield f"store_{short}_i32x{lanes}", f"{text}\n{_WRITTEN[lanes * size]}"
+            part = f"{_bytes(lanes * size)}\nt q;\n{_loaded(f'vmovdqu{8 * size}', dtype, 'q')}"
+            yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
+            yield f"store_{word}_first", _stored(f"vpmovd{_LETTERS[size]}", dtype)
+    for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():
+        word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _loaded(moves, element, "r")
+        yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"
+        yield f"store_{word}", _stored(moves, element)
 
 
-def _masked(lanes: int) -> Iterator[tuple[str, str]]:
-    """The first n lanes by a mask, which AVX-512 has for every access."""
-    p, mask = PREFIX[lanes], f"(__mmask{max(8, lanes)})((1U << n) - 1U)"
-    for dtype, short in MOVED.items():
-        bits, kind = 8 * dtypes.nbytes(dtype), "i" if dtype.startswith("i") else "u"
-        part = max(128, bits * lanes)
-        loaded = f"{PREFIX[part // 32]}_maskz_loadu_epi{bits}((__mmask{part // bits})((1U << n) - 1U), p)"
-        yield f"load_{short}_i32x{lanes}_first", f"return (int32x{lanes}){p}_cvtep{kind}{bits}_epi32({loaded});"
-        yield (
-            f"store_{short}_i32x{lanes}_first",
-            f"{p}_mask_cvtepi32_storeu_epi{bits}(p, {mask}, (__m{32 * lanes}i)a);",
-        )
-    for short, kind, vector, own in (("f32", "ps", "float32", ""), ("i32", "epi32", "int32", f"(__m{32 * lanes}i)")):
-        loaded = f"{p}_maskz_loadu_{kind}({mask}, p)"
-        yield f"load_{short}_{short}x{lanes}_first", f"return ({vector}x{lanes}){loaded};"
-        yield f"store_{short}_{short}x{lanes}_first", f"{p}_mask_storeu_{kind}(p, {mask}, {own}a);"
+def _bytes(count: int) -> str:
+    """The type of a register that holds so many bytes."""
+    return f"typedef int8_t t __attribute__((vector_size({max(16, count)})));"
+
+
+def _shuffled(lanes: int, size: int, avx: bool) -> str:
+    """The lower bytes of words, moved together."""
+    if lanes == 4:
+        return binary("vpshufb" if avx else "pshufb", "t", "a", f"((t){{{_LOWER[size]}}})")
+    moved = binary("vpshufb", "t", "a", f"((t){{{_LOWER[size]},\n    {_LOWER[size]}}})", "s")
+    return f"{moved}\n{_JOINED[size]}"
+
+
+def _loaded(moves: str, dtype: str, result: str) -> str:
+    """The first n elements at p by a mask, which AVX-512 has for every access."""
+    source = f'"m"(*(const {dtypes.c_name(dtype)} (*)[n])p)'
+    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}%{{z%}}" : "=v"({result}) : {source}, "Yk"(m));'
+
+
+def _stored(moves: str, dtype: str) -> str:
+    """The first n lanes to p, elements behind which stay."""
+    target = f'"+m"(*({dtypes.c_name(dtype)} (*)[n])p)'
+    return f'{_FIRST}\n__asm__("{moves} %1, %0%{{%2%}}" : {target} : "v"(a), "Yk"(m));'

@@ -162,7 +162,12 @@ def _let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
     simple = context.simplify(value)
     inner = _statement(body, let_context(var, simple, context))
     constant = ir.int_value(simple) is not None and var.dtype != "bool"
-    return inner if constant or inner == _EMPTY else ir.Let(var, simple, inner)
+    return inner if constant or inner == _EMPTY or not _reads(inner, var) else ir.Let(var, simple, inner)
+
+
+def _reads(stmt: Stmt, var: Var) -> bool:
+    """Whether a value is used still, below what was simplified."""
+    return any(x == var for x in rewrite.walk_all_exprs(stmt))
 
 
 def _block(block: ir.Block, context: Simplifier) -> Stmt:

@@ -11,6 +11,9 @@ instructions want which take them apart:
 
 Each ``block`` of neighbours may have a multiplier, 1 to 15: numbers are products of a few bits and it. A row's multipliers, a
 byte each, lie behind its last element.
+
+Or the numbers are indices, unsigned, into ``tables`` of the values: one for all rows or one for each. The tables, a byte a
+value, lie behind the last row, and all is one run of bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ FEW = (2, 4)
 """Numbers of bits that are packed."""
 BLOCKS, MOST = (64, 32, 16), 15
 """Numbers that share a multiplier, and the largest."""
+INDICES = (1, 2, 4)
+"""Numbers of bits of an index into a table."""
 
 
 def bits_of(array: Array) -> int:
@@ -60,14 +65,42 @@ def multipliers(rows: Array, bits: int, block: int) -> Array:
     return found
 
 
+def few_values(rows: Array) -> tuple[int, int] | None:
+    """The bits of an index and the tables of the smallest form that holds rows (N, K) of bytes; None where a row has more than
+    16 values. Rows that are no whole bytes have zeros behind them."""
+    forms = []
+    for bits in INDICES:
+        whole = np.pad(rows, ((0, 0), (0, -rows.shape[1] % (8 // bits))))
+        for tables in dict.fromkeys((1, len(rows))):
+            if _most_values(whole.reshape(tables, -1)) <= 1 << bits:
+                forms.append((whole.size * bits // 8 + (tables << bits), bits, tables))
+    return min(forms)[1:] if forms else None
+
+
+def _most_values(parts: Array) -> int:
+    """How many different numbers a part has at most."""
+    changes = np.diff(np.sort(parts, axis=1), axis=1) != 0
+    return 1 + int(changes.sum(axis=1).max())
+
+
+def value_tables(rows: Array, bits: int, tables: int) -> Array:
+    """The values of each table, ascending, with zeros behind the last one: (tables, 2**bits)."""
+    found = np.zeros((tables, 1 << bits), rows.dtype)
+    for table, part in zip(found, rows.reshape(tables, -1), strict=True):
+        values = np.unique(part)
+        table[: len(values)] = values
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class BitFields:
-    """A form of storage: ``bits`` of a number, their ``order``, the ``block`` that has a multiplier, 0 where none has (see the
-    file's head)."""
+    """A form of storage: ``bits`` of a number, their ``order``, the ``block`` that has a multiplier and the ``tables`` of values,
+    0 where there are none (see the file's head)."""
 
     bits: int
     order: str
     block: int = 0
+    tables: int = 0
 
     @property
     def dtype(self) -> str:
@@ -114,8 +147,26 @@ class BitFields:
             return row(self.length(depth) + block).astype("int32")
         return (row(self.length(depth) + block // 4) >> block % 4 * 8) & MOST
 
+    def shape(self, rows: int, depth: int) -> tuple[int, ...]:
+        """That of the elements of some rows of numbers."""
+        size = self.size(depth)
+        return (rows * size + (self.tables << self.bits),) if self.tables else (rows, size)
+
+    def looked_up(self, load: Callable[[Expr], Expr], shape: tuple[int, int], row: Expr, k: Expr) -> Expr:
+        """Number ``k`` of a row by the tables, as int32; ``load`` gives an element, ``shape`` is that of the numbers."""
+        rows, size = shape[0], self.size(shape[1])
+        element, bit = self.place(k)
+        index = load(row * size + element).astype("int32") >> bit & (1 << self.bits) - 1
+        table = rows * size + (row << self.bits if self.tables > 1 else 0)
+        return load(table + index).astype("int32")
+
     def packed(self, array: Array) -> Array:
-        """Rows (N, K) of numbers as rows of elements, with zeros behind the last number."""
+        """Rows (N, K) of numbers as rows of elements, with zeros behind the last number, in the form's shape."""
+        if self.tables:
+            tables = value_tables(array, self.bits, self.tables)
+            indices = (array[:, :, None] == tables[:, None, :]).argmax(axis=2)
+            elements = BitFields(self.bits, self.order).packed(indices)
+            return np.concatenate((elements.reshape(-1), tables.reshape(-1)))
         rows, depth = array.shape
         elements, bits = self.place(np.arange(depth))
         found = np.zeros((rows, self.size(depth)), np.int64)

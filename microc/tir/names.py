@@ -42,18 +42,23 @@ SUM_BOUND: Final = "sum_bound"
 SMALLEST_WEIGHT: Final = "smallest_weight"
 WEIGHT_BITS: Final = "weight_bits"
 WEIGHT_BLOCK: Final = "weight_block"
+WEIGHT_TABLES: Final = "weight_tables"
 """Note on a product by constant bytes that are to be packed: the bits that hold them; the neighbours that share a multiplier,
-of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.bit_pairs`)."""
+of which no sum with data leaves the bits that a shift leaves (:mod:`microc.schedule.bit_pairs`); the tables that they index."""
 OPENED: Final = "opened"
 """Note on a product of floats by constant bytes, which are levels of the weights (:mod:`microc.ops.matrix.levels`)."""
 BOUND: Final = "bound"
 """Note on an end: the largest magnitude of the integers that it scales; that of its float constants, if it reads no others."""
 MAGNITUDE: Final = "magnitude"
+PROMISES: Final = (SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE)
+"""Notes that tell of numbers in constants."""
 
 LANES: Final = "lanes"
 """Note on a loop: so many iterations go side by side in vectors."""
 FLOATS: Final = "floats"
-"""Note on such a loop: the vectors may be of floats, too."""
+"""Note on such a loop: the vectors may be of floats, too; 2 where a number for all lanes may be a factor."""
+STRIDED: Final = "strided"
+"""Note on such a loop: the core copies elements that lie up to so far apart by vectors of short elements."""
 MOVED: Final = "moved"
 """Note on a loop of copies: it looks, when it runs, whether whole words can be moved."""
 PEEL: Final = "peel"
@@ -63,7 +68,10 @@ PRODUCT: Final = "product"
 PRIVATE: Final = "private"
 """Note on a parallel loop of a few turns: each has workspaces of its own."""
 
-LOOP_NOTES: Final = frozenset({LANES, FLOATS, MOVED, PEEL, PRODUCT, PRIVATE})
+LOOP_NOTES: Final = frozenset({LANES, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, PRIVATE})
 BLOCK_NOTES: Final = frozenset(
-    {EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, WEIGHT_BITS, WEIGHT_BLOCK, OPENED, BOUND, MAGNITUDE}
+    {
+        *(EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
+        *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES),
+    }
 )

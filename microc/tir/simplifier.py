@@ -155,9 +155,13 @@ class Simplifier(Context):
             return a
         if x == 1 and op == "mul":
             return b
-        if y is not None and y > 0 and op in ("floordiv", "floormod"):
+        if y is not None and y > 0 and op in ("floordiv", "floormod", "shr"):
             low, high = self.reach(a)
-            if isinstance(low, int) and isinstance(high, int) and low // y == high // y:
+            if not isinstance(low, int) or not isinstance(high, int):
+                return None
+            if op == "shr":
+                return Const(low >> y, a.dtype) if low >> y == high >> y else None
+            if low // y == high // y:
                 if op == "floordiv":
                     return Const(low // y, a.dtype)
                 return a if low // y == 0 else None

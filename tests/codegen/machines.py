@@ -38,8 +38,8 @@ _SHORT = {"int32": "i32", "float32": "f32"}
 
 
 def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = None) -> ir.PrimFunc:
-    """A word on ``count`` operands. Memory of ``reach`` elements is read from every address, gathered from its first on;
-    results lie apart and anywhere. ``known``: parameters that are the same always."""
+    """A word on ``count`` operands. Memory of ``reach`` elements is read from every address, gathered and in steps from its
+    first on; results lie apart and anywhere. ``known``: parameters that are the same always."""
     intrin, i, constants = SCALAR[name], ir.Var("i"), known or {}
     written = buffers_written(intrin.meaning) if isinstance(intrin.meaning, ir.Stmt) else set()
     params: list[ir.Buffer] = []
@@ -51,7 +51,7 @@ def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = N
             args.append(ir.AddressOf(target, (i * 20 + 1,), max(4, intrin.lanes), True))
         elif isinstance(param, ir.Buffer):
             params.append(ir.Buffer(param.name, (reach,), param.dtype))
-            first = ir.const(0, "int32") if "gather" in name else i
+            first = ir.const(0, "int32") if "gather" in name or "strided" in name else i
             args.append(ir.AddressOf(params[-1], (first,), max(1, intrin.lanes)))
         elif dtypes.is_vector(param.dtype):
             element, lanes = _parts(param.dtype)

@@ -13,31 +13,42 @@ from microc.device.boards import load_board
 from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE
+from microc.isa.arm_mve_float import ARM_MVE_FLOAT
+from microc.isa.vocabulary.float_lanes import FLOAT_LANES
 from microc.isa.vocabulary.products import BITS
 from microc.module import Value
 from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, often, on_board
 from tests.device.smoke import needs
 
-NAMES = list(ARM_MVE.bodies)
+LANE_BY_LANE = [word.name for word in FLOAT_LANES if word.lanes == 4 and word.name not in ARM_MVE_FLOAT.bodies]
+NAMES = [*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies, *LANE_BY_LANE]
 ARITHMETIC = [name for name in NAMES if all(not isinstance(p, ir.Buffer) for p in SCALAR[name].params)]
-COUNT, DEEP = 37, 80
+COUNT, DEPTHS = 37, (1, 15, 16, 17, 32, 48, 64, 80, 96, 128)
+STRIDED = {"n": (100, 45, *range(1, 20)), "step": (3, 19, *range(1, 20))}
 EDGES = (0, 1, -1, 2, -2, 3, (1 << 30) - 1, 1 << 30, -(1 << 30), (1 << 31) - 1, -(1 << 31), 1 << 16, -(1 << 24) + 1)
+
+FLOAT_EDGES = (np.nan, np.nan, 1.0, -np.inf, np.inf, -1.0, 0.0, 3.0)
 
 
 def function(name: str) -> ir.PrimFunc:
-    return often(name, COUNT, COUNT + 300, {"stride_a": 5, "stride_b": 33, "stride_sums": 3})
+    return often(
+        name, COUNT, 1000 if "strided" in name else COUNT + 300, {"stride_a": 5, "stride_b": 33, "stride_sums": 3}
+    )
 
 
 @lru_cache
 def operands(name: str) -> tuple[Array, ...]:
     """Data for all parameters but the last: edges, then random values of every magnitude, within what the meaning allows."""
     dice = np.random.default_rng(sum(map(ord, name)))
-    op = name if name in ARITHMETIC else name.split("_")[0]
+    op = name if name in ARITHMETIC and "f32" not in name else name.split("_")[0]
     found = []
     for param in function(name).params[:-1]:
         if param.dtype == "float32":
-            found.append(dice.normal(size=param.shape).astype(np.float32))
+            numbers = dice.normal(size=param.shape).astype(np.float32)
+            if op in ("min", "max", "select"):
+                numbers[: len(FLOAT_EDGES)] = np.roll(FLOAT_EDGES, "abxy".index(param.name))
+            found.append(numbers)
             continue
         kind = np.iinfo(to_numpy(param.dtype))
         magnitude = dice.integers(1, kind.bits, param.shape)
@@ -48,13 +59,15 @@ def operands(name: str) -> tuple[Array, ...]:
             array[: len(EDGES)] = EDGES if param.name == "a" else np.roll(EDGES, 3 + len(param.name))
         if op == "dot" and param.dtype == "int16":
             array = np.clip(array, -3000, 3000).astype(np.int16)
-        if param.name == "n":
+        if "strided" in name and param.name in STRIDED:
+            array = np.resize(STRIDED[param.name], param.shape).astype(np.int32)
+        elif param.name == "n":
             array = dice.integers(0 if "first" in name else 1, 5 if "first" in name else 19, param.shape).astype(
                 np.int32
             )
         elif param.name == "depth":
             whole = next((form.group for form in BITS.values() if f"_i{form.bits}_" in name), 0)
-            depths = [whole, 2 * whole] if whole else [1, 15, 16, 17, 32, 48, 64, DEEP]
+            depths = [whole, 2 * whole] if whole else DEPTHS
             array = np.resize(depths, param.shape).astype(np.int32)
         elif op.startswith(("shl", "shift_round")) and param.name == "b":
             array = -dice.integers(0, 32, param.shape).astype(np.int32)

@@ -45,7 +45,7 @@ CASES: Mapping[str, Start] = {
     "products": partial(scheduled, "pointwise_m55"),
     "lanes": partial(scheduled, "clip_m55"),
     "vectorize": partial(scheduled, "concat_m4"),
-    "unroll": partial(scheduled, "add_float_m55"),
+    "unroll": partial(scheduled, "dense_float_m4"),
     "dead": with_a_cell_too_many,
     "workspaces": partial(scheduled, "softmax_float_host"),
     "share": partial(scheduled, "requantize_m4"),

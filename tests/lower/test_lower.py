@@ -20,11 +20,13 @@ from microc.tir.lower.compact import compact_buffers
 from microc.tir.lower.dead import drop_dead_cells
 from microc.tir.lower.hoist import hoist_fills
 from microc.tir.lower.invariant import hoist_places
+from microc.tir.lower.lanes import lower_lanes
 from microc.tir.lower.partition import partition_loops
 from microc.tir.lower.share import share_values
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.lower.unswitch import unswitch_loops
 from microc.tir.lower.vectorize import lower_vectorized
+from microc.tir.names import LANES
 from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from tests.schedule.functions import matmul, outputs, padded_rows, schedule_kernel
 
@@ -171,6 +173,20 @@ def test_unswitch_and_words(name: str, kind: str) -> None:
         assert not calls
     elif name in ("outer", "both"):
         assert "store_i8x4" in calls
+
+
+def test_neighbouring_runs_without_guards_are_one_copy() -> None:
+    """Windows of three pixels over a row of five: inside the row a window is one run for vectors, at its ends up to three."""
+    x, tap, c = ir.Var("x"), ir.Var("tap"), ir.Var("c")
+    data, patch = ir.Buffer("data", (5, 4), "int8"), ir.Buffer("patch", (5, 3, 4), "int8")
+    inside = ir.Bin("and", x + tap >= 1, x + tap < 6)
+    store = ir.Store(patch, (x, tap, c), ir.select(inside, data[x + tap - 1, c], -7))
+    plain = ir.PrimFunc("windows", (data, patch), ir.loops([(x, 5), (tap, 3), (c, 4)], store))
+    run = ir.For(c, ir.const(4, "int32"), store, "vectorized", ((LANES, 4),))
+    vectors = lower_lanes(unswitch_loops(ir.loops([(x, 5), (tap, 3)], run)))
+    copies = [e for e in walk_all_exprs(vectors) if isinstance(e, ir.Call) and e.name == "copy_i8"]
+    assert sorted(ir.int_value(e.args[2]) or 0 for e in copies) == [4, 12]
+    np.testing.assert_array_equal(outputs(replace(plain, body=vectors), lowered=False), outputs(plain, lowered=False))
 
 
 @pytest.mark.parametrize("extent", [1, 3, 4, 5, 8, 23])

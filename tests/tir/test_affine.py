@@ -148,6 +148,22 @@ def test_signed_overflow_is_not_folded() -> None:
     assert simplify(Bin("add", Const((1 << 32) - 1, "uint32"), Const(2, "uint32"))) == Const(1, "uint32")
 
 
+def test_a_value_that_nothing_reads_any_more_is_dropped() -> None:
+    byte, sign, out = ir.cast("int32", ir.Buffer("x", (1,), "int8")[0]), ir.Var("sign"), ir.Buffer("y", (1,), "int32")
+    kept = ir.Store(out, (ir.const(0, "int32"),), sign + 1)
+    gone = ir.Store(out, (ir.const(0, "int32"),), sign & 0)
+    assert simplify_stmt(ir.Let(sign, byte, kept)) == ir.Let(sign, byte, kept)
+    assert not isinstance(simplify_stmt(ir.Let(sign, byte, gone)), ir.Let)
+
+
+def test_shifts_that_leave_one_number_are_that_number() -> None:
+    """The sign of what cannot be negative is zero; what may be negative keeps it."""
+    byte = ir.cast("int32", ir.Buffer("x", (1,), "int8")[0])
+    assert simplify(((byte + 128) << 20) >> 31) == ir.const(0, "int32")
+    assert simplify(byte >> 31) == byte >> 31
+    assert simplify((byte - 128) >> 31) == ir.const(-1, "int32")
+
+
 def test_bounds_of_data() -> None:
     wide = BYTE[0].astype("int32")
     assert bounds_of(BYTE[0]) == (-128, 127)

@@ -1,8 +1,9 @@
 """Words of the vocabulary on vectors of float32, lane by lane: ``<name>_f32x8``.
 
-Arithmetic rounds as that of scalars does; ``fma`` rounds once. ``min`` and ``max`` give their second operand where one is NaN, as
-scalars do. Loads and stores are of neighbours in memory, with ``_first`` those of the first n lanes; ``from_i32`` converts
-integers, and ``nearest`` (half to even) and ``toward_zero`` give integers of numbers within int32.
+Arithmetic rounds as that of scalars does; ``fma`` rounds once; ``fma_n``, which not all units have, multiplies by a number for
+all lanes. ``min`` and ``max`` give their second operand where one is NaN, as scalars do. Loads and stores are of neighbours in
+memory, with ``_first`` those of the first n lanes; ``from_i32`` converts integers, and ``nearest`` (half to even) and
+``toward_zero`` give integers of numbers within int32. ``bits`` of a number are an int32, ``of_bits`` makes the number of them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def _words(lanes: int) -> Iterator[Intrin]:
     for op in ARITHMETIC:
         yield Intrin(f"{op}_{end}", (a, b), ir.binary(op, _a, _b), lanes)
     yield Intrin(f"fma_{end}", (a, b, c), ir.call("fma", _a, _b, _c), lanes)
+    yield Intrin(f"fma_n_{end}", (a, _n, c), ir.call("fma", _a, _n, _c), lanes)
     for name in UNARY:
         yield Intrin(f"{name}_{end}", (a,), ir.call(name, _a), lanes)
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
@@ -41,6 +43,8 @@ def _words(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"store_f32_{end}", (p, a), stored, lanes)
     yield Intrin(f"store_f32_{end}_first", (p, a, count), ir.If(count > LANE, stored), lanes)
     yield Intrin(f"from_i32_{end}", (index,), ir.cast("float32", whole), lanes)
+    yield Intrin(f"of_bits_{end}", (index,), ir.reinterpret("float32", whole), lanes)
+    yield Intrin(f"bits_i32x{lanes}", (a,), ir.reinterpret("int32", _a), lanes)
     yield Intrin(f"nearest_i32x{lanes}", (a,), ir.cast("int32", ir.call("rint", _a)), lanes)
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _a), lanes)
 

@@ -58,8 +58,9 @@ def _right(s: Expr) -> Expr:
 
 
 def _shifted(a: Expr, s: Expr) -> Expr:
-    """``s`` within -31 .. 31, positive to the left."""
-    return ir.select(s < 0, a >> _right(s), a << ir.maximum(s, 0))
+    """``s`` within -31 .. 31, positive to the left, where bits beyond the word are lost."""
+    left = ir.reinterpret("uint32", a) << ir.maximum(s, 0).astype("uint32")
+    return ir.select(s < 0, a >> _right(s), ir.reinterpret("int32", left))
 
 
 def _rounded(a: Expr, s: Expr) -> Expr:

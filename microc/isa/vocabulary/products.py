@@ -1,6 +1,6 @@
 """Words of the vocabulary that multiply small matrices: rows of activations by rows of weights.
 
-``dot_<a>_<b>_<R>x<C>`` adds to R x C sums in memory the dot products of R rows of ``a`` with C rows of ``b``; the sums of a
+``dot_<a>_<b>_<R>x<C>`` stores as R x C sums in memory the dot products of R rows of ``a`` with C rows of ``b``; the sums of a
 single row begin with the numbers at ``start``, perhaps themselves. Strides that a single row or column does not need are no
 parameters. Weights ``i4`` and ``i2`` are numbers of four or two bits, 16 of which lie in the lowest fields of 16 bytes
 (:class:`~microc.tir.bit_fields.BitFields`); ``depth`` is a multiple of what 16 bytes hold, ``stride_b`` counts bytes.
@@ -39,14 +39,14 @@ def product_name(a: str, b: str, rows: int, columns: int) -> str:
 def _meaning(
     a: Buffer, b: Buffer, form: BitFields | None, start: Buffer, sums: Buffer, rows: int, columns: int
 ) -> ir.Stmt:
-    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``; before that sums[c] = start[c] of a single row."""
+    """sums[r, c] += a[r, k] b[c, k] for k below ``depth``, from start[c] of a single row on, from zero of several."""
     k = Var("k")
     body, first = [], []
     for r, c in itertools.product(range(rows), range(columns)):
         place = (Var("stride_sums") * r + c if r else i32(c),)
         left = a[Var("stride_a") * r + k if r else k].astype("int32")
         right = _weight(b, Var("stride_b") * c if c else i32(0), k, form)
-        first += [ir.Store(sums, place, start[c])] if rows == 1 else []
+        first.append(ir.Store(sums, place, start[c] if rows == 1 else i32(0)))
         body.append(ir.Store(sums, place, ir.Load(sums, place) + left * right))
     return ir.seq(*first, ir.For(k, Var("depth"), ir.seq(*body)))
 

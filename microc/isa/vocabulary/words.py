@@ -3,7 +3,7 @@
 ``load_i8x4`` gives four bytes as a little-endian word, ``store_i16x2`` stores two 16-bit numbers; an ``_aligned`` one does so
 at a multiple of four bytes. ``move_<t>`` and ``copy_<t>`` bring ``n`` elements from ``q`` to ``p`` from the first to the last,
 so that memory may move down over itself; ``fill_<t>`` stores one number. ``move`` is by words where both ends allow it,
-``copy`` by vectors.
+``copy`` by vectors. ``copy_strided_<t>`` brings elements that lie ``step`` apart to neighbours.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from microc.tir.ir import Buffer, Expr, Var
 MOVED = {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
 COPIED = {**MOVED, "int32": "i32", "float32": "f32"}
 """What runs consist of, and how intrinsics are called by it."""
+FARTHEST = ((1 << 16) - 1) // 7
+"""The largest step of a strided copy: eight elements lie at offsets of 16 bits."""
 
 
 def _bytes(p: Buffer) -> Expr:
@@ -44,12 +46,14 @@ def _words() -> Iterator[Intrin]:
 
 
 def _runs() -> Iterator[Intrin]:
-    k, n, value = Var("k"), Var("n"), Var("value")
+    k, n, value, step = Var("k"), Var("n"), Var("value"), Var("step")
     for dtype, short in COPIED.items():
         p, q = Buffer("p", (ANY,), dtype), Buffer("q", (ANY,), dtype)
         moved = ir.For(k, n, ir.Store(p, (k,), q[k]))
         if dtype in MOVED:
             yield Intrin(f"move_{short}", (p, q, n), moved)
+            apart = ir.For(k, n, ir.Store(p, (k,), q[k * step]))
+            yield Intrin(f"copy_strided_{short}", (p, q, n, step), apart, limits=(("step", 1, FARTHEST),))
         yield Intrin(f"copy_{short}", (p, q, n), moved)
         if dtype != "float32":  # one number is an integer in a core register
             yield Intrin(f"fill_{short}", (p, value, n), ir.For(k, n, ir.Store(p, (k,), ir.cast(dtype, value))))

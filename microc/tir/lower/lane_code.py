@@ -14,7 +14,7 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import bounds_of, simplify
-from microc.tir.lower.lane_patterns import doubling_multiply, negated, rounded_once, rounding_shift
+from microc.tir.lower.lane_patterns import doubling_multiply, negated, quotient, rounded_once, rounding_shift
 from microc.tir.lower.lane_scope import ELEMENTS, LaneScope, NoLanesError
 from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_expr
@@ -111,9 +111,9 @@ class LaneCode(LaneScope):
                 return ir.Load(self.tiles[buffer], self.place(indices))
             case ir.Select(condition, a, b) if not self.varies(condition) and expr.dtype in ELEMENTS:
                 return ir.Select(self.uniform(condition), self.vector(a), self.vector(b))
-        return self.floats(expr) if expr.dtype == "float32" else self.integers(expr)
+        return self.reals(expr) if expr.dtype == "float32" else self.integers(expr)
 
-    def floats(self, expr: ir.Expr) -> ir.Expr:
+    def reals(self, expr: ir.Expr) -> ir.Expr:
         """A float32 expression that varies."""
         match expr:
             case ir.Load(buffer, indices):
@@ -125,6 +125,11 @@ class LaneCode(LaneScope):
                 return self.call(op, self.vector(a), self.vector(b), element="float32")
             case ir.Un("neg", a):
                 return self.call("mul", self.vector(a), self.repeated(ir.const(-1.0, "float32")), element="float32")
+            case ir.Call("fma", (a, b, total)) if self.floats > 1 and self.varies(a) != self.varies(b):
+                vector, number = (a, b) if self.varies(a) else (b, a)
+                return self.call(
+                    "fma_n", self.vector(vector), self.uniform(number), self.vector(total), element="float32"
+                )
             case ir.Call(name, args) if name in FLOAT_CALLS:
                 return self.call(name, *map(self.vector, args), element="float32")
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "float32":
@@ -132,6 +137,8 @@ class LaneCode(LaneScope):
                 return self.call(f"select_{op}", *chosen, element="float32")
             case ir.Select(ir.Bin("or", ir.Bin(_, x) as one, other), a, b) if x.dtype == "float32":
                 return self.vector(ir.Select(one, a, ir.Select(other, a, b)))
+            case ir.Call(ir.REINTERPRET, (a,)) if a.dtype in ("int32", "uint32"):
+                return self.call("of_bits", self.vector(_signed(a)), element="float32")
             case ir.Cast("float32", a) if a.dtype in ("int32", *TYPES):
                 return self.call("from_i32", self.vector(ir.cast("int32", a)), element="float32")
             case _:
@@ -158,6 +165,8 @@ class LaneCode(LaneScope):
                 return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
             case ir.Bin(op, a, b) if op in _OPS and expr.dtype == "int32":
                 return self.operation(_OPS[op], a, b)
+            case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
+                return self.vector(quotient(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
                 return self.shifted(self.vector(a), b if op == "shl" else negated(b), rounds=False)
             case ir.Un("neg", a) if a.dtype == "int32":
@@ -176,6 +185,8 @@ class LaneCode(LaneScope):
                     raise NoLanesError
                 elements = self.address(place.buffer, place.indices, 1, writes=False)
                 return self.call(name, replace(elements, extent=place.extent * self.lanes))
+            case ir.Call(ir.REINTERPRET, (a,)) if (a.dtype, expr.dtype) == ("float32", "int32"):
+                return self.call("bits", self.vector(a))
             case ir.Cast("int32", a) if a.dtype == "float32":
                 rounds = isinstance(a, ir.Call) and a.name == "rint"
                 number = self.vector(a.args[0] if rounds and isinstance(a, ir.Call) else a)
@@ -259,6 +270,21 @@ def holds(wider: str, narrow: str) -> bool:
         return False
     (low, high), (least, most) = dtypes.int_range(wider), dtypes.int_range(narrow)
     return low <= least and most <= high
+
+
+def _signed(expr: ir.Expr) -> ir.Expr:
+    """An expression of 32 bits by int32, whose lanes wrap around: the bits of a uint32."""
+    match expr:
+        case ir.Const(int() as value, "uint32"):
+            return ir.const(value - (1 << 32 if value >> 31 else 0), "int32")
+        case ir.Call(ir.REINTERPRET, (a,), "uint32"):
+            return ir.reinterpret("int32", a)
+        case ir.Bin("add" | "sub" | "mul" | "bitand" | "bitor" | "bitxor" | "shl" as op, a, b) if (
+            expr.dtype == "uint32"
+        ):
+            return ir.Bin(op, _signed(a), _signed(b))
+        case _:
+            return expr
 
 
 def _clamped(expr: ir.Expr) -> ir.Expr:

@@ -26,6 +26,22 @@ def doubling_multiply(expr: ir.Expr) -> tuple[ir.Expr, ir.Expr] | None:
             return None
 
 
+def quotient(value: ir.Expr, divisor: int) -> ir.Expr:
+    """``value`` divided by a number above 1, without its fraction, as the upper half of a product.
+
+    With m = 2**(32 + s) // d + 1 and e = m d - 2**(32 + s), x m / 2**(32 + s) exceeds x / d by x e / (d 2**(32 + s)), which is
+    below 1 / d for 0 <= x < 2**31 where e <= 2**(s + 1): its floor is that of x / d. Of x from -2**31 to -1 it falls short of
+    x / d by at most 1 / d, but by something: its floor is one less than wanted. m may take 33 bits with its sign; then 2**32 less
+    is multiplied, and x added.
+    """
+    shift = next(s for s in range(32) if divisor - (1 << (32 + s)) % divisor <= 1 << (s + 1))
+    factor = (1 << (32 + shift)) // divisor + 1
+    wide = factor >= 1 << 31
+    high: ir.Expr = ir.call("high_product", value, ir.const(factor - (1 << 32) if wide else factor, "int32"))
+    high = high + value if wide else high
+    return (high >> shift if shift else high) - (value >> 31)
+
+
 def _narrow(factor: ir.Expr) -> ir.Expr | None:
     """The int32 under a widening to 64 bits."""
     match factor:

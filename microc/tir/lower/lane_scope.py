@@ -25,8 +25,8 @@ class NoLanesError(Exception):
 class LaneScope:
     """A loop over ``var`` of which ``count`` iterations from ``start`` on become vectors of ``lanes``.
 
-    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats_too``: vectors may be of
-    floats.
+    ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats``: vectors may be of
+    floats, 2: and multiplied by numbers.
     """
 
     var: ir.Var
@@ -34,7 +34,7 @@ class LaneScope:
     count: int
     lanes: int
     tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
-    floats_too: bool = False
+    floats: int = 0
     label: str = ""
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class LaneScope:
         return expr in self.names or (isinstance(expr, ir.Load) and expr.buffer in self.registers)
 
     def type(self, element: str = "int32") -> str:
-        if element == "float32" and not self.floats_too:
+        if element == "float32" and not self.floats:
             raise NoLanesError
         return f"{element}x{self.lanes}"
 

@@ -7,9 +7,9 @@ that vary along ``i`` become calls of the intrinsics named ``<op>_i32x4`` and ``
 neighbours or in steps; register buffers inside the loop become registers of vectors, and so does a tile of sums around such
 loops, all of whose elements are taken by vectors from whole ones on (:func:`_tiles`). Literals and constants that all
 iterations share are read before the loop. A run of memory that is only copied or filled is one call, and so are runs that
-follow each other. What has no such form stays a loop over single elements. Where a loop is annotated ``moved`` instead, only
-runs that are copied are calls: for cores without vectors, which find out when they run whether both ends lie so that words can
-be moved.
+follow each other; of a loop annotated ``strided``, too, also a run that is copied from elements that lie apart. What has no such
+form stays a loop over single elements. Where a loop is annotated ``moved`` instead, only runs that are copied are calls: for
+cores without vectors, which find out when they run whether both ends lie so that words can be moved.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
         serial = replace(
             s,
             kind="serial",
-            annotations=tuple(a for a in s.annotations if a[0] not in (names.LANES, names.FLOATS, names.MOVED)),
+            annotations=tuple(
+                a for a in s.annotations if a[0] not in (names.LANES, names.FLOATS, names.MOVED, names.STRIDED)
+            ),
         )
         if names.MOVED in notes:
             return (_moved(s, extent) if extent is not None else None) or serial
@@ -76,8 +78,12 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             return serial
         try:
             body = simplify_stmt(unroll_loops(s.body))
-            lanes, floats = int(notes[names.LANES]), names.FLOATS in notes
-            return _run(s, extent) or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
+            lanes, floats = int(notes[names.LANES]), int(notes.get(names.FLOATS, 0))
+            return (
+                _run(s, extent)
+                or _strided(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
+                or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
+            )
         except NoLanesError:
             if any(buffer in tiles for buffer in _registers(s)):
                 raise _SharedError(s) from None
@@ -160,6 +166,27 @@ def _copied(loop: ir.For, extent: int, name: str) -> ir.Stmt | None:
             return None
 
 
+def _strided(loop: ir.For, extent: int, lanes: int, farthest: int) -> ir.Stmt | None:
+    """The loop as a call that copies elements that lie up to so far apart, two vectors of them or more."""
+    match loop.body:
+        case ir.Store(into, places, ir.Load(buffer, indices)) if (
+            buffer.dtype == into.dtype in SHORT
+            and buffer.scope != "register"
+            and extent >= 2 * lanes
+            and _consecutive(loop.body, loop.var)
+        ):
+            step = flat_step(buffer, indices, loop.var)
+            if step is None or not 1 < step <= farthest:
+                return None
+            first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32")}
+            target = address(into, places, first, extent, writes=True)
+            source = replace(address(buffer, indices, first, extent, writes=False), step=step)
+            count, apart = ir.const(extent, "int32"), ir.const(step, "int32")
+            return ir.Evaluate(ir.Call(f"copy_strided_{TYPES[into.dtype]}", (target, source, count, apart), "int32"))
+        case _:
+            return None
+
+
 def _consecutive(store: ir.Store, var: ir.Var) -> bool:
     """Whether iterations store to neighbours in memory."""
     return store.buffer.scope != "register" and consecutive(store.indices, var)
@@ -201,7 +228,7 @@ def _repeatable(stmt: ir.Stmt) -> bool:
     return apart and not stored & read
 
 
-def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: bool) -> ir.Stmt:
+def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir.Buffer], floats: int) -> ir.Stmt:
     """All iterations as vectors."""
     count, rest = divmod(extent, lanes)
     parts: list[ir.Stmt] = []

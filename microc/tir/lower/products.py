@@ -3,9 +3,9 @@
 ``for r: for c: for k: sums[r, c] += int32(a[r, k]) * int32(b[c, k])`` (all three annotated, k innermost; a loop of one
 iteration may be missing) becomes ``dot_<a>_<b>_<R>x<C>(a, b, sums, depth, strides of a, b and sums)``, without the strides
 that a single row or column does not need. Of weights of few bits in the order ``vector``, b[c, k] is the expression that takes
-a number out of its byte, and k are three loops: over groups, fields and 16 neighbours. A single row takes ``start`` before
-``sums``: where the numbers lie that its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store;
-else the sums themselves.
+a number out of its byte, and k are three loops: over groups, fields and 16 neighbours. Right before are loops that set the sums
+of several rows to zero, which is part of the intrinsic. A single row takes ``start`` before ``sums``: where the numbers lie that
+its sums start with, which a loop ``for c: sums[c] = start[c]`` right before would store; else the sums themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from microc.tir.affine import simplify
 from microc.tir.bit_fields import FEW, LANES, VECTOR, BitFields
 from microc.tir.lower.region import flat_step
 from microc.tir.names import PRODUCT
-from microc.tir.rewrite import map_stmt, substitute
+from microc.tir.rewrite import map_stmt, substitute, walk_expr
 
 _TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16"})
 _FORMS = MappingProxyType({32 - bits: BitFields(bits, VECTOR) for bits in FEW})
@@ -46,7 +46,7 @@ def _replaced(stmt: ir.Stmt) -> ir.Stmt:
     match stmt:
         case ir.Seq(body):
             done: list[ir.Stmt] = []
-            for child in body:
+            for child in _under_one_guard(body):
                 if isinstance(child, ir.For) and _is_product(child):
                     done[-1:] = _product(child, done[-1:])
                 else:
@@ -62,6 +62,20 @@ def _replaced(stmt: ir.Stmt) -> ir.Stmt:
             return ir.If(condition, _replaced(then), _replaced(otherwise) if otherwise else None)
         case _:
             return stmt
+
+
+def _under_one_guard(body: tuple[ir.Stmt, ...]) -> list[ir.Stmt]:
+    """Statements, neighbours under the same guard together: a product with what its sums start from."""
+    found: list[ir.Stmt] = []
+    for child in body:
+        match found[-1:], child:
+            case [ir.If(same, before, None)], ir.If(condition, then, None) if same == condition and not any(
+                isinstance(x, ir.Load) for x in walk_expr(condition)
+            ):
+                found[-1] = ir.If(condition, ir.seq(before, then))
+            case _:
+                found.append(child)
+    return found
 
 
 def _nest(stmt: ir.Stmt) -> tuple[list[ir.For], ir.Stmt]:
@@ -130,6 +144,10 @@ def _product(nest: ir.For, before: list[ir.Stmt]) -> list[ir.Stmt]:
         found = _start(before, sums, target.indices, columns)
         before = before if found is None else []
         starts = (found or replace(target, writes=False),)
+    elif _zeros(before, sums, target.indices) == rows * columns:
+        before = []
+    else:
+        _fail(nest, "sums of several rows do not start from zero")
     args = (
         _address(a.buffer, a.indices, first, (rows - 1) * strides["a"] + length),
         _address(b.buffer, b.indices, first, (columns - 1) * strides["b"] + width),
@@ -179,6 +197,16 @@ def _start(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...], c
     if not same or (counts, steps) != (([columns], [(1, 1)]) if columns > 1 else ([], [])):
         return None
     return _address(source, where, first, columns)
+
+
+def _zeros(before: list[ir.Stmt], sums: ir.Buffer, place: tuple[ir.Expr, ...]) -> int:
+    """How many sums a statement sets to zero, from those at ``place`` on."""
+    loops, store = _nest(before[0]) if before else ([], None)
+    if not isinstance(store, ir.Store) or store.buffer != sums or store.value != ir.const(0, "int32"):
+        return 0
+    first: dict[ir.Var, ir.Expr] = {loop.var: ir.const(0, "int32") for loop in loops}
+    same = tuple(simplify(substitute(i, first)) for i in store.indices) == place
+    return prod(ir.int_value(loop.extent) or 0 for loop in loops) if same else 0
 
 
 def _address(

@@ -1,7 +1,8 @@
 """Conditions leave the loops that they do not depend on.
 
 ``for c: padded[y, x, c] = select(0 <= y and 0 <= x, data[y, x, c], 0)`` becomes a test per row, a test per column, and inner
-loops that copy or fill. A choice that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
+loops that copy or fill; where vectors copy, a row's columns away from the border are tested once, and may be one run. A choice
+that a loop's own counter makes, ``select(c < 8, a[c], b[c - 8])``, becomes several loops.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import replace
 
 from microc.tir import ir
 from microc.tir.affine import linear, simplify, simplify_stmt
+from microc.tir.names import LANES
 from microc.tir.rewrite import free_vars, map_stmt, substitute, substitute_stmt
 
 FAR = 1 << 31
@@ -119,7 +121,7 @@ def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     """
     extent = ir.int_value(loop.extent)
     terms = _conjuncts(condition)
-    if extent is None or extent < LONG or not isinstance(loop.body, ir.Store):
+    if extent is None or not (_copies_run(copying) or (extent >= LONG and isinstance(loop.body, ir.Store))):
         return guarded
     if not all(_monotone(t, loop.var) for t in terms):
         return guarded
@@ -127,7 +129,16 @@ def _whole_or_guarded(loop: ir.For, condition: ir.Expr, copying: ir.Stmt, guarde
     checks = (simplify(substitute(t, {loop.var: end})) for t in terms for end in ends)
     always = ir.all_of(dict.fromkeys(checks))
     assert always is not None
-    return ir.If(always, copying, guarded)
+    return ir.If(always, _unswitch(copying) if isinstance(copying, ir.For) else copying, guarded)
+
+
+def _copies_run(loop: ir.Stmt) -> bool:
+    """Whether vectors copy runs, several of which may be neighbours, or one of which is behind a test of its own."""
+    match loop:
+        case ir.For(body=ir.If(then=ir.For() as run)) | ir.For(body=ir.For() as run) if isinstance(run.body, ir.Store):
+            return isinstance(run.body.value, ir.Load) and LANES in dict(run.annotations)
+        case _:
+            return False
 
 
 def _monotone(condition: ir.Expr, var: ir.Var) -> bool:

@@ -1,0 +1,55 @@
+"""MVE's vectors of four floats: arithmetic, fused multiply-add by vectors or by a number in a general register, conversions.
+
+A comparison holds where both numbers are numbers: the instructions' "less" is "not greater or equal", so operands change places.
+There is no division and no square root of vectors; they go lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from microc.isa.base import Body
+from microc.isa.sets import InstructionSet, VectorUnit
+
+_FIRST = "vctp32q((uint32_t)n)"
+_COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "ge": ("ge", "a, b")} | {
+    op: (op, "a, b") for op in ("eq", "ne")
+}
+
+
+def _chosen(op: str, x: str, y: str) -> str:
+    name, operands = _COMPARED[op]
+    return f"return vpselq_f32({x}, {y}, vcmp{name}q_f32({operands}));"
+
+
+def _texts() -> Iterator[tuple[str, str, str]]:
+    """Words, kinds of operation (none where nothing happens) and statements."""
+    for op in ("add", "sub", "mul"):
+        yield f"{op}_f32x4", "vector", f"return v{op}q_f32(a, b);"
+    yield "fma_f32x4", "vector", "return vfmaq_f32(c, a, b);"
+    yield "fma_n_f32x4", "vector", "return vfmaq_n_f32(c, a, n);"
+    yield "min_f32x4", "vector", _chosen("lt", "a", "b")
+    yield "max_f32x4", "vector", _chosen("gt", "a", "b")
+    for op in _COMPARED:
+        yield f"select_{op}_f32x4", "vector", _chosen(op, "x", "y")
+    for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
+        yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
+    yield "dup_f32x4", "vector", "return vdupq_n_f32(n);"
+    yield "from_i32_f32x4", "vector", "return vcvtq_f32_s32(a);"
+    yield "bits_i32x4", "", "return vreinterpretq_s32_f32(a);"
+    yield "of_bits_f32x4", "", "return vreinterpretq_f32_s32(a);"
+    yield "nearest_i32x4", "vector", "return vcvtnq_s32_f32(a);"
+    yield "toward_zero_i32x4", "vector", "return vcvtq_s32_f32(a);"
+    yield "load_f32_f32x4", "vector_load", "return vldrwq_f32(p);"
+    yield "load_f32_f32x4_first", "vector_load", f"return vldrwq_z_f32(p, {_FIRST});"
+    yield "gather_f32_f32x4", "vector_load", "return vldrwq_gather_shifted_offset_f32(p, vreinterpretq_u32_s32(a));"
+    yield "store_f32_f32x4", "vector_store", "vstrwq_f32(p, a);"
+    yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
+
+
+ARM_MVE_FLOAT = InstructionSet(
+    "Arm MVE floating point",
+    "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
+    {name: Body(text, ((kind, 1),) if kind else ()) for name, kind, text in _texts()},
+    unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
+)
