@@ -7,7 +7,7 @@ A board is data, read from ``boards/<name>.toml`` by ``device/boards.py``; nothi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from microc.errors import UsageError
@@ -31,6 +31,10 @@ class Target:
 
     def has(self, feature: str) -> bool:
         return feature in self.features
+
+    def having(self, *features: str) -> Target:
+        """The same with other properties, too."""
+        return replace(self, features=self.features.union(features))
 
     @property
     def core(self) -> Core:

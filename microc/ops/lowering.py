@@ -52,6 +52,11 @@ class LoweredGroup:
     consts: tuple[te.Tensor, ...]
 
     @property
+    def algorithm(self) -> str:
+        """Which of its operator's ways to compute it is; ``direct``: as it is written."""
+        return str(self.anchor.attrs.get("algorithm") or "direct")
+
+    @property
     def text(self) -> str:
         """The tensor expressions, for people."""
         return te.to_text(self.tensors, self.consts)
@@ -144,16 +149,22 @@ def _finished(
 
 
 def lower_algorithms(
-    graph: Graph, nodes: Sequence[Node], target: Target, name: str, suits: Callable[[str], bool]
+    graph: Graph,
+    nodes: Sequence[Node],
+    target: Target,
+    name: str,
+    suits: Callable[[str], bool],
+    unbeaten: Callable[[Sequence[str]], Sequence[str]],
 ) -> tuple[LoweredGroup, ...]:
-    """The group as :func:`lower_group` makes it, once for every algorithm that is valid for its anchor and ``suits`` the core."""
+    """The group as :func:`lower_group` makes it, once for every algorithm that is valid for its anchor, ``suits`` the core and is
+    ``unbeaten`` by another one."""
     first, *rest = nodes
     known = registry.get(first.op).algorithms
     if not known or first.attrs.get("algorithm"):
         return (lower_group(graph, nodes, target, name),)
     call = _call(_Group(graph, nodes, target), first)
     found = ("direct", *(algorithm for algorithm, valid in known.items() if suits(algorithm) and valid(call)))
-    anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in found]
+    anchors = [replace(first, attrs={**first.attrs, "algorithm": algorithm}) for algorithm in unbeaten(found)]
     return tuple(lower_group(graph, (anchor, *rest), target, name) for anchor in anchors)
 
 

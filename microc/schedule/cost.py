@@ -92,7 +92,7 @@ class _Walker:
         self.invariants = Invariants(selector, self.ahead)
 
     def enter(self, body: ir.Stmt) -> None:
-        self.regions.append(Region(None, 1.0, 1.0))
+        self.regions.append(Region(None, 1.0, 1.0, vectors=self.core.vector_registers > 0))
         self.invariants.enter(None, body)
         self.add(Counter({"alu": CALL / 2, "load": CALL / 4, "store": CALL / 4}), 1.0, printed=False)
         self.printed += PROLOGUE
@@ -163,7 +163,7 @@ class _Walker:
         extent = 1 if extent == ir.ENDLESS else extent
         self.extents[loop.var] = extent
         weight = self.regions[-1].weight
-        self.regions.append(Region(loop.var, weight, weight * extent))
+        self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))
         self.invariants.enter(loop.var, loop.body)
         before = self.printed
         self.walk(loop.body)

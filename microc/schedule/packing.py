@@ -158,18 +158,21 @@ def _parts(
     return found
 
 
-def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0) -> ir.PrimFunc:
+def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int = 0, tables: int = 0) -> ir.PrimFunc:
     """Store the rows of a constant matrix of int8, whose numbers fit it, in a form of :class:`BitFields`."""
-    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order, block)
+    old, form = _own(func, "pack_bits", buffer), BitFields(bits, order, block, tables)
     if old.scope != "const" or old.dtype != "int8" or len(old.shape) != 2:
         raise ScheduleError(f"pack_bits: {buffer!r} is no constant matrix of int8")
     rows, depth = old.shape
-    new = replace(old, shape=(rows, form.size(depth)), dtype=form.dtype)
+    new = replace(old, shape=form.shape(rows, depth), dtype=form.dtype)
 
     def load(e: ir.Load) -> ir.Expr:
         row, k = e.indices
         element, bit = map(simplify, form.place(k))
-        number = form.number(ir.Load(new, (row, element)), bit)
+        if tables:
+            number = form.looked_up(lambda n: ir.Load(new, (simplify(n),)), (rows, depth), row, k)
+        else:
+            number = form.number(ir.Load(new, (row, element)), bit)
         if block:
             number = number * form.multiplier(lambda n: ir.Load(new, (row, simplify(n))), depth, k // block)
         numbers.append(number)
@@ -177,7 +180,7 @@ def pack_bits(func: ir.PrimFunc, buffer: str, bits: int, order: str, block: int 
 
     def widened(e: ir.Expr) -> ir.Expr:
         match e:  # it needs no cast to a byte before it is widened
-            case ir.Cast("int32" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
+            case ir.Cast("int32" | "int16" | "float32" as wide, ir.Cast("int8", number)) if number in numbers:
                 return number.astype(wide)
             case _:
                 return e

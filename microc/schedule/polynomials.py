@@ -1,64 +1,150 @@
-"""The primitive select_erf: the error function by arithmetic, for cores whose vectors have no such function.
+"""The primitive select_functions: erf, exp and tanh by arithmetic, for cores whose vectors have no such functions.
 
-    erf(x)  ~  x P(x**2) / Q(x**2),    x within -3.75 .. 3.75, beyond which erf is less than 2**-23 from 1,
+    erf(x)   ~  x P(x**2) / Q(x**2),    x within -3.75 .. 3.75, beyond which erf is less than 2**-23 from 1,
+    tanh(x)  ~  x P(x**2) / Q(x**2),    x within -9.01 .. 9.01, beyond which tanh is less than 2**-24 from 1,
+    exp(x)   ~  (2**n)**2 P(x - 2 n ln 2),    n = round(x / (2 ln 2)),    x within -104 .. 89, where exp is 0 and infinite.
 
-with P of degree 6 and Q of degree 4, Horner's rule and one rounding for each step. The coefficients have the least relative error
-that weighted least squares find (Lawson, 1961, on Chebyshev's nodes): 3.1e-8 before rounding. The largest error, counted on a
-third of all floats from 0.25 to 4 and a ninth of those above 2**-12, is 3.2e-7, of the result as well: three units in the last
-place of 1, which may be exceeded by one. NaN stays, zeros keep their sign.
+Polynomials are computed by Horner's rule, with one rounding for each step where a core multiplies and adds at once. The
+coefficients have the least relative error that weighted least squares find (Lawson, 1961, on Chebyshev's nodes): 3.1e-8, 1.3e-9
+and 1.2e-8 before rounding. 2 n ln 2 is subtracted in two parts, the first of which is exact; powers of two are made of the bits
+that adding 1.5 * 2**23 leaves, and are multiplied one after the other, so that results below the normal numbers and above the
+largest one are what they are. NaN stays, zeros keep their sign.
+
+The largest errors were counted on a seventh of all floats from 2**-12 (2**-24 for exp) to the limits: relative to the result
+3.2e-7, 3.5e-7 and 2.3e-7 with fused steps, :data:`ERRORS` without. Results of erf and tanh may exceed 1 by as much; those of exp
+below the normal numbers are off by two of the smallest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 
+from microc.fixed import TO_WHOLE
 from microc.tir import ir
 from microc.tir.rewrite import map_expr, map_stmt
 
-LIMIT = 3.75
-NUMERATOR = (
-    2.21193072746928e-08,
-    -2.022567286985577e-06,
-    1.3239930558484048e-04,
-    3.141249530017376e-03,
-    4.872777685523033e-02,
-    1.8566012382507324e-01,
-    1.1283791065216064,
+ERRORS: Mapping[str, float] = MappingProxyType({"erf": 3.8e-7, "tanh": 3.7e-7, "exp": 2.7e-7})
+_ERF = (
+    3.75,
+    (
+        2.21193072746928e-08,
+        -2.022567286985577e-06,
+        1.3239930558484048e-04,
+        3.141249530017376e-03,
+        4.872777685523033e-02,
+        1.8566012382507324e-01,
+        1.1283791065216064,
+    ),
+    (
+        8.329787524417043e-04,
+        1.3176330365240574e-02,
+        1.0914591699838638e-01,
+        4.978693127632141e-01,
+        1.0,
+    ),
 )
-DENOMINATOR = (
-    8.329787524417043e-04,
-    1.3176330365240574e-02,
-    1.0914591699838638e-01,
-    4.978693127632141e-01,
+_TANH = (
+    9.01,
+    (
+        -1.2224813175643057e-11,
+        3.0613733770223917e-08,
+        2.801937262120191e-05,
+        3.8689174689352512e-03,
+        1.3680385053157806e-01,
+        1.0,
+    ),
+    (
+        1.2881998827651842e-06,
+        3.939671441912651e-04,
+        2.7247997000813484e-02,
+        4.7013717889785767e-01,
+        1.0,
+    ),
+)
+"""Limits of the argument, numerators and denominators, the highest power first."""
+_EXP_LIMITS = (-104.0, 89.0)
+_EXP = (
+    1.9551708828657866e-04,
+    1.411487115547061e-03,
+    8.337056264281273e-03,
+    4.166053980588913e-02,
+    1.66665717959404e-01,
+    5.000004768371582e-01,
+    1.0,
     1.0,
 )
-"""Coefficients of the highest power first."""
+_HALVED = 0.7213475204444817
+"""1 / (2 ln 2)."""
+_TWICE_LN2 = (1.38623046875, 6.389236659742892e-05)
+"""2 ln 2 in two parts: of 14 bits, whose products with n are exact, and the rest."""
+_EXPONENT_BITS, _ONE = 23, 127 << 23
+"""Where a float32 keeps its exponent, and the bits of 1.0."""
 
 
-def select_erf(func: ir.PrimFunc) -> ir.PrimFunc:
-    """``erf`` of float32 becomes sums, products and a quotient."""
+def select_functions(func: ir.PrimFunc, fused: bool) -> ir.PrimFunc:
+    """``erf``, ``exp`` and ``tanh`` of float32 become sums, products and a quotient; ``fused``: a core multiplies and adds at
+    once."""
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
-            case ir.Call("erf", (x,)) if e.dtype == "float32":
-                return erf(x)
+            case ir.Call(name, (x,)) if e.dtype == "float32" and name in _FUNCTIONS:
+                return _FUNCTIONS[name](x, _fused if fused else _apart)
             case _:
                 return e
 
     return replace(func, body=map_stmt(func.body, lambda s: s, lambda x: map_expr(x, on_expr)))
 
 
-def erf(x: ir.Expr) -> ir.Expr:
-    """The error function of a float32, by arithmetic; the limits come first in ``max`` and ``min``, which so hand NaN on."""
-    within = ir.binary("min", ir.const(LIMIT, "float32"), ir.binary("max", ir.const(-LIMIT, "float32"), x))
+MultiplyAdd = Callable[[ir.Expr, ir.Expr | float, float | ir.Expr], ir.Expr]
+"""a b + c."""
+
+
+def _fused(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+    return ir.call("fma", a, _number(b), _number(c))
+
+
+def _apart(a: ir.Expr, b: ir.Expr | float, c: ir.Expr | float) -> ir.Expr:
+    return a * b + c
+
+
+def _number(x: ir.Expr | float) -> ir.Expr:
+    return x if isinstance(x, ir.Expr) else ir.const(x, "float32")
+
+
+def _within(x: ir.Expr, low: float, high: float) -> ir.Expr:
+    """The limits come first in ``max`` and ``min``, which so hand NaN on."""
+    return ir.binary("min", ir.const(high, "float32"), ir.binary("max", ir.const(low, "float32"), x))
+
+
+def _quotient(
+    limit: float, numerator: Sequence[float], denominator: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd
+) -> ir.Expr:
+    """An odd function."""
+    within = _within(x, -limit, limit)
     square = within * within
-    return within * _polynomial(NUMERATOR, square) / _polynomial(DENOMINATOR, square)
+    return within * _polynomial(numerator, square, multiply_add) / _polynomial(denominator, square, multiply_add)
 
 
-def _polynomial(coefficients: Sequence[float], x: ir.Expr) -> ir.Expr:
+def _exp(x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
+    within = _within(x, *_EXP_LIMITS)
+    moved = within * _HALVED + TO_WHOLE
+    whole = moved - TO_WHOLE
+    rest = multiply_add(whole, -_TWICE_LN2[1], multiply_add(whole, -_TWICE_LN2[0], within))
+    power = ir.reinterpret("float32", (ir.reinterpret("uint32", moved) << _EXPONENT_BITS) + _ONE)
+    return _polynomial(_EXP, rest, multiply_add) * power * power
+
+
+def _polynomial(coefficients: Sequence[float], x: ir.Expr, multiply_add: MultiplyAdd) -> ir.Expr:
     """By Horner's rule."""
     total: ir.Expr = ir.const(coefficients[0], "float32")
     for each in coefficients[1:]:
-        total = ir.call("fma", total, x, ir.const(each, "float32"))
+        total = multiply_add(total, x, each)
     return total
+
+
+_FUNCTIONS: Mapping[str, Callable[[ir.Expr, MultiplyAdd], ir.Expr]] = MappingProxyType(
+    {"erf": partial(_quotient, *_ERF), "exp": _exp, "tanh": partial(_quotient, *_TANH)}
+)

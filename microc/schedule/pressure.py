@@ -11,16 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Name = tuple[object, ...]
+KINDS = ("general", "float", "vector")
+"""Kinds of registers."""
 _NEVER = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself."""
+    """``names`` are used (or, for ``defines``, written) at once; a loop in between needs ``inner`` registers for itself. ``kind``
+    says which registers: of :data:`KINDS`."""
 
     names: tuple[Name, ...]
     defines: bool = False
-    floats: bool = False
+    kind: str = "general"
     inner: int = 0
 
 

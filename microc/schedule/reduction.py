@@ -1,4 +1,5 @@
-"""decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops."""
+"""decompose_reduction: the initialisation of a reduction becomes a block of its own, before the reduction loops. defer_init: what
+a sum starts from is added where it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 from microc.errors import ScheduleError
 from microc.schedule.tree import find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import free_vars, substitute, substitute_stmt
+from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:
@@ -39,6 +40,35 @@ def decompose_reduction(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc
     body = replace_stmt(func.body, reducing, replace(reducing, init=None))
     place = find_loop(body, loop)
     return replace(func, body=replace_stmt(body, place, ir.seq(init, place)))
+
+
+def defer_init(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
+    """``block``, a sum of integers that has its initialisation still, starts from zero; all who read it add what it started
+    from."""
+    summing = find_block(func.body, block)
+    match summing.init:
+        case ir.Store(total, places, start) if all(isinstance(place, ir.Var) for place in places):
+            pass
+        case _:
+            raise ScheduleError(f"defer_init: block {block!r} has no initialisation by its own place")
+    if total.dtype != "int32" or total in func.params:
+        raise ScheduleError(f"defer_init: {total.name!r} is a result, or no int32")
+    zero = ir.const(0, "int32")
+    if start == zero:
+        return func
+
+    def on_expr(e: ir.Expr) -> ir.Expr:
+        if not isinstance(e, ir.Load) or e.buffer != total:
+            return e
+        return e + substitute(start, {v: i for v, i in zip(places, e.indices, strict=True) if isinstance(v, ir.Var)})
+
+    body = replace_stmt(func.body, summing, replace(summing, init=ir.Store(total, places, zero)))
+    for reader in [
+        s for s in walk_stmt(body) if isinstance(s, ir.Block) and s.name != block and total in buffers_read(s)
+    ]:
+        added = map_stmt(reader.body, lambda s: s, lambda e: map_expr(e, on_expr))
+        body = replace_stmt(body, reader, replace(reader, body=added))
+    return replace(func, body=body)
 
 
 def initialisation(reducing: ir.Block, around: tuple[ir.For, ...], taken: set[str]) -> ir.Stmt:

@@ -9,7 +9,7 @@ from microc import dtypes
 from microc.isa import Costs
 from microc.schedule.addresses import Place, Pointer, moves_with, step_of, without
 from microc.schedule.cost_expr import Operations
-from microc.schedule.pressure import Event, Name, play
+from microc.schedule.pressure import KINDS, Event, Name, play
 from microc.tir import ir
 
 POINTER = "&"
@@ -29,10 +29,11 @@ class Use:
 
 class Region:
     """``var`` is None for the body of the function. ``entries``: how often the loop starts; ``runs``: its iterations;
-    ``weight``: how many reach the place where the walk stands."""
+    ``weight``: how many reach the place where the walk stands. ``vectors``: these have registers of their own."""
 
-    def __init__(self, var: ir.Var | None, entries: float, runs: float) -> None:
+    def __init__(self, var: ir.Var | None, entries: float, runs: float, *, vectors: bool) -> None:
         self.var = var
+        self.vectors = vectors
         self.entries = entries
         self.runs = runs
         self.weight = runs
@@ -69,8 +70,9 @@ class Region:
         self._event(name, buffer.dtype, defines=writes)
 
     def _event(self, name: Name, dtype: str, *, defines: bool) -> None:
-        names = (name, (*name, "high")) if dtypes.nbytes(dtype) > 4 else (name,)
-        self.events.append(Event(names, defines, floats=dtype == "float32"))
+        vector = self.vectors and dtypes.is_vector(dtype)
+        names = (name, (*name, "high")) if dtypes.nbytes(dtype) > 4 and not vector else (name,)
+        self.events.append(Event(names, defines, "vector" if vector else "float" if dtype == "float32" else "general"))
 
     def access(self, place: Place, reach: int) -> tuple[Use, int]:
         """An access to memory: its pointer, the distance from it in bytes. What is further than ``reach`` has its own pointer."""
@@ -94,13 +96,13 @@ class Region:
     def hold(self, loop: Region) -> None:
         """A loop in this body: what it uses from outside is used here, its pointers start from pointers of this one."""
         assert loop.var is not None
-        for floats in (False, True):
-            theirs = [e for e in loop.events if e.floats == floats]
+        for kind in KINDS:
+            theirs = [e for e in loop.events if e.kind == kind]
             used = dict.fromkeys(n for e in theirs for n in e.names if n not in loop.own_names and n[0] != POINTER)
             changed = {n for e in theirs if e.defines for n in e.names}
-            inner = 0 if floats else max(loop.peak - len(used), 0)
-            self.events.append(Event(tuple(used), False, floats, inner))
-            self.events.append(Event(tuple(n for n in used if n in changed), True, floats))
+            inner = max(loop.peak - len(used), 0) if kind == "general" else 0
+            self.events.append(Event(tuple(used), False, kind, inner))
+            self.events.append(Event(tuple(n for n in used if n in changed), True, kind))
             self.own_names.update(n for n in used if n[0] in self.own_buffers)
         for pointer in (*loop.pointers, *loop.inner):
             self.inner.setdefault(without(pointer, loop.var))
@@ -151,11 +153,13 @@ class Region:
         whole = [*self.events, *(Event((name,), True) for name in kept)]
         if self.var is not None:  # a counter, or what a pointer is compared with at the end
             whole.append(Event(((POINTER, "end"),), defines=self.counted or not moving))
-        if not core.float_registers:
-            return self._played(whole, core.registers, remember=True)
-        loads, stores = self._played([e for e in whole if not e.floats], core.registers, remember=True)
-        more = self._played([e for e in whole if e.floats], core.float_registers, remember=False)
-        return loads + more[0], stores + more[1]
+        own = {"float": core.float_registers, "vector": core.vector_registers}
+        loads, stores = self._played([e for e in whole if not own.get(e.kind)], core.registers, remember=True)
+        for kind, registers in own.items():
+            if registers:
+                more = self._played([e for e in whole if e.kind == kind], registers, remember=False)
+                loads, stores = loads + more[0], stores + more[1]
+        return loads, stores
 
     def _played(self, events: list[Event], registers: int, *, remember: bool) -> tuple[int, int]:
         lasting = {n for e in events for n in e.names if n not in self.own_names} if self.var is not None else set()

@@ -54,13 +54,14 @@ def _placed(store: ir.Store, given: dict[str, ir.Expr], turn: ir.Var) -> ir.Stor
 
 
 def _element(place: ir.AddressOf, turn: ir.Var) -> tuple[ir.Expr, ...]:
-    """The indices of the element ``turn`` places behind an address: what the last axis cannot hold goes to those before it."""
+    """The indices of the element of a turn from an address on: what the last axis cannot hold goes to those before it."""
     *outer, last = place.indices
     shape = place.buffer.shape
     start = ir.int_value(last)
-    if not outer or (start is not None and start + place.extent <= shape[-1]):
-        return (*outer, last + turn)
+    if not outer or (start is not None and start + place.reach <= shape[-1]):
+        return (*outer, last + turn * place.step)
     inner = list(accumulate(reversed(shape[1:]), mul, initial=1))[::-1]
-    flat = sum((index * stride for index, stride in zip(place.indices, inner, strict=True)), ir.as_index(0)) + turn
+    flat = sum((index * stride for index, stride in zip(place.indices, inner, strict=True)), ir.as_index(0))
+    flat = flat + turn * place.step
     first, *others = (flat // stride for stride in inner)
     return (first, *(index % size for index, size in zip(others, shape[1:], strict=True)))

@@ -60,6 +60,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "decompose_padding": padding.decompose_padding,
         "double_reduction": doubling.double_reduction,
         "decompose_reduction": reduction.decompose_reduction,
+        "defer_init": reduction.defer_init,
         "blockize": blockize.blockize,
         "rfactor": rfactor.rfactor,
         "tensorize": tensorize.tensorize,
@@ -72,7 +73,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_fma": selection.select_fma,
         "select_byte_products": selection.select_byte_products,
         "select_conversion": conversion.select_conversion,
-        "select_erf": polynomials.select_erf,
+        "select_functions": polynomials.select_functions,
         "select_high_mul": selection.select_high_mul,
         "select_high_mac": selection.select_high_mac,
         "select_clamp": selection.select_clamp,
@@ -196,6 +197,9 @@ class Schedule:
     def decompose_padding(self, block: str) -> Schedule:
         return self.apply("decompose_padding", block)
 
+    def defer_init(self, block: str) -> Schedule:
+        return self.apply("defer_init", block)
+
     def double_reduction(self, block: str, weight: str) -> Schedule:
         return self.apply("double_reduction", block, weight)
 
@@ -216,8 +220,9 @@ class Schedule:
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
-    def pack_bits(self, weight: str, bits: int, order: str, block: int = 0) -> Schedule:
-        return self.apply("pack_bits", weight, bits, order, *((block,) if block else ()))
+    def pack_bits(self, weight: str, bits: int, order: str, block: int = 0, tables: int = 0) -> Schedule:
+        more = (block, tables) if tables else (block,) if block else ()
+        return self.apply("pack_bits", weight, bits, order, *more)
 
     def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> Schedule:
         return self.apply("tensorize_bits", weight, loop, reduction, bits, *((block,) if block else ()))
@@ -249,8 +254,8 @@ class Schedule:
     def select_conversion(self) -> Schedule:
         return self.apply("select_conversion")
 
-    def select_erf(self) -> Schedule:
-        return self.apply("select_erf")
+    def select_functions(self, fused: bool) -> Schedule:
+        return self.apply("select_functions", fused)
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

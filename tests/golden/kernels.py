@@ -53,6 +53,14 @@ def dense(units: int = 2, depth: int = 8, algorithm: str = "", most: int = 99) -
     return net.graph()
 
 
+def dense_tables() -> Graph:
+    net = Network(x=TensorType((9, 8), "int8"))
+    weight = bytes_of(net, 2, 8, most=1)
+    net.consts[weight] = net.consts[weight] * np.int8(99)
+    net.op("dense", "x", weight, out_dtype="int32", algorithm="packed_tables")
+    return net.graph()
+
+
 def channel_scaling(rounding: str = "double") -> Graph:
     net = Network(x=TensorType((3, 5), "int32"))
     shifts = net.constant(np.arange(-9, -4, dtype=np.int8))
@@ -123,6 +131,8 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "max_pool_m4": ("cortex-m4", "size", partial(one, "max_pool2d", BYTES((1, 4, 4, 4)), kernel=(2, 2), strides=(2, 2))),
     "average_pool_m0": ("cortex-m0", "size", partial(one, "avg_pool2d", BYTES((1, 4, 4, 2)), kernel=(4, 4), strides=(1, 1))),
     "add_m4": ("cortex-m4", "size", partial(two, "qadd", BYTES((9,)), **QADD)),
+    "softmax_v3": ("x86-64-v3", "speed", partial(one, "softmax", REALS((3, 11)), axis=-1, beta=1.0)),
+    "sigmoid_v3": ("x86-64-v3", "speed", partial(one, "sigmoid", REALS((16,)))),
     "erf_v3": ("x86-64-v3", "speed", partial(one, "erf", REALS((11,)))),
     "add_float_m55": ("cortex-m55", "speed", partial(two, "add", REALS((8,)))),
     "concat_m4": ("cortex-m4", "speed", partial(two, "concat", BYTES((2, 8)), axis=1)),
@@ -145,6 +155,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "pointwise_bits_m55": ("cortex-m55", "speed", partial(convolution, (1, 2), 32, 2, 1, algorithm="packed_vectors", most=7)),
     "dense_bits_m4": ("cortex-m4", "speed", partial(dense, 4, 16, "packed_halves", 7)),
     "dense_bits_rv32": ("rv32imc", "speed", partial(dense, 2, 16, "packed", 7)),
+    "dense_tables_m4": ("cortex-m4", "speed", dense_tables),
     "clip_m0": ("cortex-m0", "size", partial(one, "clip", BYTES((5,)), minimum=-128, maximum=100, rounding="")),
 }  # fmt: skip
 """Core, goal, and a graph of one kernel."""

@@ -70,6 +70,7 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
 """Steps on two small functions."""
 
 TAKEN: Mapping[str, str] = {
+    "defer_init": "pointwise_m55",
     "double_reduction": "pointwise_m4",
     "tensorize_pairs": "dense_paired_m4",
     "tensorize_bits": "pointwise_bits_m4",
@@ -80,7 +81,7 @@ TAKEN: Mapping[str, str] = {
     "select_byte_products": "dense_avr",
     "select_fma": "dense_float_m4",
     "select_conversion": "requantize_float_m4",
-    "select_erf": "erf_v3",
+    "select_functions": "erf_v3",
     "select_high_mul": "requantize_m0",
     "select_clamp": "requantize_m0",
 }

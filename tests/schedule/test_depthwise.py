@@ -221,6 +221,7 @@ REFUSED: dict[str, tuple[ir.PrimFunc, Steps]] = {
         matmul(5, 8, 6),
         lambda s: s.decompose_reduction("acc", "k").double_reduction("acc", "weight"),
     ),
+    "defer what began": (matmul(5, 8, 6), lambda s: s.decompose_reduction("acc", "k").defer_init("acc")),
     "double no constant": (matmul(5, 8, 6), lambda s: s.decompose_reduction("acc", "k").double_reduction("acc", "x")),
 }
 

@@ -54,7 +54,7 @@ def test_an_odd_number_of_outputs_costs_what_the_next_even_one_does(cpu: str, ro
         assert cost(columns) < 1.15 * cost(columns + 1)
 
 
-@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4-vnni", "aarch64-dotprod"])
+@pytest.mark.parametrize("cpu", ["x86-64-v2", "x86-64-v3", "x86-64-v4-vnni", "aarch64-dotprod"])
 def test_wide_integers_are_no_pairs(cpu: str) -> None:
     """Words of vectors hold two numbers of 16 bits: data of 32 bits is multiplied one by one."""
     net = GraphBuilder()

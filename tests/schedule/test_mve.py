@@ -12,6 +12,7 @@ from microc.ops.lowering import LoweredGroup, lower_group
 from microc.ops.registry import get
 from microc.schedule.cost import estimate
 from microc.schedule.meaning import meanings
+from microc.schedule.runs import spelled
 from microc.target import target_for
 from microc.tir import ir
 from microc.tir.interp import run
@@ -152,11 +153,33 @@ def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:
     np.testing.assert_array_equal(made, [24, 8, 12, 5])
 
 
+@pytest.mark.parametrize("divisor", [2, 3, 7, 16, 125, 641, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 31) - 1])
+def test_lanes_divide_by_numbers(divisor: int) -> None:
+    """Around multiples of it and at the ends of int32."""
+    most = (1 << 31) // divisor * divisor
+    near = {k * divisor + j for k in (-3, -1, 0, 1, 3) for j in (-1, 0, 1)} | {
+        most - 1,
+        -most,
+        1 - most,
+        2**31 - 1,
+        -(2**31),
+    }
+    data = np.array(sorted(n for n in near if -(1 << 31) <= n < 1 << 31), np.int64)
+    x, out = (ir.Buffer(name, data.shape, "int32") for name in ("x", "out"))
+    i, made = ir.Var("i"), np.zeros(data.shape, np.int32)
+    store = ir.Store(out, (i,), ir.Bin("truncdiv", x[i], ir.const(divisor, "int32")))
+    body = lower_lanes(ir.For(i, ir.const(data.size, "int32"), store, "vectorized", (("lanes", 4),)))
+    assert not any(isinstance(e, ir.Bin) and e.op == "truncdiv" for e in walk_all_exprs(body))
+    run(ir.PrimFunc("divided", (x, out), body), [data.astype(np.int32), made], meanings())
+    np.testing.assert_array_equal(made, np.sign(data) * (np.abs(data) // divisor))
+
+
 def test_sums_and_pools_work_in_lanes() -> None:
-    """What has no product to tile: every case of a quantised sum, and of the largest in a window, in vectors and exact."""
-    for op in ("qadd", "max_pool2d"):
+    """What has no product to tile: every case of a quantised sum, and of the largest or the mean in a window, in vectors."""
+    for op in ("qadd", "max_pool2d", "avg_pool2d"):
         definition = get(op)
-        cases = [compiled_case(definition, case, "cortex-m55", "kernel") for case in definition.cases()]
+        exact = [case for case in definition.cases() if op != "avg_pool2d" or case.types[0].dtype == "int8"]
+        cases = [compiled_case(definition, case, "cortex-m55", "kernel") for case in exact]
         calls = {e.name for c in cases for e in walk_all_exprs(c.func.body) if isinstance(e, ir.Call)}
         assert any("x4" in call for call in calls), op
         for case in cases:
@@ -176,3 +199,18 @@ def test_products_of_two_matrices_of_data_are_exact() -> None:
         made = [np.zeros(p.shape, to_numpy(p.dtype)) for p in found.func.params[len(given) :]]
         run(found.func, [*given, *made], meanings())
         np.testing.assert_array_equal(made[0].reshape(found.wanted[0].shape), found.wanted[0])
+
+
+def test_elements_apart_are_copied_by_one_call_that_analyses_can_read() -> None:
+    """Rows of a channel; spelled as a loop the copy reads what it copies."""
+    layer = LAYERS["3x3"]
+    graph, group = layer.group()
+    schedule = schedule_kernel(group.func, "conv2d", M55)
+    func = lower(schedule.func)
+    assert any(isinstance(e, ir.Call) and e.name == "copy_strided_i8" for e in walk_all_exprs(func.body))
+    x = layer.input()
+    loops = spelled(func)
+    arrays = arguments(group, schedule, loops, x)
+    run(loops, arrays, meanings())
+    result = arrays[len(group.params)]
+    np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))

@@ -5,31 +5,47 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from microc.dtypes import Array
-from microc.schedule.polynomials import select_erf
+from microc.schedule.polynomials import ERRORS, select_functions
 from microc.tir import ir
 from tests.codegen.machines import meant
 
-BOUND = 3.2e-7
-"""The largest error that was counted, on a third of all floats from 0.25 to 4 and a ninth of those above 2**-12."""
+BOTH = pytest.mark.parametrize("fused", [True, False])
 
 
-def _erf(x: Array) -> Array:
+def _by_arithmetic(name: str, x: Array, fused: bool) -> Array:
     i, data, out = ir.Var("i"), ir.Buffer("x", x.shape, "float32"), ir.Buffer("out", x.shape, "float32")
-    body = ir.For(i, ir.const(len(x), "int32"), ir.Store(out, (i,), ir.call("erf", data[i])))
-    return meant(select_erf(ir.PrimFunc("function", (data, out), body)), (x,))
+    body = ir.For(i, ir.const(len(x), "int32"), ir.Store(out, (i,), ir.call(name, data[i])))
+    func = select_functions(ir.PrimFunc("function", (data, out), body), fused)
+    assert f"T.{name}" not in str(func)
+    return meant(func, (x,))
 
 
-def test_erf_is_near() -> None:
-    x = np.concatenate([np.linspace(-5, 5, 2001), np.geomspace(1e-30, 1, 200)]).astype(np.float32)
-    wanted = np.array([math.erf(each) for each in x])
-    assert np.abs(_erf(x) - wanted).max() <= BOUND
-    small = np.abs(wanted) > 1e-30
-    assert (np.abs(_erf(x) - wanted)[small] <= BOUND * np.abs(wanted[small])).all()
+@BOTH
+@pytest.mark.parametrize(("name", "reach"), [("erf", 5.0), ("tanh", 11.0), ("exp", 87.0)])
+def test_functions_are_near(name: str, reach: float, fused: bool) -> None:
+    x = np.concatenate([np.linspace(-reach, reach, 2001), np.geomspace(1e-30, 1, 200)]).astype(np.float32)
+    wanted = np.array([getattr(math, name)(each) for each in x])
+    found = _by_arithmetic(name, x, fused)
+    assert (np.abs(found - wanted) <= ERRORS[name] * np.abs(wanted)).all()
 
 
-def test_erf_of_what_is_no_number() -> None:
-    found = _erf(np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32))
-    assert np.isnan(found[0]) and np.abs(found[1:3] - [1, -1]).max() <= BOUND
+@BOTH
+@pytest.mark.parametrize("name", ["erf", "tanh"])
+def test_odd_functions_of_what_is_no_number(name: str, fused: bool) -> None:
+    found = _by_arithmetic(name, np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32), fused)
+    assert np.isnan(found[0]) and np.abs(found[1:3] - [1, -1]).max() <= ERRORS[name]
     assert list(np.signbit(found[3:])) == [False, True]
+
+
+@BOTH
+def test_exp_of_what_is_no_number_and_beyond_the_normal_ones(fused: bool) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 88.7, 88.8, -95.0, -104.5], np.float32)
+    with np.errstate(over="ignore"):
+        found = _by_arithmetic("exp", x, fused)
+    assert np.isnan(found[0])
+    np.testing.assert_array_equal(found[[1, 2, 3, 4, 6, 8]], np.array([np.inf, 0, 1, 1, np.inf, 0], np.float32))
+    assert abs(found[5] - math.exp(x[5])) <= ERRORS["exp"] * math.exp(x[5])
+    assert abs(found[7] - math.exp(-95)) <= 2 * np.finfo(np.float32).smallest_subnormal

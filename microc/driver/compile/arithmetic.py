@@ -1,17 +1,25 @@
-"""What a network computes in floats, and why: by its multiply-accumulates, after the graph passes."""
+"""What a network computes in floats, and why: by its multiply-accumulates, after the graph passes; and how it may."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from microc import dtypes
+from microc.driver.options import Options
 from microc.graph.ir import Graph, Node
 from microc.module import Arithmetic
 from microc.ops import registry
 from microc.ops.lowering import macs_of
+from microc.schedule.rules.algorithms import FAST_MATH
+from microc.target import Target
 from microc.transform.qdq import has_integer_form
 
 _SHOWN = 8
+
+
+def with_math(target: Target, options: Options) -> Target:
+    """The target, which schedules ask what they may do, with what the user lets them do to floats."""
+    return target.having(FAST_MATH) if options.math == "fast" else target
 
 
 def arithmetic_of(graph: Graph) -> Arithmetic:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from microc.graph.ir import Graph, Node
@@ -12,16 +14,21 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import RULES, candidates
-from microc.schedule.rules.algorithms import suits_core
-from microc.schedule.schedule import Schedule
+from microc.schedule.rules.algorithms import suits_core, unbeaten
+from microc.schedule.schedule import Schedule, replay
+from microc.schedule.step import Step
 from microc.target import Goal, Target
+from microc.tir.lower import lower
+from microc.tir.names import PROMISES
 from microc.tir.text import to_text
+from microc.tir.verify import verify
 
 KEPT = 256
 """Choices that are remembered, more than a large network has kinds of kernels: quantising compiles networks alike many times."""
 _CHOICES: dict[object, tuple[int, Choice]] = {}
 """The number of the algorithm and its schedule, by all that they follow from; the oldest goes first."""
 _CHANGING = Lock()
+_PROMISE = re.compile(rf'"({"|".join(PROMISES)})": -?\d+')
 
 
 def groups_of(graph: Graph) -> list[tuple[Node, ...]]:
@@ -51,7 +58,7 @@ def schedule_group(
 def chosen(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1) -> tuple[int, Choice]:
     """The algorithm, by number, and the schedule for it. Groups whose functions are those of one before, of this network or of
     another, but for the numbers in their constants, take what that has."""
-    texts = tuple(f"{group.anchor.op} {to_text(group.func)}" for group in lowered)
+    texts = texts_of(lowered)
     known = tuple(words.entries for words in (RULES, CORES, SCALAR, TENSOR))
     key = (texts, target, goal, uses, known)
     found = _CHOICES.get(key)
@@ -64,13 +71,34 @@ def chosen(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: in
     return found
 
 
+def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
+    """What tells groups apart, but for the numbers in their constants: the operator and the function of every algorithm."""
+    return tuple(f"{group.anchor.op} {to_text(group.func)}" for group in lowered)
+
+
+def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
+    """What records of measurements are found by: 40 hex digits of the functions' structure, whatever their constants hold and
+    promise, and of the core with its features."""
+    texts = [_PROMISE.sub(r"\1", text) for text in texts_of(lowered)]
+    digest = hashlib.sha256(repr((texts, target.cpu, sorted(target.features))).encode())
+    return digest.hexdigest()[:40]
+
+
+def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
+    """The schedule that a record's trace makes of a group, lowered; MicrocError where its steps do not fit this function."""
+    schedule = replay(lowered.func, trace).named(rule)
+    choice = Choice(schedule, lower(schedule.func))
+    verify(choice.func, trust_data=True)
+    return choice
+
+
 def algorithms_of(
     graph: Graph, nodes: Sequence[Node], target: Target, name: str, *, in_place: bool = False
 ) -> tuple[LoweredGroup, ...]:
     """The group, lowered in every way that computes it and suits the core; ``in_place`` as in :func:`schedule_group`."""
     if in_place:
         return (lower_update(graph, nodes[0], target, name),)
-    return lower_algorithms(graph, nodes, target, name, lambda algorithm: suits_core(algorithm, target))
+    return lower_algorithms(graph, nodes, target, name, lambda algorithm: suits_core(algorithm, target), unbeaten)
 
 
 def ways_of(lowered: Sequence[LoweredGroup], target: Target, goal: Goal) -> list[tuple[int, Schedule]]:

@@ -29,8 +29,9 @@ __all__ = ["ENDS", "OPTIONS", "PREPARATION", "Bound", "Options", "make_options"]
 HYBRID = ("float", "dynamic")
 ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
+MATH = ("exact", "fast")
 PROTOCOLS = ("rpc", "mlperf")
-OPT_LEVELS = (0, 1, 2)
+OPT_LEVELS = (0, 1, 2, 3, 4)
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
 """What is done to raw inputs, each ``input_...``."""
@@ -113,8 +114,10 @@ class Options:
         flag="--bound", word=words.bound, metavar="NAME=[MIN:]MAX[:STEP]",
     )  # fmt: skip
     opt_level: int = choice(
-        2, OPT_LEVELS, "0: fuse only what must be; 1 and 2: everything", "the optimisation level", flag="--opt-level"
-    )
+        4, OPT_LEVELS, "graph passes, those of lower levels too: 0, what nothing compiles without; 1, fusion; 2, constants and "
+        "what does nothing; 3, scales into weights, needless channels, common work; 4, layers of one input become one",
+        "the optimisation level", flag="--opt-level",
+    )  # fmt: skip
     disabled: frozenset[str] = option(
         frozenset(), checks.names, "leave out a graph pass", flag="--disable-pass", word=words.names, metavar="PASS"
     )
@@ -145,6 +148,10 @@ class Options:
         "tflm", ROUNDING, "how integers are rounded: as TFLite Micro and CMSIS-NN do, twice, bit for bit; as LiteRT, whose dense "
         "layers round once; or once everywhere, as with TFLITE_SINGLE_ROUNDING", "rounding", flag="--rounding", applies="TFLite",
     )  # fmt: skip
+    math: str = choice(
+        "exact", MATH, "floats: infinities and NaN as the formats have them; or fast, in Winograd's convolutions too, which keep "
+        "the bounds of finite numbers and let infinities and NaN spread to outputs beside them", "the math", flag="--math",
+    )  # fmt: skip
     optimize: str = choice(
         "balanced", GOALS, "what the code is made for; balanced: a percent of the time is worth four percent of the flash",
         "optimize", flag="--optimize",
@@ -158,6 +165,10 @@ class Options:
         0, checks.budget("a budget for the arena"),
         "what the arena may take, 30K for example: layers are computed row by row where that is needed to keep within it",
         default="what the board has", flag="--ram", word=words.bytes, metavar="BYTES",
+    )  # fmt: skip
+    tuned: Path | None = option(
+        None, checks.folder, "schedules that microc tune measured, where it has records of them: balanced takes the fastest in "
+        "no more flash than without, speed the fastest, size the smallest", flag="--tuned", word=Path, metavar="FILE",
     )  # fmt: skip
     stream: Mapping[str, int] = option(
         dict, checks.by_name(checks.axis),
@@ -200,7 +211,7 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments"})
+_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments", "tuned"})
 
 
 def _words(value: Any) -> str:

@@ -97,7 +97,7 @@ def compute(call: OpCall) -> te.Tensor:
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     algorithm = attrs["algorithm"]
-    if algorithm == "winograd":
+    if algorithm in ("winograd", "winograd_floats"):
         return winograd.compute(call, g)
     if algorithm == "pairs":
         packing = pair_packing(call)
@@ -175,6 +175,9 @@ def _suits_single(call: OpCall) -> bool:
 
 ALGORITHMS: Algorithms = {
     "winograd": _suits_winograd,
+    "winograd_floats": lambda call: winograd.suits_floats(
+        call.attrs, [x.type for x in call.present], [x.data for x in call.present]
+    ),
     "pairs": lambda call: pair_packing(call) is not None,
     "grouped": _suits_groups,
     "unsigned": _suits_unsigned,

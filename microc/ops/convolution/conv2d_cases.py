@@ -11,7 +11,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.graph.ir import TensorType
 from microc.ops.convolution.geometry import DEFAULTS
-from microc.ops.matrix.packed import PACKED
+from microc.ops.matrix.packed import FAR, PACKED, TABLES
 from microc.ops.registry import Case
 
 
@@ -77,6 +77,11 @@ def cases() -> Iterable[Case]:
     for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200)):
         yield _case((1, 8, 8, 8), 4, (3, 3), kinds, padding=same, pad_value=pad, algorithm="winograd")
         yield _case((2, 5, 7, 4), 3, (3, 3), kinds, padding=odd, pad_value=pad, algorithm="winograd")
+    floats = "float32 float32 float32"
+    yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False)
+    yield _case((1, 6, 9, 8), 4, (3, 3), floats, padding=same, algorithm="winograd_floats")
+    yield _case((2, 5, 7, 3), 5, (3, 3), floats, padding=odd, algorithm="winograd_floats")
+    yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False, algorithm="winograd_floats")
     yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
     yield _case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
     yield _case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")
@@ -97,7 +102,7 @@ def cases() -> Iterable[Case]:
         yield _case((2, 6, 9, 1), 5, (3, 3), kinds, padding=same, pad_value=pad, algorithm="single")
         yield _case((1, 1, 21, 1), 4, (1, 5), kinds, padding=(0, 2, 0, 2), pad_value=pad, algorithm="single")
     yield _case((1, 9, 8, 1), 3, (4, 2), padding=odd, strides=(2, 2), pad_value=9, bias=False, algorithm="single")
-    for k, (size, algorithm) in enumerate(zip((5, 4, 5), PACKED, strict=True)):
+    for k, (size, algorithm) in enumerate(zip((5, 4, 5, 5), PACKED, strict=True)):
         for case in (
             _case((2, 5, 6, size), 4, (3, 3), padding=same, pad_value=7 - 9 * k, algorithm=algorithm),
             _case((1, 4, 3, size), 5, (1, 1), "uint8 int8", algorithm=algorithm),
@@ -106,7 +111,8 @@ def cases() -> Iterable[Case]:
             shape = case.types[1].shape
             for bits in (4, 2):
                 small = (np.arange(np.prod(shape)) * 7 % (1 << bits) - (1 << bits - 1)).astype(np.int8).reshape(shape)
-                yield replace(case, arrays=(None, small, *case.arrays[2:]), name=f"{case.name} {bits} bits")
+                few = small * FAR if algorithm == TABLES else small
+                yield replace(case, arrays=(None, few, *case.arrays[2:]), name=f"{case.name} {bits} bits")
     dynamic = (TensorType((1, 4, 4, 3), "int16"), TensorType((2, 3, 3, 3), "int16"))
     yield Case({**DEFAULTS, "out_dtype": "int64"}, dynamic, name="computed weights")
     depthwise = (TensorType((1, 4, 4, 3), "int8"), TensorType((6, 3, 3, 1), "int8"))

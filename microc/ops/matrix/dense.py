@@ -20,7 +20,7 @@ from microc.ops.axes import rows_only
 from microc.ops.convolution.input import as_unsigned
 from microc.ops.matrix.gemm import fits_unsigned, padded_depth, padded_units, product_notes, unit_product
 from microc.ops.matrix.levels import levels_of, opened_product
-from microc.ops.matrix.packed import PACKED, packed_depth, packed_form, packed_notes
+from microc.ops.matrix.packed import FAR, PACKED, TABLES, packed_depth, packed_form, packed_notes
 from microc.ops.matrix.products import Product, legalize_product
 from microc.ops.matrix.quads import quad_packing, quad_product
 from microc.ops.registry import Algorithms, Case, Legalized, OpCall, OpDef, Operand
@@ -34,7 +34,15 @@ ATTRS: Attributes = {
     "rounding": ROUNDING_LITERT,
     "out_dtype": element_type("of the sums; empty: the data's", ""),
     "algorithm": ways(
-        "even", "opened", "packed", "packed_halves", "packed_vectors", "quads", "unsigned_rows", "widened"
+        "even",
+        "opened",
+        "packed",
+        "packed_halves",
+        "packed_tables",
+        "packed_vectors",
+        "quads",
+        "unsigned_rows",
+        "widened",
     ),
     "dynamic": DYNAMIC,
 }
@@ -170,12 +178,13 @@ def _dense_cases() -> Iterable[Case]:
             name = f"{bits} bits {kind} {rows} {depth} {units}"
             for algorithm in PACKED:
                 attrs = {**DENSE, "out_dtype": "int32", "algorithm": algorithm}
+                few = small * FAR if algorithm == TABLES else small
                 if rows > 1:
-                    yield Case(attrs, operands, (1,), (None, small), 0.0, f"{algorithm} {name}")
-                if depth > 16 and kind == "int8" and algorithm != "packed_vectors":
+                    yield Case(attrs, operands, (1,), (None, few), 0.0, f"{algorithm} {name}")
+                if depth > 16 and kind == "int8" and algorithm in ("packed", "packed_halves"):
                     multiplied = small * (np.arange(depth) // 16 % 15 + 1).astype(np.int8)
                     yield Case(attrs, biased, (1, 2), (None, multiplied, bias), 0.0, f"{algorithm} {name} by blocks")
-                yield Case(attrs, biased, (1, 2), (None, small, bias), 0.0, f"{algorithm} {name} with bias")
+                yield Case(attrs, biased, (1, 2), (None, few, bias), 0.0, f"{algorithm} {name} with bias")
     for rows, depth, units, block, highest in (
         (1, 64, 16, 64, 127),
         (3, 32, 5, 16, 7),

@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.rules import depthwise, matrix, vectors
-from microc.schedule.rules.elementwise import in_lanes, several, suits_lanes, suits_several
+from microc.schedule.rules import depthwise, matrix, spaces, vectors
+from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.lanes import has_float_lanes
+from microc.schedule.rules.lanes import float_lanes
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
+from microc.schedule.rules.opened_columns import opened_columns, suits_opened_columns
 from microc.schedule.rules.product import product_of
 from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.rule import Matches, Rule, fixed, matching
-from microc.schedule.rules.winograd import schedule_winograd, suits_winograd
+from microc.schedule.rules.winograd import schedule_floats, schedule_winograd, suits_floats, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.step import Step
 from microc.sealed import Registry
@@ -80,15 +81,15 @@ OURS: tuple[Rule, ...] = (
         vectors.suits_product,
         matrix.by_tile,
         {"tile": vectors.product_tiles},
-        needs=frozenset({"vectors"}),
+        space={"tile": spaces.vector_tiles},
         over=("matrix float", "matrix dsp", *_PLAIN),
     ),
     Rule(
         "depthwise vectors",
         vectors.suits_depthwise,
         vectors.depthwise_vectors,
-        {"pixels": fixed(4, 6, 8)},
-        needs=frozenset({"vectors"}),
+        {"pixels": fixed(vectors.PIXELS)},
+        space={"pixels": fixed(*range(1, 13))},
         over=_BY_ROWS,
     ),
     Rule(
@@ -98,6 +99,13 @@ OURS: tuple[Rule, ...] = (
         {"tile": pair_tiles},
         needs=frozenset({"pairs"}),
         over=("matrix bits", *_BYTES),
+    ),
+    Rule(
+        "matrix opened columns",
+        suits_opened_columns,
+        opened_columns,
+        needs=frozenset({"pairs"}),
+        over=_BYTES,
     ),
     Rule("matrix bits", suits_bits, matrix.by_tile, {"tile": plain_tiles}, over=_BYTES),
     Rule(
@@ -114,6 +122,7 @@ OURS: tuple[Rule, ...] = (
         matrix.suits_float,
         matrix.by_tile,
         {"tile": matrix.float_tiles},
+        space={"tile": spaces.float_tiles},
         needs=frozenset({"fma"}),
         over=_PLAIN,
     ),
@@ -129,15 +138,18 @@ OURS: tuple[Rule, ...] = (
         matrix.suits_pairs,
         matrix.by_tile,
         {"tile": matrix.pair_tiles},
+        space={"tile": spaces.pair_tiles},
         needs=frozenset({"pairs"}),
         over=_PLAIN,
     ),
-    Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}),
+    Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}, space={"tile": spaces.plain_tiles}),
     Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"pairs"}), over=_ANY),
+    Rule("winograd floats", suits_floats, schedule_floats, needs=frozenset({"fma"}), over=(*_ANY, "vectors")),
     Rule(
         "depthwise mve",
         depthwise.suits_lanes,
         depthwise.in_lanes,
+        {"abreast": fixed(1, 2, 3)},
         needs=frozenset({"lanes"}),
         over=("depthwise dsp", *_BY_ROWS),
     ),
@@ -146,25 +158,34 @@ OURS: tuple[Rule, ...] = (
         depthwise.suits_pairs,
         depthwise.by_planes,
         {"walk": depthwise.pair_walks},
+        space={"walk": spaces.pair_walks},
         needs=frozenset({"pairs"}),
         over=_BY_ROWS,
     ),
-    Rule("depthwise planes", depthwise.suits_single, depthwise.by_planes, {"walk": depthwise.single_walks}, over=_ANY),
+    Rule(
+        "depthwise planes",
+        depthwise.suits_single,
+        depthwise.by_planes,
+        {"walk": depthwise.single_walks},
+        over=_ANY,
+        space={"walk": spaces.single_walks},
+    ),
     Rule(
         "depthwise bytes",
         depthwise.suits_bytes,
         depthwise.by_planes,
         {"walk": depthwise.byte_walks},
+        space={"walk": spaces.single_walks},
         needs=frozenset({"unsigned_bytes"}),
         over=_BY_ROWS,
     ),
     Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
     Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
     Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
-    Rule("several", suits_several, several),
+    Rule("several", suits_several, several, {"results": fixed(4)}, space={"results": fixed(2, 3, 4, 6, 8)}),
     Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
     Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
-    Rule("vectors", _unless_product(suits_lanes), in_lanes, needs=frozenset({"vectors"})),
+    Rule("vectors", _unless_product(suits_lanes), in_vectors, needs=frozenset({"vectors"})),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
 """Ours. Of schedules that cost alike the first is taken."""
@@ -174,32 +195,36 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
     """The schedules to choose from, at least one; each carries the name that reports show. Users' own compete with ours."""
     own = [(rule, each) for rule in RULES.values() for each in rule.schedules(func, op, target)]
     alone = tuple(each for rule, each in own if rule.alone)
-    start = _begun(func, target)
+    start = begun(func, target)
     ours = () if alone else (s for rule in matching(OURS, start, target) for s in rule.schedules(start, target, goal))
     found: dict[tuple[Step, ...], Schedule] = {}  # a decision that changes nothing gives the same steps
     for schedule in alone or (*ours, *(each for _, each in own)):
         found.setdefault(schedule.trace, schedule)
-    return tuple(_instructions(schedule, target) for schedule in found.values())
+    return tuple(with_instructions(schedule, target) for schedule in found.values())
 
 
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them."""
-    return _instructions(_begun(func, target), target).named("as written")
+    return with_instructions(begun(func, target), target).named("as written")
 
 
-def _begun(func: ir.PrimFunc, target: Target) -> Schedule:
+def begun(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
     to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
     schedule = Schedule(func)
-    steps = [Schedule.select_erf] if has_float_lanes(target) else []
-    steps += [] if target.has("lanes") or target.has("high_mul") else [Schedule.select_high_mac]
-    for step in steps:
-        changed = step(schedule)
-        schedule = schedule if changed.func == schedule.func else changed
-    return schedule
+    if float_lanes(target):
+        schedule = _changed(schedule, schedule.select_functions(target.has("fma")))
+    if target.has("lanes") or target.has("high_mul"):
+        return schedule
+    return _changed(schedule, schedule.select_high_mac())
 
 
-def _instructions(schedule: Schedule, target: Target) -> Schedule:
+def _changed(schedule: Schedule, selected: Schedule) -> Schedule:
+    """Without a step that changes nothing."""
+    return schedule if selected.func == schedule.func else selected
+
+
+def with_instructions(schedule: Schedule, target: Target) -> Schedule:
     """What the core does in one instruction, whatever the loops."""
     if not target.has("lanes"):  # whose lanes know the form that the rounding has from the start
         schedule = schedule.select_rounding()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from microc.target import Target
 
 
 class Cores(NamedTuple):
-    """Those that have all features of ``needs`` and none of ``lacks``, with which there is something better."""
+    """Those that have all features of ``needs`` and none of ``lacks``, with which there is something better. ``over``: ways that
+    cannot win there where this one is valid, so that they need not be lowered."""
 
     needs: frozenset[str]
     lacks: frozenset[str] = frozenset()
+    over: frozenset[str] = frozenset()
 
 
+FAST_MATH = "fast_math"
+"""Not of the core, but of what the user asked for: infinities and NaN may spread."""
 ALGORITHMS = {
     "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
+    "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes"})),
     "even": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
@@ -24,12 +30,18 @@ ALGORITHMS = {
     "packed_halves": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "packed_vectors": Cores(frozenset({"lanes"})),
     "unsigned": Cores(frozenset({"unsigned_bytes"})),
-    "unsigned_rows": Cores(frozenset({"dot4_u8_i32x4"})),
+    "unsigned_rows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct"})),
 }
 """By value of the attribute ``algorithm``; all others are for every core."""
 
 
 def suits_core(algorithm: str, target: Target) -> bool:
     """Whether an algorithm is worth comparing on a core."""
-    needs, lacks = ALGORITHMS.get(algorithm, Cores(frozenset()))
+    needs, lacks, _ = ALGORITHMS.get(algorithm, Cores(frozenset()))
     return needs <= target.features and not lacks & target.features
+
+
+def unbeaten(algorithms: Sequence[str]) -> tuple[str, ...]:
+    """Those of an application's algorithms that one is chosen from."""
+    beaten = {name for each in algorithms if each in ALGORITHMS for name in ALGORITHMS[each].over}
+    return tuple(name for name in algorithms if name not in beaten)

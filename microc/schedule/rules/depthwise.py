@@ -33,7 +33,8 @@ def by_planes(start: Schedule, target: Target, decisions: Decisions) -> Schedule
     return walk_planes(start, decisions["walk"])
 
 
-def _known(start: Schedule) -> Depthwise:
+def known(start: Schedule) -> Depthwise:
+    """What a function computes that is known to be a depthwise convolution."""
     form = depthwise_of(start)
     assert form is not None
     return form
@@ -68,16 +69,16 @@ def suits_pairs(start: Schedule, target: Target) -> bool:
         return False
     bytewise = form.data.dtype in ("int8", "uint8") and form.weight.dtype in ("int8", "int16")
     narrow = bytewise or (form.data.dtype, form.weight.dtype) == ("int16", "int8")
-    return narrow and _plane_pays(form) and bool(_correlations(form))
+    return narrow and _plane_pays(form) and bool(correlations(form))
 
 
 def pair_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """The one with the fewest instructions for a channel, as far as they differ."""
-    return (min(_correlations(_known(start)), key=lambda x: x[0])[1],)
+    return (min(correlations(known(start)), key=lambda x: x[0])[1],)
 
 
-def _correlations(form: Depthwise) -> list[tuple[int, Walk]]:
-    """Walks by the intrinsics that there are, with what each costs."""
+def correlations(form: Depthwise) -> list[tuple[int, Walk]]:
+    """Walks by the intrinsics that there are, with the instructions that each takes for a channel, as far as they differ."""
     found: list[tuple[int, Walk]] = []
     for axis in (1, 0) if form.channels > 1 else (1,):
         length, lines = form.outputs[axis], form.outputs[1 - axis]
@@ -137,7 +138,7 @@ def suits_single(start: Schedule, target: Target) -> bool:
 
 def single_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """The weights and several sums stay in registers."""
-    form, run = _known(start), _longer(_known(start))
+    form, run = known(start), _longer(known(start))
     length, taps = max(form.outputs), prod(form.taps)
     if form.total.dtype == "float32":
         tile = next((t for t in FLOAT_TILES if length % t == 0), min(length, FLOAT_TILES[0]))
@@ -155,7 +156,7 @@ def suits_bytes(start: Schedule, target: Target) -> bool:
 def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
     """Armv6-M loads a signed byte at a register's offset only, and unsigned ones at any small offset: with the weights as words
     beside the plane, a tap is a load, a multiplication and an addition."""
-    form = _known(start)
+    form = known(start)
     taps = ALL_TAPS if prod(form.taps) <= BYTE_TAPS else form.taps[_longer(form) - 1]
     return (Walk(_longer(form), min(BYTE_TILE, max(form.outputs)), taps, words=True),)
 
@@ -171,13 +172,19 @@ def suits_lanes(start: Schedule, target: Target) -> bool:
     return depthwise_of(start) is not None
 
 
-def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule:
+def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
     """Four outputs along a row or column are sums of loaded vectors times the channel's weights, by planes where a row or column
-    of the image fills most of a vector; images of one or two pixels take four channels at a time instead."""
-    form = _known(start)
+    of the image fills most of a vector, some rows abreast; images of one or two pixels take four channels at a time instead.
+    Of equals rows are better: their pixels lie closer (16 of up to 17 channels are loaded at once)."""
+    form = known(start)
     if max(form.outputs) >= LANES - 1:
-        run = min((1, 2), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis])
-        return walk_planes(start, Walk(run, LANES, LANE_TAPS, lanes=True))
+        run = min((2, 1), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis])
+        abreast = decisions["abreast"]
+        if abreast > form.outputs[2 - run]:
+            return None
+        return walk_planes(start, Walk(run, LANES, LANE_TAPS, lanes=True, abreast=abreast))
+    if decisions["abreast"] > 1:
+        return None
     schedule = inline_elementwise(start)
     channel, taps = schedule.loops_of(ACC)[3], reduce_loops(schedule, ACC)
     schedule = schedule.decompose_reduction(ACC, taps[0])

@@ -12,8 +12,6 @@ from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_all_exprs
 
-RUN = 4
-"""Results in one turn."""
 SHORT = 40
 """Parts of an expression that may be printed for every one of them: a counter and a branch are little beside more."""
 
@@ -26,8 +24,20 @@ def suits_lanes(start: Schedule, target: Target) -> bool:
 def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     """The last loop of results by vectors; what no vector computes stays as it is."""
     schedule = schedule_generic(start, target, {"unrolled": False})
-    inner = _results(schedule)
+    inner = _innermost(schedule, blocks_of(schedule)[-1])
     return in_lanes_of(schedule, inner, target) if inner else None
+
+
+def in_vectors(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
+    """The last loop of results by vectors, and that of every stage of single elements before, where no other stage shares it."""
+    schedule = schedule_generic(start, target, {"unrolled": False})
+    *stages, last = blocks_of(schedule)
+    own = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
+    alone = [name for name in own if name and sum(name in schedule.loops_of(b.name) for b in (*stages, last)) == 1]
+    inner = _innermost(schedule, last)
+    for loop in (*alone, *([inner] if inner else [])):
+        schedule = in_lanes_of(schedule, loop, target)
+    return schedule if inner else None
 
 
 def suits_several(start: Schedule, target: Target) -> bool:
@@ -36,20 +46,20 @@ def suits_several(start: Schedule, target: Target) -> bool:
     return not any(block.init is not None or is_extern(block) for block in blocks) and not suits_copies(start, target)
 
 
-def several(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """A function of single elements, some of them in one turn; None where they are few, or long to print."""
+def several(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+    """A function of single elements, some ``results`` in one turn; None where they are few, or long to print."""
     schedule = inline_elementwise(start)
     blocks = blocks_of(schedule)
     if len(blocks) != 1:
         return None
-    inner = _results(schedule)
+    inner, run = _innermost(schedule, blocks[0]), decisions["results"]
     size = sum(1 for x in walk_all_exprs(blocks[0].body) if not isinstance(x, (ir.Var, ir.Const)))
-    if not inner or loop_extent(schedule.func, inner) % RUN or size > SHORT:
+    if not inner or loop_extent(schedule.func, inner) % run or size > SHORT:
         return None
-    return schedule.split(inner, (None, RUN)).unroll(f"{inner}_1")
+    return schedule.split(inner, (None, run)).unroll(f"{inner}_1")
 
 
-def _results(schedule: Schedule) -> str:
-    """The innermost loop over results; empty for a single one."""
-    loops = schedule.loops_of(blocks_of(schedule)[-1].name)
+def _innermost(schedule: Schedule, block: ir.Block) -> str:
+    """The innermost loop over a stage's results; empty for a single one."""
+    loops = schedule.loops_of(block.name)
     return next((name for name in reversed(loops) if loop_extent(schedule.func, name) > 1), "")

@@ -9,6 +9,8 @@ from microc.tir.names import FLOATS, LANES
 
 WORDS = (4,)
 """Lanes of vectors that a core has for integers alone."""
+NUMBERS = 2
+"""Vectors of floats are multiplied by numbers."""
 
 
 def lanes_of(extent: int, target: Target) -> int:
@@ -16,19 +18,19 @@ def lanes_of(extent: int, target: Target) -> int:
     return next((n for n in target.core.lanes or WORDS if extent % n == 0), 0)
 
 
-def has_float_lanes(target: Target) -> bool:
-    """Whether vectors may be of floats."""
-    return any(target.has(f"add_f32x{lanes}") for lanes in target.core.lanes)
+def float_lanes(target: Target) -> int:
+    """Whether vectors may be of floats, and what the note says of that (``tir/names.py``)."""
+    return max((target.has(f"add_f32x{n}") + target.has(f"fma_n_f32x{n}") for n in target.core.lanes), default=0)
 
 
 def in_lanes_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
     """The loop in as many lanes as leave no rest, else as many as it fills."""
     extent, known = loop_extent(schedule.func, loop), target.core.lanes or WORDS
     lanes = lanes_of(extent, target) or next((n for n in known if n <= extent), known[-1])
-    return vectorize_lanes(schedule, loop, lanes, floats=has_float_lanes(target))
+    return vectorize_lanes(schedule, loop, lanes, floats=float_lanes(target))
 
 
-def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: bool = False) -> Schedule:
+def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats: int = 0) -> Schedule:
     """So many iterations of ``loop`` at once, in the lanes of vectors, of ``floats`` where a core has such."""
     schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
-    return schedule.annotate(loop, FLOATS, 1) if floats else schedule
+    return schedule.annotate(loop, FLOATS, floats) if floats else schedule

@@ -35,7 +35,7 @@ def suits_bits(start: Schedule, target: Target) -> bool:
 def suits_bit_pairs(start: Schedule, target: Target) -> bool:
     """The same, whose sums leave room for a shift."""
     product = _known(start)
-    if product is None or product.depth % BitFields(product.bits, HALVES).group:
+    if product is None or product.tables or product.depth % BitFields(product.bits, HALVES).group:
         return False
     return can_shift(find_block(start.func.body, ACC), product.bits)
 

@@ -37,7 +37,7 @@ def suits_mve(start: Schedule, target: Target) -> bool:
         return False
     if product.bits:
         return (
-            not product.block
+            not (product.block or product.tables)
             and product.data.dtype == "int8"
             and product.depth % BitFields(product.bits, VECTOR).group == 0
         )
@@ -65,20 +65,17 @@ def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedu
         )
         terms = tuple(f"{k}_{n}" for n in range(3))
     schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{p}_1", f"{o}_1", *terms)
-    apart = tall > 1  # sums of several pixels start in a loop of vectors; those of one pixel with their product
-    if apart:
-        schedule = schedule.decompose_reduction(ACC, f"{p}_1")
+    if tall > 1:  # what such sums start from is added to vectors of them
+        schedule = schedule.defer_init(ACC)
     schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "local")
     schedule = schedule.split(f"{o}_1", (None, wide)).reorder(f"{o}_1_0", f"{p}_1", f"{o}_1_1")
-    if not apart:
-        schedule = schedule.decompose_reduction(ACC, f"{p}_1")
-    for loop in (f"{p}_1", f"{o}_1_1", *terms):
+    schedule = schedule.decompose_reduction(ACC, f"{p}_1")
+    for loop in (f"{p}_1", f"{o}_1_1", *terms, *schedule.loops_of(f"{ACC}_init")[-2:]):
         schedule = schedule.annotate(loop, PRODUCT, 1)
     if patch:
         schedule = copy_lanes(schedule.compute_at(patch, product.tile), patch)
-    for row, column in (schedule.loops_of(block)[-2:] for block in ((f"{ACC}_init", "out") if apart else ("out",))):
-        schedule = vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
-    return schedule if apart else schedule.annotate(schedule.loops_of(f"{ACC}_init")[-1], PRODUCT, 1)
+    row, column = schedule.loops_of(OUT)[-2:]
+    return vectorize_lanes(schedule.reorder(column, row).unroll(row), column)
 
 
 def _stretch(columns: int, wide: int, most: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from microc.isa.vocabulary.words import FARTHEST
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import double_sums, inline_elementwise, unroll_small
 from microc.schedule.rules.lanes import vectorize_lanes
@@ -17,7 +18,7 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.tir import ir
 from microc.tir.affine import linear
-from microc.tir.names import ACC, OUT, PADDED
+from microc.tir.names import ACC, OUT, PADDED, STRIDED
 from microc.tir.rewrite import walk_expr
 
 _WHOLE = ((None,),) * 4
@@ -29,7 +30,8 @@ class Walk:
 
     ``intrin``: the tensor intrinsic that takes ``taps`` of a row, empty where taps are multiplied one by one. ``plane``: its
     elements' dtype, empty as they are; ``words``: the channel's weights are copied as words beside it. ``unroll``: taps that are
-    written out. ``lanes``: outputs in the lanes of vectors, as many as those have.
+    written out. ``lanes``: outputs in the lanes of vectors, as many as those have; ``abreast``: so many vectors from neighbouring
+    rows at once, which share what they load.
     """
 
     run: int
@@ -40,6 +42,7 @@ class Walk:
     plane: str = ""
     words: bool = False
     lanes: bool = False
+    abreast: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,9 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     assert form is not None
     names = schedule.loops_of(ACC)
     n, c, run, across = names[0], names[3], names[walk.run], names[3 - walk.run]
+    beside = [f"{across}_1"] if walk.abreast > 1 else []
+    if beside:
+        schedule, across = schedule.split(across, (None, walk.abreast)), f"{across}_0"
     along, rows = names[3 + walk.run], names[6 - walk.run]
     channel: tuple[str, ...] = (c,)
     if form.times > 1:
@@ -112,8 +118,8 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
     outer = (n, across, *channel) if form.channels == 1 and walk.intrin else (n, *channel, across)
     tile, taps = f"{run}_0", [rows, along]
     if walk.lanes:
-        tile, taps = run, list(names[4:])
-        schedule = schedule.reorder(*outer, run, *taps)
+        tile, taps = run, [along, rows]
+        schedule = schedule.reorder(*outer, run, *taps, *beside)
     elif walk.intrin:
         taps = [rows, f"{along}_0"]
         schedule = schedule.split(run, (None, walk.tile)).split(along, (None, walk.taps))
@@ -140,6 +146,9 @@ def walk_planes(start: Schedule, walk: Walk) -> Schedule:
         schedule = schedule.set_dtype(taken, "int32").compute_at(weights, outer[1])
     schedule = _filled(schedule.compute_at(plane, outer[1]), form, plane, walk)
     if walk.lanes:
+        ends = (schedule.loops_of(f"{ACC}_init")[-1], schedule.loops_of(OUT)[-1 - walk.run], *beside) if beside else ()
+        for loop in ends:
+            schedule = schedule.unroll(loop)
         return vectorize_lanes(unroll_small(schedule, ACC, taps, walk.unroll), run)
     schedule = unroll_small(schedule, ACC, taps, walk.unroll)
     if not walk.intrin:
@@ -176,5 +185,6 @@ def _filled(schedule: Schedule, form: Depthwise, plane: str, walk: Walk) -> Sche
         if walk.lanes:
             schedule = vectorize_lanes(schedule, schedule.loops_of(f"{plane}_fill")[-2])
     if walk.lanes:
-        return vectorize_lanes(schedule, inner[walk.run - 1])
+        run = inner[walk.run - 1]
+        return vectorize_lanes(schedule, run).annotate(run, STRIDED, FARTHEST)
     return schedule if walk.words else schedule.vectorize(inner[walk.run - 1])

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
-from microc.schedule.rules.lanes import has_float_lanes, vectorize_lanes
+from microc.schedule.rules.lanes import float_lanes, vectorize_lanes
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -30,6 +30,7 @@ from microc.tir.names import (
     UNTILE,
     WEIGHT_BITS,
     WEIGHT_BLOCK,
+    WEIGHT_TABLES,
 )
 from microc.tir.rewrite import walk_expr, walk_stmt
 
@@ -61,7 +62,7 @@ class Product:
     """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those
     ``inside``, which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the
     factors. ``along``: both are widened loads that lie along k, so that an instruction may take several of each. ``bits``:
-    those of a weight that is to be packed, else 0."""
+    those of a weight that is to be packed, else 0; ``block``, ``tables``: as in :class:`~microc.tir.bit_fields.BitFields`."""
 
     p: str
     o: str
@@ -77,6 +78,7 @@ class Product:
     along: bool
     bits: int
     block: int
+    tables: int
 
     @property
     def tile(self) -> str:
@@ -116,11 +118,9 @@ def product_of(schedule: Schedule) -> Product | None:
         p, o = o, p
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
     along = len(loads) == 2 and _widened(store) and all(x.indices[-1] == block.iters[-1].var for x in loads)
-    bits, shared = int(notes.get(WEIGHT_BITS, 0)), int(notes.get(WEIGHT_BLOCK, 0))
+    form = (int(notes.get(note, 0)) for note in (WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES))
     data, weight = buffers
-    return Product(
-        p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, bits, shared
-    )
+    return Product(p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, *form)
 
 
 def multiplies(expr: ir.Expr) -> bool:
@@ -189,7 +189,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
     schedule = _multiplied(schedule, product, tile, inner[-1])
-    return _unrolled(schedule, product, tile.lanes, has_float_lanes(target))
+    return _unrolled(schedule, product, tile.lanes, float_lanes(target))
 
 
 def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
@@ -212,11 +212,11 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
         case "bits" if tile.step > 1:
             return schedule.tensorize_bits(weight, f"{k}_2", f"{k}_0", product.bits, product.block)
         case "bits":
-            return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block)
+            return schedule.pack_bits(weight, product.bits, NEIGHBOURS, product.block, product.tables)
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def _unrolled(schedule: Schedule, product: Product, lanes: int, floats: bool) -> Schedule:
+def _unrolled(schedule: Schedule, product: Product, lanes: int, floats: int) -> Schedule:
     """Scalars for every sum, or vectors of them."""
     kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
     for block in (f"{ACC}_init", ACC, OUT):

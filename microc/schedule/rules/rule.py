@@ -25,6 +25,8 @@ class Rule:
     - ``matches(start, target)``: whether it suits the function.
     - ``build(start, target, decisions)``: the schedule; None where the decision comes to nothing for the function.
     - ``decisions``: what it leaves to the cost model, by name. The name of one that is True is shown behind the rule's.
+    - ``space``: wider domains of decisions, for a search that measures (:mod:`microc.tuning`); by name, those of ``decisions``
+      where it has none.
     - ``needs``: features that the core must have.
     - ``over``: rules that cannot win where this one matches, so that they need not be lowered; its file says why.
     """
@@ -35,6 +37,7 @@ class Rule:
     decisions: Mapping[str, Domain] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
     over: tuple[str, ...] = ()
+    space: Mapping[str, Domain] = field(default_factory=dict)
 
     def suits(self, start: Schedule, target: Target) -> bool:
         """Whether it has schedules for the function on the core."""
@@ -42,12 +45,26 @@ class Rule:
 
     def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """One for each choice."""
-        domains = [domain(start, target, goal) for domain in self.decisions.values()]
-        for values in itertools.product(*domains):
-            decisions = dict(zip(self.decisions, values, strict=True))
-            made = self.build(start, target, decisions)
+        for decisions in _choices(self.decisions, start, target, goal):
+            made = self.schedule(start, target, decisions)
             if made is not None:
-                yield made.named(", ".join((self.name, *(name for name, value in decisions.items() if value is True))))
+                yield made
+
+    def schedule(self, start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+        """That of one choice, under the rule's name."""
+        made = self.build(start, target, decisions)
+        return made and made.named(
+            ", ".join((self.name, *(name for name, value in decisions.items() if value is True)))
+        )
+
+    def points(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
+        """All choices that a search may make."""
+        return _choices({**self.decisions, **self.space}, start, target, goal)
+
+
+def _choices(domains: Mapping[str, Domain], start: Schedule, target: Target, goal: Goal) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*(domain(start, target, goal) for domain in domains.values())):
+        yield dict(zip(domains, values, strict=True))
 
 
 def matching(rules: Sequence[Rule], start: Schedule, target: Target) -> list[Rule]:

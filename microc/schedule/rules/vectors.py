@@ -13,7 +13,8 @@ from types import MappingProxyType
 from microc import dtypes
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
-from microc.schedule.rules.lanes import has_float_lanes, lanes_of, vectorize_lanes
+from microc.schedule.rules.lanes import NUMBERS, float_lanes, lanes_of, vectorize_lanes
+from microc.schedule.rules.matrix import suits_opened
 from microc.schedule.rules.planes import depthwise_of
 from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
 from microc.schedule.rules.rule import Decisions
@@ -37,20 +38,24 @@ BYTES = MappingProxyType(
 """By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
 STEPS = (2, 1)
 """Steps of a sum in an iteration."""
+PIXELS = 4
+"""Pixels at once of a depthwise convolution: more share more loads, but are no faster for all their code."""
 MOST_TAPS = 25
 """Taps that are written out; of more, a row of them."""
 
 
 def suits_product(start: Schedule, target: Target) -> bool:
-    """Floats by floats, or integers into 32 bits by constants, whose columns are neighbours and fill vectors."""
+    """Floats by floats or by the levels of weights, or integers into 32 bits by constants, whose columns are neighbours and fill
+    vectors."""
     product = product_of(start)
     if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
-    if set(product.dtypes) == {"float32"}:
+    if set(product.dtypes) == {"float32"} or (suits_opened(start, target) and not product.bits):
         return True
-    return product.total.dtype == "int32" and product.along and product.weight.scope == "const" and not product.bits
+    integers = product.total.dtype == "int32" and target.has("vectors")
+    return integers and product.along and product.weight.scope == "const" and not product.bits
 
 
 def _in_lanes(start: Schedule, target: Target) -> bool:
@@ -60,25 +65,36 @@ def _in_lanes(start: Schedule, target: Target) -> bool:
     floats = [x for x in parts if x.dtype == "float32"]
     if any(x.dtype in ("int64", "uint64", "float64") for x in parts):
         return False
-    if not has_float_lanes(target):
+    if not float_lanes(target):
         return not floats
-    return all(x.name in FLOAT_CALLS for x in floats if isinstance(x, ir.Call))
+    return all(x.name in (*FLOAT_CALLS, ir.REINTERPRET) for x in floats if isinstance(x, ir.Call))
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """As many sums as registers hold beside a row of weights; every sum runs along k in order."""
+    """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile of the fewest
+    loads, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
     product = product_of(start)
     assert product is not None
     lanes = lanes_of(product.columns, target)
     most = ABREAST if product.total.dtype == "float32" else SHORT
-    fitting = [n for n in range(most, 0, -1) if product.columns % (lanes * n) == 0][:2]
-    return tuple(_multiplied(product, _rows(product, n, target), lanes * n, lanes, target) for n in fitting)
+    shapes = [(_rows(product, n, target), n) for n in range(most, 0, -1) if product.columns % (lanes * n) == 0]
+    if product.total.dtype == "float32":
+        shapes = sorted(shapes, key=lambda shape: _loads(product.rows, *shape))[:1]
+    return tuple(_multiplied(product, rows, lanes * abreast, lanes, target) for rows, abreast in shapes)
+
+
+def _loads(count: int, rows: int, abreast: int) -> float:
+    """Loads for a step of the sums of a vector of columns in so many rows: a tile's vectors of weights and its rows' numbers."""
+    return -(-count // rows) + count / abreast
 
 
 def _rows(product: Product, abreast: int, target: Target) -> int:
     """Rows at once: as many as registers leave room for, best a divisor."""
-    tallest = TALLEST if product.total.dtype == "float32" else SHORT_ROWS
-    most = max(1, min((target.core.vectors - abreast - BESIDE) // abreast, product.rows, tallest))
+    floats = product.total.dtype == "float32"
+    beside = 0 if floats and float_lanes(target) == NUMBERS else BESIDE
+    most = max(
+        1, min((target.core.vectors - abreast - beside) // abreast, product.rows, TALLEST if floats else SHORT_ROWS)
+    )
     return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
 
 
@@ -105,13 +121,14 @@ def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
 def suits_depthwise(start: Schedule, target: Target) -> bool:
     """A depthwise convolution whose channels fill vectors."""
     form = depthwise_of(start)
-    if form is None or not (has_float_lanes(target) or _in_lanes(start, target)):
+    if form is None or not (float_lanes(target) or _in_lanes(start, target)):
         return False
-    return form.total.dtype in ("float32", "int32") and lanes_of(form.channels, target) > 0
+    known = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
+    return known and lanes_of(form.channels, target) > 0
 
 
 def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
-    """A row of pixels by a vector of channels in registers, while all taps run."""
+    """A row of ``pixels`` by a vector of channels in registers, while all taps run."""
     form = depthwise_of(start)
     assert form is not None
     lanes = lanes_of(form.channels, target)
@@ -127,5 +144,5 @@ def depthwise_vectors(start: Schedule, target: Target, decisions: Decisions) -> 
         schedule = schedule.unroll(tap)
     for block in (f"{ACC}_init", ACC, OUT):
         inner = schedule.loops_of(block)[-2:]
-        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, has_float_lanes(target))
+        schedule = vectorize_lanes(schedule.unroll(inner[0]), inner[1], lanes, float_lanes(target))
     return pad_by_row(schedule, target)

@@ -1,14 +1,19 @@
-"""Winograd's F(2 x 2, 3 x 3), stages of ``ops/convolution/winograd.py``, on cores with DSP instructions.
+"""Winograd's F(2 x 2, 3 x 3), stages of ``ops/convolution/winograd.py``: integers on cores with DSP instructions, floats where
+a multiply-add is one instruction, in vectors or not.
 
-A few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
+Integers: a few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
 (``add_i16x2``, ``sub_i16x2``) into 16-bit numbers, channels crossed as ``evens`` gives them. For a pair of tiles and a
 pair of output channels the 16 products are accumulated one after the other by ``dot2`` in four registers; then the outputs of
 every tile are made from its 16 sums. All scratch is that of one step: tiles by input channels, and 64 sums.
+
+Floats: the tiles of a row that registers hold, beside a few output channels, are the rows of 16 products, one after the other.
 """
 
 from __future__ import annotations
 
+from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words
+from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import buffer_named
@@ -23,6 +28,10 @@ STEP = 4
 """Products that a tensor intrinsic does at once, and channels that are transformed at once."""
 UNROLL = 4
 """Steps of the products that are unrolled at most."""
+REGISTERS = 32
+"""Of floats, where there are no vectors."""
+TALLEST = 8
+"""Tiles, and vectors of output channels, multiplied at once."""
 _AS_IT_IS = (None,)
 _CROSSED = (None, 2, 2)
 
@@ -33,8 +42,20 @@ def is_winograd(schedule: Schedule) -> bool:
 
 
 def suits_winograd(start: Schedule, target: Target) -> bool:
-    """Whole words of channels."""
-    return is_winograd(start) and buffer_named(start.func, TILE).shape[-1] % STEP == 0
+    """Integers, whole words of channels."""
+    if not is_winograd(start):
+        return False
+    tile = buffer_named(start.func, TILE)
+    return tile.dtype == "int16" and tile.shape[-1] % STEP == 0
+
+
+def suits_floats(start: Schedule, target: Target) -> bool:
+    """Floats; channels that fill vectors where there are such."""
+    if not is_winograd(start) or buffer_named(start.func, TILE).dtype != "float32":
+        return False
+    return not target.has("vectors") or all(
+        lanes_of(buffer_named(start.func, name).shape[-1], target) for name in (TILE, ACC)
+    )
 
 
 def held_tiles(columns: int, channels: int) -> int:
@@ -45,12 +66,9 @@ def held_tiles(columns: int, channels: int) -> int:
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Everything is computed where the outputs of a pair of tiles and a pair of channels want it."""
-    schedule, end = start, UNTILE
-    if schedule.has(OUT):
-        schedule, end = schedule.compute_inline(UNTILE), OUT
-    points, *image, channels = buffer_named(schedule.func, TILE).shape
+    schedule, end, weight = _with_one_end(start)
+    *image, channels = buffer_named(schedule.func, TILE).shape
     outputs = buffer_named(schedule.func, ACC).shape[-1]
-    weight = next(b.name for b in schedule.func.params if b.shape == (points, outputs, channels))
     held = held_tiles(image[-1], channels)
     *_, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
@@ -67,6 +85,14 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
         schedule = schedule.unroll(loop)
     return schedule
+
+
+def _with_one_end(start: Schedule) -> tuple[Schedule, str, str]:
+    """The schedule with all that makes outputs of sums in one stage, that stage, and the transformed weights."""
+    points, *_, channels = buffer_named(start.func, TILE).shape
+    outputs = buffer_named(start.func, ACC).shape[-1]
+    weight = next(b.name for b in start.func.params if b.shape == (points, outputs, channels))
+    return (start.compute_inline(UNTILE), OUT, weight) if start.has(OUT) else (start, UNTILE, weight)
 
 
 def _transformed(schedule: Schedule) -> Schedule:
@@ -87,3 +113,55 @@ def _multiplied(schedule: Schedule, weight: str, channels: int) -> Schedule:
     for loop in (*schedule.loops_of("acc_init")[-2:], f"{k}_1", x, o):
         schedule = schedule.unroll(loop)
     return schedule
+
+
+def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
+    """For some tiles of a row: their input with its border, V, and for a few output channels after the other sums and outputs."""
+    schedule, end, weight = _with_one_end(start)
+    *image, channels = buffer_named(schedule.func, TILE).shape
+    outputs = buffer_named(schedule.func, ACC).shape[-1]
+    inner, lanes = (lanes_of(n, target) if target.has("vectors") else 1 for n in (channels, outputs))
+    tall, wide = _square(image[-1], outputs // lanes, target)
+    *_, y, x, o = schedule.loops_of(end)
+    schedule = schedule.split(y, (None, 2)).split(x, (None, tall, 2)).split(o, (None, wide, lanes))
+    schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{y}_1", f"{x}_2", f"{o}_2")
+    schedule = schedule.cache_write(ACC, "register").compute_at(ROWS, f"{o}_1").set_scope(ROWS, "register")
+    schedule = schedule.compute_at("acc_register", f"{o}_0")
+    schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
+    if schedule.has(PADDED):
+        schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
+    for loop in (f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1"):
+        schedule = schedule.annotate(loop, PEEL, 0)
+    schedule = _float_products(schedule, weight, wide, lanes)
+    s, *_, tile, c = schedule.loops_of(TILE)[-5:]
+    schedule = schedule.split(c, (None, inner)).reorder(tile, f"{c}_0", s, f"{c}_1").unroll(s)
+    for block, loops in (("acc_init", 3), (ACC, 4), ("acc_register", 3), (ROWS, 6), (end, 3)):
+        for loop in schedule.loops_of(block)[-loops:-1]:
+            schedule = schedule.unroll(loop)
+    for block in (TILE, "acc_init", ACC, "acc_register", ROWS, end) if target.has("vectors") else ():
+        count = inner if block == TILE else lanes
+        schedule = vectorize_lanes(schedule, schedule.loops_of(block)[-1], count, float_lanes(target))
+    return schedule
+
+
+def _float_products(schedule: Schedule, weight: str, wide: int, lanes: int) -> Schedule:
+    """The sums of a point: columns innermost, whose weights lie side by side."""
+    schedule = schedule.transform_layout(weight, (_AS_IT_IS, (None, wide * lanes), _AS_IT_IS), (0, 1, 3, 2))
+    *_, tile, column, k = schedule.loops_of(ACC)
+    depth = loop_extent(schedule.func, k)
+    unroll = next(n for n in range(UNROLL, 0, -1) if depth % n == 0)
+    schedule = schedule.split(column, (wide, lanes)).split(k, (None, unroll))
+    schedule = schedule.reorder(f"{k}_0", f"{k}_1", tile, f"{column}_0", f"{column}_1")
+    schedule = schedule.decompose_reduction(ACC, f"{k}_0")
+    return schedule.split(schedule.loops_of("acc_register")[-1], (wide, lanes))
+
+
+def _square(tiles: int, columns: int, target: Target) -> tuple[int, int]:
+    """Tiles and vectors of output channels at once: divisors of both for which registers hold the sums, a row of weights and what
+    is repeated, with the fewest loads for a product."""
+    registers = target.core.vectors if target.has("vectors") else REGISTERS
+    pairs = (
+        (t, c) for t in range(1, TALLEST + 1) for c in range(1, TALLEST + 1) if tiles % t == 0 and columns % c == 0
+    )
+    fitting = [(t, c) for t, c in pairs if t * c + c + 2 <= registers]
+    return min(fitting, key=lambda pair: (1 / pair[0] + 1 / pair[1], pair))

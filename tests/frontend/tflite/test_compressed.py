@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from microc.driver.compile.pipeline import compile_graph
+from microc.driver.options import make_options
 from microc.dtypes import Array
 from microc.errors import ModelError, UnsupportedError
 from microc.frontend.tflite import reader as tflite
@@ -17,6 +19,7 @@ from microc.frontend.tflite.compressed import decode
 from microc.frontend.tflite.file import TfliteFile
 from microc.frontend.tflite.inside import Inside
 from microc.graph.ir import Loc
+from microc.target import target_for
 from tests.frontend.run import library
 from tests.frontend.tflite_model import Op, Tensor, constant, model, quantised
 from tests.ops.oracle import run, tflm
@@ -88,6 +91,28 @@ def decoded_constant(data: bytes) -> Array:
     builder = Builder(file, {}, none)
     decode(Application(file.operator(0), builder, Loc("m.tflite", 0, "w")))
     return builder.consts["w"]
+
+
+def test_a_layer_by_a_table_stays_packed() -> None:
+    """In flash are indices and tables, and the firmware's sums are TFLite Micro's."""
+    values, places = RNG.integers(-127, 128, (32, 16)).astype(np.int8), RNG.integers(0, 16, (32, 96))
+    made = Tensor("w", (32, 96), "INT8", scale=(0.01,) * 32, zero_point=(0,) * 32)
+    bits, how = packed(places, 4), header(0, 4, 16) + values.tobytes()
+    tensors = [
+        quantised("x", (24, 96), 0.1, 3),
+        Tensor("bits", (len(bits),), "UINT8", bits),
+        Tensor("how", (len(how),), "UINT8", how),
+        made,
+        quantised("y", (24, 32), 0.5, -7),
+    ]
+    decode = Op("CUSTOM", ("bits", "how"), ("w",), custom="TFLM_DECODE", custom_options=b"\0")
+    dense = Op("FULLY_CONNECTED", ("x", "w"), ("y",), "FullyConnectedOptions")
+    data, x = model(tensors, [decode, dense], ["x"], ["y"]), RNG.integers(-128, 128, (24, 96), np.int8)
+    graph, size = tflite.read(data, "compressed.tflite"), make_options(optimize="size")
+    module = compile_graph(graph, "net", target_for("cortex-m4"), size)
+    (weight,) = (v for v in module.values.values() if v.label.endswith("_weight"))
+    assert weight.nbytes == len(bits) + values.size
+    np.testing.assert_array_equal(library(graph, size)(x), tflm(data, x))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float32"])

@@ -1,4 +1,4 @@
-"""Winograd's algorithm in integers: the identity, the bounds that refuse it, and the cost model's choice of it."""
+"""Winograd's algorithm: the identity, bounds that refuse it, the error of floats, and the cost model's choice of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from microc.driver.compile.kernel import schedule_group
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
 from microc.ops.convolution.conv2d import infer, reference
 from microc.ops.convolution.geometry import DEFAULTS
-from microc.ops.convolution.winograd import POINTS, suits_winograd, transformed_weights
+from microc.ops.convolution.winograd import POINTS, suits_floats, suits_winograd, transformed_weights
+from microc.ops.registry import Case
+from microc.schedule.rules.algorithms import FAST_MATH
 from microc.target import SIZE, SPEED, target_for
+from tests.ops.harness import evaluate
 
 ATTRS: dict[str, Any] = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32"}
 INPUT_STEP = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
@@ -68,18 +72,78 @@ def test_sums_that_could_overflow_do_not_suit() -> None:
     assert _suits(np.full((1, 3, 3, 40), 127, np.int8))
 
 
+@pytest.mark.parametrize("spread", [0, 3])
+@pytest.mark.parametrize("channels", [1, 16, 64])
+def test_floats_err_as_little_as_is_stated(channels: int, spread: int) -> None:
+    """``spread``: powers of ten between the sizes of numbers."""
+    dice = np.random.default_rng(channels)
+    shapes = ((1, 6, 8, channels), (8, 3, 3, channels))
+    data, weight = ((dice.normal(size=s) * 10.0 ** dice.uniform(-spread, spread, s)).astype(np.float32) for s in shapes)
+    attrs = {**DEFAULTS, "algorithm": "winograd_floats"}
+    case = Case(attrs, (TensorType(data.shape, "float32"), TensorType(weight.shape, "float32")), (1,))
+    (got,) = evaluate(registry.get("conv2d"), case, (data, weight))
+    (exact,) = reference(DEFAULTS, [data.astype(np.float64), weight.astype(np.float64)])
+    assert (np.abs(got - exact) <= stated_bound(np.abs(data[0]), weight) + 2.0**-24 * np.abs(exact)).all()
+
+
+def stated_bound(sizes: Array, weight: Array) -> Array:
+    """Of every output (1, H, W, O), from the sizes (H, W, C) of what it is computed from."""
+    u = np.abs(transformed_weights(weight)).reshape(POINTS, POINTS, *weight.shape[::3]).astype(np.float64)
+    into, out = np.abs(INPUT_STEP), np.abs(OUTPUT_STEP)
+    height, width, channels = sizes.shape
+    bound = np.zeros((1, height - 2, width - 2, len(weight)))
+    for y, x in np.ndindex((height - 2) // 2, (width - 2) // 2):
+        tile = np.einsum("ip,jq,pqc->ijc", into, into, sizes[2 * y : 2 * y + 4, 2 * x : 2 * x + 4].astype(np.float64))
+        sums = np.einsum("ai,bj,ijoc,ijc->abo", out, out, u, tile)
+        bound[0, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2] = (channels + 8) * 2.0**-24 * sums
+    return bound
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"strides": (2, 1)}, {"dilation": (2, 2)}, {"groups": 8}, {"out_dtype": "int32"}], ids=str
+)
+def test_which_floats_suit(attrs: dict[str, Any]) -> None:
+    weight = np.ones((8, 3, 3, 8 // attrs.get("groups", 1)), np.float32)
+    types = [TensorType((1, 8, 8, 8), "float32"), TensorType(weight.shape, "float32")]
+    assert not suits_floats({**DEFAULTS, **attrs}, types, [None, weight])
+    if not attrs.get("groups"):
+        assert suits_floats(DEFAULTS, types, [None, weight]) and not suits_floats(DEFAULTS, types, [None, None])
+
+
+def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True) -> str:
+    """The rule whose schedule is taken for a convolution with padding, for speed or for size."""
+    integers = dtype == "int8"
+    weight = np.random.default_rng(1).integers(-127, 128, (outputs, 3, 3, shape[3])).astype(dtype)
+    weight = (
+        weight
+        if integers
+        else weight * np.float32(np.pi) + np.sqrt(np.arange(outputs, dtype=dtype)).reshape(-1, 1, 1, 1)
+    )
+    attrs = ATTRS if integers else {**ATTRS, "out_dtype": ""}
+    types = {"x": TensorType(shape, dtype), "w": TensorType(weight.shape, dtype)}
+    types["y"] = infer(attrs, (types["x"], types["w"]))[0]
+    node = Node("conv2d", ("x", "w"), ("y",), attrs)
+    graph = Graph("net", ("x",), ("y",), (node,), types, {"w": weight})
+    target = target_for(cpu).having(FAST_MATH) if math else target_for(cpu)
+    return schedule_group(graph, (node,), target, SIZE if size else SPEED, "kernel")[1].schedule.rule
+
+
 def test_the_cost_model_takes_it_where_it_pays() -> None:
     """For speed on a core with DSP instructions, with channels enough; never for size."""
-
-    def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int) -> str:
-        weight = np.random.default_rng(1).integers(-127, 128, (outputs, 3, 3, shape[3])).astype(np.int8)
-        types = {"x": TensorType(shape, "int8"), "w": TensorType(weight.shape, "int8")}
-        types["y"] = infer(ATTRS, (types["x"], types["w"]))[0]
-        node = Node("conv2d", ("x", "w"), ("y",), ATTRS)
-        graph = Graph("net", ("x",), ("y",), (node,), types, {"w": weight})
-        return schedule_group(graph, (node,), target_for(cpu), SIZE if size else SPEED, "kernel")[1].schedule.rule
-
     assert rule("cortex-m4", False, (1, 16, 16, 16), 16) == "winograd"
     assert rule("cortex-m4", True, (1, 16, 16, 16), 16) != "winograd"
     assert rule("cortex-m3", False, (1, 16, 16, 16), 16) != "winograd"
     assert rule("cortex-m4", False, (1, 16, 16, 3), 16) != "winograd"
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m7", "x86-64-v3", "x86-64-v4", "aarch64"])
+def test_floats_take_it_where_a_multiply_add_is_one_instruction(cpu: str) -> None:
+    assert rule(cpu, False, (1, 16, 16, 16), 16, "float32") == "winograd floats"
+    assert rule(cpu, True, (1, 16, 16, 16), 16, "float32") != "winograd floats"
+    assert rule(cpu, False, (1, 16, 16, 1), 16, "float32") != "winograd floats"
+    assert rule(cpu, False, (1, 16, 16, 16), 16, "float32", math=False) != "winograd floats"
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m3", "cortex-m55", "cortex-m0"])
+def test_other_cores_do_not(cpu: str) -> None:
+    assert rule(cpu, False, (1, 16, 16, 16), 16, "float32") != "winograd floats"

@@ -22,11 +22,23 @@ from microc.driver.options import make_options
 from microc.graph.interp import run as run_graph
 from microc.graph.ir import Graph, TensorType
 from microc.ops import registry
-from microc.ops.matrix.packed import PACKED
+from microc.ops.matrix.packed import FAR, PACKED
 from microc.schedule.bit_columns import shared
 from microc.schedule.rules.algorithms import suits_core
 from microc.target import target_for
-from microc.tir.bit_fields import BLOCKS, FEW, HALVES, NEIGHBOURS, VECTOR, BitFields, bits_of, few_bits, multipliers
+from microc.tir.bit_fields import (
+    BLOCKS,
+    FEW,
+    HALVES,
+    INDICES,
+    NEIGHBOURS,
+    VECTOR,
+    BitFields,
+    bits_of,
+    few_bits,
+    few_values,
+    multipliers,
+)
 from tests.device.smoke import needs
 from tests.ops.compiled import assert_compiled, c_name, compiled_case
 from tests.transform.network import Network
@@ -35,8 +47,8 @@ DICE = np.random.default_rng(5)
 RULES = {
     "cortex-m0": {"matrix bits"},
     "avr": {"matrix bits"},
-    "cortex-m4": {"matrix bit pairs", "matrix bits"},
-    "cortex-m55": {"matrix mve", "matrix bit pairs", "matrix bits"},
+    "cortex-m4": {"matrix bit pairs", "matrix opened columns", "matrix bits"},
+    "cortex-m55": {"matrix mve", "matrix bit pairs", "matrix opened columns", "matrix bits"},
 }
 BOARDS = {"mps2-an386": "arm", "mps3-an547": "arm", "mps2-an385": "arm", "qemu-riscv32": "riscv"}
 
@@ -79,6 +91,31 @@ def test_blocks_have_multipliers(order: str, bits: int, block: int) -> None:
     np.testing.assert_array_equal(packed[:, length:].copy().view(np.int8)[:, : factors.shape[1]], factors)
 
 
+@pytest.mark.parametrize("bits", INDICES)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("depth", [64, 129])
+def test_tables_hold_every_number(bits: int, shared: bool, depth: int) -> None:
+    """Those of all rows, or of each; zeros that fill a row up are among its values."""
+    values = DICE.choice(256, (1 if shared else 5, 1 << bits), replace=False) - 128
+    values[:, 0] = 0
+    rows = np.take_along_axis(values.repeat(5 if shared else 1, axis=0), DICE.integers(0, 1 << bits, (5, depth)), 1)
+    rows = rows.astype(np.int8)
+    found = few_values(rows)
+    assert found == (bits, 1 if shared else 5)
+    form = BitFields(bits, NEIGHBOURS, tables=found[1])
+    stored = form.packed(rows)
+    assert stored.shape == form.shape(5, depth)
+    indices, tables = stored[: -found[1] << bits].reshape(5, -1), stored[-found[1] << bits :].reshape(-1, 1 << bits)
+    for k in range(depth):
+        element, bit = form.place(k)
+        index = indices[:, element].astype(np.int64) >> bit & (1 << bits) - 1
+        assert np.array_equal(tables[np.arange(5) if found[1] > 1 else 0, index], rows[:, k])
+
+
+def test_rows_of_many_values_have_no_table() -> None:
+    assert few_values(np.arange(17, dtype=np.int8)[None]) is None
+
+
 def test_weights_that_are_no_multiples_stay() -> None:
     rows = DICE.integers(-127, 128, (4, 64)).astype(np.int8)
     assert few_bits(rows) == (8, 0)
@@ -106,14 +143,14 @@ def test_operators_equal_the_reference(
     assert "runtime error" not in capfd.readouterr().err
 
 
-def layers(bits: int) -> Graph:
-    """Products with odd extents, remainders of tiles, and ends of ranges."""
+def layers(bits: int, times: int = 1) -> Graph:
+    """Products with odd extents, remainders of tiles, and ends of ranges; numbers of few bits ``times`` another."""
     net = Network(
         image=TensorType((1, 5, 7, 3), "int8"), row=TensorType((1, 129), "int8"), rows=TensorType((5, 64), "int8")
     )
 
     def weights(*shape: int) -> str:
-        return net.constant(net.rng.integers(-(1 << bits - 1), 1 << bits - 1, shape).astype(np.int8))
+        return net.constant(times * net.rng.integers(-(1 << bits - 1), 1 << bits - 1, shape).astype(np.int8))
 
     def bias(count: int) -> str:
         return net.constant(net.rng.integers(-3000, 3000, count).astype(np.int32))
@@ -147,7 +184,7 @@ def layers(bits: int) -> Graph:
 
 @pytest.mark.cross
 @pytest.mark.emulator
-@pytest.mark.parametrize("bits", FEW)
+@pytest.mark.parametrize(("bits", "times"), [(4, 1), (2, 1), (4, FAR)])
 @pytest.mark.parametrize(
     "name",
     [
@@ -155,8 +192,8 @@ def layers(bits: int) -> Graph:
         for n, f in BOARDS.items()
     ],
 )
-def test_boards_compute_what_operators_mean(name: str, bits: int, tmp_path: Path) -> None:
-    board, graph = load_board(name), layers(bits)
+def test_boards_compute_what_operators_mean(name: str, bits: int, times: int, tmp_path: Path) -> None:
+    board, graph = load_board(name), layers(bits, times)
     module = compile_graph(graph, "layers", board.target, make_options(optimize="size"))
     whole = sum(a.size for a in graph.consts.values() if a.dtype == np.int8)
     stored = sum(v.nbytes for v in module.values.values() if v.storage == "const" and v.label.endswith("_weight"))
@@ -182,3 +219,19 @@ def test_weights_that_fit_are_packed(optimize: str) -> None:
     net.op("dense", "x", net.constant(net.rng.integers(-7, 8, (64, 128)).astype(np.int8)), out_dtype="int32")
     module = compile_graph(net.graph(), "net", target_for("cortex-m4"), make_options(optimize=optimize))
     assert module.const_bytes == 64 * 128 // 2
+
+
+def clustered(net: Network, units: int, depth: int) -> str:
+    """Weights of 16 values in each channel."""
+    values = net.rng.integers(-128, 128, (units, 16))
+    return net.constant(np.take_along_axis(values, net.rng.integers(0, 16, (units, depth)), 1).astype(np.int8))
+
+
+@pytest.mark.parametrize(("optimize", "stored"), [("balanced", 64 * (64 + 16)), ("speed", 2 * 64 * 128)])
+def test_columns_are_opened_for_many_rows(optimize: str, stored: int) -> None:
+    """Tables stay in flash where many rows share what opening takes, unless flash costs nothing."""
+    net = Network(x=TensorType((96, 128), "int8"))
+    net.op("dense", "x", clustered(net, 64, 128), out_dtype="int32")
+    module = compile_graph(net.graph(), "net", target_for("cortex-m4"), make_options(optimize=optimize))
+    assert module.const_bytes == stored
+    assert (module.calls[0].rule == "matrix opened columns") == (optimize == "balanced")

@@ -4,8 +4,8 @@
  * out[i0 < 11]: float32 = erf(x[i0])
  *     # magnitude = 0
  *
- * select_erf() set_kind(i0, vectorized) annotate_loop(i0, lanes, 8) annotate_loop(i0, floats, 1) select_rounding()
- * select_fma()
+ * select_functions(True) set_kind(i0, vectorized) annotate_loop(i0, lanes, 8) annotate_loop(i0, floats, 1)
+ * select_rounding() select_fma()
  */
 NET_KERNEL erf_v0(const float *x, float *out)
 {

@@ -13,13 +13,13 @@
  *     # magnitude = 0
  *
  * cache_read(acc, data, workspace) split(p, (None, 2)) split(o, (None, 2)) pack_bits(weight, 4, vector) split(k, (None, 2,
- * 16)) reorder((p_0, o_0, p_1, o_1, k_0, k_1, k_2)) decompose_reduction(acc, p_1) reverse_compute_at(out, o_0)
- * set_scope(acc, local) split(o_1, (None, 2)) reorder((o_1_0, p_1, o_1_1)) annotate_loop(p_1, product, 1)
+ * 16)) reorder((p_0, o_0, p_1, o_1, k_0, k_1, k_2)) defer_init(acc) reverse_compute_at(out, o_0) set_scope(acc, local)
+ * split(o_1, (None, 2)) reorder((o_1_0, p_1, o_1_1)) decompose_reduction(acc, p_1) annotate_loop(p_1, product, 1)
  * annotate_loop(o_1_1, product, 1) annotate_loop(k_0, product, 1) annotate_loop(k_1, product, 1) annotate_loop(k_2,
- * product, 1) compute_at(data_workspace, p_0) set_kind(data_workspace_i1_1, vectorized) annotate_loop(data_workspace_i1_1,
- * lanes, 4) reorder((o_1_init, p_1_init)) set_kind(p_1_init, unrolled) set_kind(o_1_init, vectorized)
- * annotate_loop(o_1_init, lanes, 4) reorder((o_out_1, p_out_1)) set_kind(p_out_1, unrolled) set_kind(o_out_1, vectorized)
- * annotate_loop(o_out_1, lanes, 4) select_fma() select_conversion() select_saturation()
+ * product, 1) annotate_loop(p_1_init, product, 1) annotate_loop(o_1_1_init, product, 1) compute_at(data_workspace, p_0)
+ * set_kind(data_workspace_i1_1, vectorized) annotate_loop(data_workspace_i1_1, lanes, 4) reorder((o_out_1, p_out_1))
+ * set_kind(p_out_1, unrolled) set_kind(o_out_1, vectorized) annotate_loop(o_out_1, lanes, 4) select_fma()
+ * select_conversion() select_saturation()
  */
 NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias,
     int8_t *out, int8_t *data_workspace)
@@ -28,19 +28,17 @@ NET_KERNEL pointwise_conv2d_v1(const int8_t *data, const int8_t *restrict weight
     int32_t acc[4];
     copy_i8(&data_workspace[0], &data[0], 64);
     /* accumulate: acc[p, o] = bias[o] + sum(data[p, k] * weight[o, k] for k < 32) */
-    const int32x4 bias_0 = load_i32_i32x4_first(&bias[0], 2);
-    store_i32_i32x4_first(&acc[0], bias_0, 2);
-    store_i32_i32x4_first(&acc[2], bias_0, 2);
     dot_i8_i4_2x2(&data_workspace[0], &weight[0], &acc[0], 32, 32, 16, 2);
     /* requantize: clamp(round(acc * 1518500250 * 2**(-7 - 31)) + 3, -128, 127) */
     const int32x4 all3_end = dup_i32x4(3);
     const int32x4 minus128_end = dup_i32x4(-128);
     const int32x4 all127_end = dup_i32x4(127);
-    const int32x4 acc_0 = load_i32_i32x4_first(&acc[0], 2);
+    const int32x4 bias_0 = load_i32_i32x4_first(&bias[0], 2);
+    const int32x4 acc_0 = add_i32x4(load_i32_i32x4_first(&acc[0], 2), bias_0);
     store_i8_i32x4_first(&out[0],
         min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_0, 1518500250),
         shl_n_i32x4(acc_0, -31)), -7), all3_end), minus128_end), all127_end), 2);
-    const int32x4 acc_1 = load_i32_i32x4_first(&acc[2], 2);
+    const int32x4 acc_1 = add_i32x4(load_i32_i32x4_first(&acc[2], 2), bias_0);
     store_i8_i32x4_first(&out[2],
         min_i32x4(max_i32x4(add_i32x4(shift_round_n_i32x4(add_i32x4(doubling_high_mul_n_i32x4(acc_1, 1518500250),
         shl_n_i32x4(acc_1, -31)), -7), all3_end), minus128_end), all127_end), 2);

@@ -1,0 +1,133 @@
+"""What a search may try of the templates: wider domains than those that the cost model compares by itself.
+
+A domain lists every combination that may make sense; which of them a schedule can have, steps and the verifier find out without a
+measurement. Loops are tiled by TVM's ``sample_perfect_tile`` where a remainder would need loops of its own, and by any size
+where a part of a tile has them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from microc.schedule.pairing import can_pair
+from microc.schedule.rules import depthwise, matrix, vectors
+from microc.schedule.rules.planes import Walk
+from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of
+from microc.schedule.schedule import Schedule
+from microc.schedule.tree import find_block
+from microc.target import Goal, Target
+from microc.tir.names import ACC
+
+ROWS, COLUMNS, ALONE = 6, 6, 12
+"""Rows and columns of sums at once, and columns of a single row: more than any core has registers for."""
+STEPS = 16
+"""Terms of a sum that are written out in an iteration."""
+WRITTEN = 256
+"""Products that are written out in an iteration: more take the C compiler long, and no instruction cache holds them."""
+OUTPUTS = 8
+"""Outputs of a depthwise convolution at once."""
+
+
+def perfect(extent: int, most: int) -> tuple[int, ...]:
+    """The divisors of a loop up to some size: TVM's ``sample_perfect_tile`` of two levels."""
+    return tuple(n for n in range(1, min(extent, most) + 1) if extent % n == 0)
+
+
+def _written(tiles: Iterable[Tile]) -> Sequence[Tile]:
+    """Those that are not too long."""
+    return [tile for tile in tiles if tile.rows * tile.columns * tile.unroll * tile.step <= WRITTEN]
+
+
+def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Iterator[tuple[int, int]]:
+    """Rows and columns of tiles."""
+    across = ALONE if product.rows == 1 else columns
+    return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(across, product.columns) + 1))
+
+
+def _known(start: Schedule) -> Product:
+    product = product_of(start)
+    assert product is not None
+    return product
+
+
+def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
+    """Any core: tiles and steps; weights as they lie, or side by side for the tile."""
+    product, known = _known(start), matrix.plain_tiles(start, target, goal)
+    step, intrin = known[0].step, known[0].intrin
+    packs = product.weight.scope == "const" and len(product.weight.shape) == 2
+    found = []
+    for (rows, columns), unroll in itertools.product(_shapes(product), perfect(product.depth // step, STEPS)):
+        ways = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+        found += [Tile(rows, columns, unroll, step, intrin, weights=way) for way in ways]
+    return _written(found)
+
+
+def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
+    """Pairs of 16-bit numbers: tiles, steps, and every way to store the weights or to leave a single row where it lies."""
+    product, known = _known(start), matrix.pair_tiles(start, target, goal)
+    step, data = known[0].step, product.data.dtype
+    ways = [replace(tile, rows=1, columns=1, unroll=1) for tile in known]
+    if known[0].weights:
+        ways += [
+            Tile(1, 1, 1, step, "dot4_int16_int16", "int16", WIDE),
+            Tile(1, 1, 1, step, "dot4_int16_crossed_int8", "int16", CROSSED),
+            Tile(1, 1, 1, step, f"dot4_{data}_int8"),
+        ]
+        if can_pair(find_block(start.func.body, ACC), product.columns):
+            ways += [Tile(1, 1, 1, step, "", "int16", PAIRED), Tile(1, 1, 1, step, weights=PAIRED)]
+    return _written(
+        replace(way, rows=rows, columns=columns, unroll=unroll)
+        for way in dict.fromkeys(ways)
+        for rows, columns in _shapes(product)
+        for unroll in perfect(product.depth // step, STEPS // 2)
+    )
+
+
+def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
+    """Fused multiply-adds: tiles whose sums, weights and an activation stay in registers, and a little beyond."""
+    product = _known(start)
+    packs = product.weight.scope == "const" and len(product.weight.shape) == 2
+    found = []
+    for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect(product.depth, STEPS)):
+        if rows * columns + columns > matrix.REGISTERS + 2:
+            continue
+        ways = ("", PACKED) if packs and columns > 1 and product.columns % columns == 0 else ("",)
+        found += [Tile(rows, columns, unroll, weights=way) for way in ways]
+    return _written(found)
+
+
+def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
+    """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has."""
+    product, known = _known(start), vectors.product_tiles(start, target, goal)
+    one, lanes = known[0], known[0].lanes
+    return [
+        replace(one, rows=rows, columns=abreast * lanes, unroll=unroll)
+        for abreast in range(1, 2 * vectors.ABREAST + 1)
+        if product.columns % (abreast * lanes) == 0
+        for rows in range(1, min(product.rows, vectors.TALLEST) + 1)
+        if rows * abreast + abreast <= target.core.vectors
+        for unroll in perfect(product.depth // one.step, 8)
+    ]
+
+
+def pair_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
+    """Every correlation that there is an intrinsic for."""
+    return [walk for _, walk in depthwise.correlations(depthwise.known(start))]
+
+
+def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
+    """Rows along either axis; taps all written out, or a row of them."""
+    known = _default_walk(start, target, goal)
+    return [known] + [
+        Walk(run, tile, unroll, words=known.words)
+        for run in (1, 2)
+        for tile in range(2, min(OUTPUTS, depthwise.known(start).outputs[run - 1]) + 1)
+        for unroll in (depthwise.ALL_TAPS, depthwise.known(start).taps[run - 1])
+    ]
+
+
+def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
+    walks = depthwise.byte_walks if depthwise.suits_bytes(start, target) else depthwise.single_walks
+    return walks(start, target, goal)[0]

@@ -1,0 +1,31 @@
+"""What is computed in floats, and how the user lets it be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.options import make_options
+from microc.target import target_for
+from tests.transform.network import Network, evaluate, random_inputs
+
+
+@pytest.mark.parametrize(("math", "rule"), [("exact", "matrix float"), ("fast", "winograd floats")])
+def test_schedules_may_do_what_the_option_says(math: str, rule: str) -> None:
+    net = Network(x=(1, 12, 12, 16))
+    graph = net.graph(net.conv("x", 16, layout="NHWC"))
+    module = compile_model(graph, target_for("cortex-m4"), make_options(math=math, optimize="speed"))
+    assert module.calls[0].rule == rule
+    assert module.options["math"] == math if math != "exact" else "math" not in module.options
+
+
+@pytest.mark.parametrize("shape", [(1, 13, 9, 16), (2, 5, 4, 32)])
+def test_fast_floats_are_within_the_same_bound(shape: tuple[int, ...]) -> None:
+    net = Network(x=shape)
+    graph = net.graph(net.op("relu", net.conv("x", 16, layout="NHWC")))
+    inputs = random_inputs(graph)
+    library = microc.compile(graph, "native", math="fast", optimize="speed", cache=False)
+    (want,) = evaluate(graph, inputs)
+    np.testing.assert_allclose(np.asarray(library(inputs["x"])), want, rtol=0, atol=1e-6 * np.abs(want).max())
