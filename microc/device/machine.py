@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 from functools import cache
 
 from microc.device.toolchain import host_compiler
-from microc.isa import CORES
+from microc.errors import UsageError
+from microc.isa import CORES, FAMILIES
+from microc.target import Target, target_for
 
+HERE, PORTABLE = ("host", "native"), "portable"
+"""What libraries are compiled for: this computer, or any."""
+PLAIN = "host"
+"""The core of which nothing is known."""
 _SECONDS = 30
 _UNIT = re.compile(r"#define (__(?:AVX|FMA|SSE|BMI|F16C|ARM_|riscv_)\w*)", re.ASCII)
 """Macros that tell of instructions."""
@@ -36,5 +43,16 @@ def machine_flags(machine: str) -> tuple[str, ...]:
 
 def native() -> str:
     """The core whose instructions this computer has, the most capable one; ``host`` where none is known."""
-    found = [core.name for core in CORES.values() if core.lanes and core.machine and runs(core.machine)]
-    return found[-1] if found else "host"
+    vectors = [core for core in CORES.values() if core.lanes and platform.machine() in FAMILIES[core.family].computers]
+    return next((core.name for core in reversed(vectors) if runs(core.machine)), PLAIN)
+
+
+def library_core(name: str) -> Target:
+    """What a library for this computer is compiled for. ``host`` and ``native``: the most capable core that it is;
+    ``portable``: none in particular; others by their name. UsageError for what is neither."""
+    if name in HERE:
+        return target_for(native())
+    if name != PORTABLE and name not in CORES:
+        known = (*HERE, PORTABLE, *(core for core in CORES if core != PLAIN))
+        raise UsageError(f"unknown core {name!r}", hint="known: " + ", ".join(known))
+    return target_for(PLAIN if name == PORTABLE else name)

@@ -17,7 +17,7 @@ from microc.driver.options import Options, make_options
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.plugin import Plugin, active
-from microc.target import Board, Target, target_for
+from microc.target import Board, Target
 
 if TYPE_CHECKING:  # what compiles is imported where it is used: a network that the cache knows does without
     from microc.codegen.exports import Package
@@ -164,10 +164,11 @@ def compile(
     """Compile a model: the path of a file (TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file), a graph
     that :func:`microc.load` gave, a fitted scikit-learn or LightGBM estimator, a Keras model, or PyTorch's ``ExportedProgram``.
 
-    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order
-    (``target`` other than ``host`` compiles it as that core's kernels, in portable C; ``x86-64-v3`` and the like, where this
-    computer is one, in its vectors, and ``native`` as the most capable one that it is). With ``board``, a name or the path of
-    a board file, it becomes a :class:`Program`, which writes the C project of a firmware.
+    Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order.
+    ``target``: ``host``, as ``native``, uses the vectors that this computer has, and what is exported runs on any;
+    ``portable`` uses none; a core by its name (``x86-64-v3``) uses those of that core where this computer is one, else it is
+    that core's kernels in portable C. With ``board``, a name or the path of a board file, it becomes a :class:`Program`, which
+    writes the C project of a firmware.
 
     An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
     VerificationError says by how much the answers differ; ``check=False`` leaves that out
@@ -182,13 +183,7 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
-        from microc.device.machine import machine_flags, native
-        from microc.driver.desktop.load import build_library
-
-        with active(chosen.plugins):
-            core = target_for(native() if target == "native" else target)
-            flags = machine_flags(core.core.machine)
-        library = build_library(_desktop_files(source, core, chosen, progress), *flags)
+        library = _library(source, target, chosen, progress)
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check
 
@@ -211,6 +206,18 @@ def compile(
         inputs = [tensor_data(program.module, name) for name in program.module.inputs]
         quick_check(model, None, inputs, source, chosen)
     return program
+
+
+def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
+    """The network for this computer; made for it alone, it is exported as portable C, which is made when that is asked for."""
+    from microc.device.machine import HERE, PORTABLE, library_core, machine_flags
+    from microc.driver.desktop.load import build_library
+
+    with active(options.plugins):
+        core = library_core(target)
+        flags = machine_flags(core.core.machine)
+    elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in HERE else None
+    return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
 
 
 def _compiled(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import numpy as np
 import pytest
 
 import microc
+from microc.codegen.network import shared_files
+from microc.device.machine import native
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.options import make_options
 from microc.errors import FitError, ModelError, OutputError, UsageError
+from microc.target import target_for
 from tests.driver import digits
 
 
@@ -45,6 +51,39 @@ def test_export_and_load(library: microc.Library, tmp_path: Path) -> None:
     for name in ("digits.so", "digits.tar"):
         loaded = microc.load_library(library.export_library(tmp_path / name))
         assert np.array_equal(np.asarray(loaded(image)), np.asarray(library(image)))
+
+
+@pytest.mark.parametrize("target", ["host", "portable"])
+def test_what_leaves_this_computer_runs_on_any(target: str, tmp_path: Path) -> None:
+    path = microc.compile(digits.FLOAT, target).export_library(tmp_path / "digits.tar")
+    with tarfile.open(path) as archive:
+        files = {member.name: archive.extractfile(member).read().decode() for member in archive}  # type: ignore[union-attr]
+    plain = compile_model(digits.FLOAT, target_for("host"), make_options())
+    assert files["model.c"] == shared_files(plain, microc.__version__)["model.c"]
+
+
+def test_a_core_that_was_named_is_exported(tmp_path: Path) -> None:
+    path = microc.compile(digits.FLOAT, "x86-64-v3").export_library(tmp_path / "digits.tar")
+    with tarfile.open(path) as archive:
+        assert b"float32x8" in archive.extractfile("model.c").read()  # type: ignore[union-attr]
+
+
+def test_a_model_that_changed_is_not_exported(tmp_path: Path) -> None:
+    if native() == "host":
+        pytest.skip("this computer has no vectors that are known")
+    model = tmp_path / "digits.onnx"
+    model.write_bytes(digits.FLOAT.read_bytes())
+    library = microc.compile(model)
+    model.write_bytes(digits.QDQ.read_bytes())
+    with pytest.raises(OutputError, match="has changed"):
+        library.export_library(tmp_path / "digits.so")
+    assert not (tmp_path / "digits.so").exists()
+
+
+def test_unknown_targets_are_answered_with_what_there_is() -> None:
+    with pytest.raises(UsageError, match="unknown core 'm4'") as caught:
+        microc.compile(digits.INT8, "m4")
+    assert caught.value.hint.startswith("known: host, native, portable, x86-64")
 
 
 @pytest.mark.parametrize("options", [{"opt_level": 0}, {"io_in_arena": False}], ids=str)

@@ -10,8 +10,8 @@ from microc.codegen.names import network_name
 from microc.driver.compile.builder import Builder, register, workspaces
 from microc.driver.compile.comments import describe
 from microc.driver.compile.estimates import estimated
+from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.maker import Maker
-from microc.driver.compile.pipeline import fingerprint
 from microc.driver.options import make_options
 from microc.driver.sizes.shapes import as_array
 from microc.dtypes import Array

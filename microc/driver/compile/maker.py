@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from microc import te
-from microc.driver.compile.kernel import alias_of, chosen, schedule_group
+from microc.driver.compile.kernel import algorithms_of, alias_of, chosen, key_of, replayed, schedule_group
 from microc.driver.control.function import LoweredControl, lower_control
 from microc.driver.stripes.kernel import Chain
+from microc.errors import MicrocError
 from microc.graph.ir import Graph, Node
 from microc.module import Module, Size
 from microc.ops.lowering import LoweredGroup, Param
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice
 from microc.schedule.rules.threads import across_threads
+from microc.schedule.step import Step
 from microc.target import Goal, Target
 from microc.tir import ir
 
@@ -36,6 +39,17 @@ class Copy:
     constant: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TunedSchedule:
+    """A measured schedule: the algorithm by name, the rule, its steps."""
+
+    algorithm: str
+    rule: str
+    trace: tuple[Step, ...]
+
+
+Tuned = Mapping[str, TunedSchedule]
+"""By :func:`key_of`."""
 Origin = Group | Copy | Chain
 """What a call was made from."""
 
@@ -52,20 +66,40 @@ def lower_copy(graph: Graph, copy: Copy) -> LoweredGroup:
 
 
 class Maker:
-    """Makes the functions of a graph, whose large loops are split among ``threads``. ``origins``: what every call was made from,
-    by the values that it writes."""
+    """Makes the functions of a graph, whose large loops are split among ``threads``. ``tuned``: schedules of
+    kernels that were measured. ``origins``: what every call was made from, by the values that it writes."""
 
     sizes: tuple[Size, ...] = ()
     """Sizes that are told when the network runs."""
 
-    def __init__(self, graph: Graph, target: Target, goal: Goal, threads: int = 1) -> None:
-        self.graph, self.target, self.goal, self.threads = graph, target, goal, threads
+    def __init__(
+        self, graph: Graph, target: Target, goal: Goal, threads: int = 1, tuned: Tuned = MappingProxyType({})
+    ) -> None:
+        self.graph, self.target, self.goal, self.threads, self.tuned = graph, target, goal, threads, tuned
         self.origins: dict[tuple[str, ...], Origin] = {}
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        group, choice = schedule_group(self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place)
+        group, choice = self._tuned(nodes, in_place=in_place) or schedule_group(
+            self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place
+        )
         return group, across_threads(choice, self.target, self.threads)
+
+    def _tuned(self, nodes: Sequence[Node], *, in_place: bool) -> tuple[LoweredGroup, Choice] | None:
+        """What was measured to be best."""
+        if not self.tuned or in_place:
+            return None
+        lowered = algorithms_of(self.graph, nodes, self.target, "kernel")
+        found = self.tuned.get(key_of(lowered, self.target))
+        if found is None:
+            return None
+        group = next((each for each in lowered if each.algorithm == found.algorithm), None)
+        if group is None:
+            return None
+        try:
+            return group, replayed(group, found.trace, f"{found.rule}, tuned")
+        except MicrocError:  # what constants promise is less here than in the layer that was measured
+            return None
 
     def control(self, node: Node) -> LoweredControl:
         """A node of control flow."""

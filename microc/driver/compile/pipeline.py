@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from microc.codegen.names import network_name
-from microc.driver.compile.arithmetic import arithmetic_of
+from microc.driver.compile.arithmetic import arithmetic_of, with_math
 from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
+from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.kernel import groups_of
 from microc.driver.compile.least import refuse_hopeless
 from microc.driver.compile.lower import Progress, build_module
@@ -28,14 +29,12 @@ from microc.errors import FitError, UsageError
 from microc.frontend.detect import contents
 from microc.graph.file import to_bytes
 from microc.graph.ir import Graph
-from microc.isa import CORES, FAMILIES, SCALAR
+from microc.isa import CORES, FAMILIES
 from microc.module import Module, Plain, Streaming
 from microc.plan.plan import plan_module
 from microc.plugin import active
 from microc.schedule.rules import RULES
 from microc.target import Target
-from microc.tir import ir
-from microc.tir.rewrite import walk_all_exprs
 from microc.transform import LOWERING, PASSES
 from microc.transform.context import PassContext, run_passes, with_own
 from microc.transform.instruments import DumpInstrument
@@ -77,7 +76,7 @@ def read_at_largest(source: Path | Graph, options: Options) -> tuple[Graph, Grap
 
 def _of_all_sizes(options: Options) -> Options:
     """Without the passes that use what some sizes have by accident."""
-    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels"}
+    accidents = {"common_subexpressions", "constant_channels", "duplicate_channels", "dead_channels", "parallel_layers"}
     return replace(options, dump=None, disabled=options.disabled | accidents)
 
 
@@ -96,6 +95,7 @@ def compiled(
     source: Path | Graph, target: Target, options: Options, progress: Progress | None = None, room: Room | None = None
 ) -> Compiled:
     """The same, and what its functions were made from; all of it is written where ``options.dump`` says."""
+    target = with_math(target, options)
     if options.bounds:
         with _extended(options):
             made = _with_sizes(source, target, options, progress, room)
@@ -126,7 +126,7 @@ def compile_graph(
     room: Room | None = None,
 ) -> Module:
     """The same of a graph as it is; ``source`` says in the generated files where it is from."""
-    return _compiled(read, source, target, options, progress, room).module
+    return _compiled(read, source, with_math(target, options), options, progress, room).module
 
 
 @contextmanager
@@ -172,13 +172,23 @@ def _planned(
             options=chosen,
         )
 
+    plain = planned(first.module)
+    limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
+    if options.tuned is not None:
+        from microc.driver.tuned.schedules import tuned_schedules
+
+        untuned, board = replace(first, module=plain), room.board if room else ""
+        tuned = tuned_schedules(untuned, options.tuned, board, min(limits, default=0))
+        first = _built(graph, target, source, progress, Maker(graph, target, goal, options.threads, tuned))
+        plain = planned(first.module)
+
     def streamed(chains: tuple[Chain, ...]) -> Module:
         built = _built(
             graph,
             target,
             source,
             None,
-            Maker(graph, target, goal, options.threads),
+            Maker(graph, target, goal, options.threads, first.make.tuned),
             [streams.lower(chain) for chain in chains],
         )
         made = planned(built.module)
@@ -186,9 +196,7 @@ def _planned(
         tried.append(replace(built, module=made))
         return made
 
-    plain = planned(first.module)
     tried = [replace(first, module=plain)]
-    limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
     if all(arena(plain) <= limit for limit in limits):
         return tried[0]
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
@@ -278,22 +286,3 @@ def _built(
     module = build_module(graph, target, source, make.goal, progress, streams, make)
     alike = make.goal.price > 0 and not make.sizes
     return Compiled(estimated(merge_kernels(module) if alike else module, target), make)
-
-
-def fingerprint(module: Module, target: Target) -> str:
-    """32 hex digits that change when the code or the constants would: the host knows a board's firmware by it."""
-    digest = hashlib.sha256(f"{module.name} {target.cpu}".encode())
-    for kernel in module.kernels:
-        digest.update(repr(kernel.func).encode())
-    externs = set(SCALAR) - set(SCALAR.sealed)
-    calls = {x.name for kernel in module.kernels for x in walk_all_exprs(kernel.func.body) if isinstance(x, ir.Call)}
-    if not externs.isdisjoint(calls):
-        digest.update(repr([SCALAR[name] for name in sorted(externs)]).encode())
-    for call in module.calls:
-        digest.update(repr((call.kernel, call.args)).encode())
-    for name in sorted(module.values):
-        value = module.values[name]
-        digest.update(f"{name} {value.shape} {value.dtype} {value.storage}".encode())
-        if value.data is not None:
-            digest.update(value.data.tobytes())
-    return digest.hexdigest()[:32]

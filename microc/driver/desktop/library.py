@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -41,10 +41,19 @@ class Library:
     A call reads arrays where they lie and writes into new ones; steps copy in and out, and go on with copies of what the last
     call was given and gave. One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives
     more of them.
+
+    ``elsewhere`` makes what is exported, where this one uses what only some computers have.
     """
 
-    def __init__(self, path: Path, sources: Mapping[str, str] | None = None, folder: Any = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        sources: Mapping[str, str] | None = None,
+        folder: Any = None,
+        elsewhere: Callable[[], Library] | None = None,
+    ) -> None:
         self.path = path
+        self._elsewhere = elsewhere
         self._sources = dict(sources or {})
         self._folder = folder  # keeps a temporary folder alive
         try:
@@ -137,7 +146,7 @@ class Library:
 
     def instance(self) -> Library:
         """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
-        return Library(self.path, self._sources, self._folder)
+        return Library(self.path, self._sources, self._folder, self._elsewhere)
 
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""
@@ -217,13 +226,21 @@ class Library:
         )
 
     def export_library(self, path: str | Path) -> Path:
-        """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``)."""
+        """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).
+
+        What was compiled for ``host`` is compiled again as portable C, so that it runs on any computer of this kind; floats may
+        differ in their last bits. A core that was named is kept, and needed where the library is loaded. OutputError where the
+        model's file has changed since.
+        """
         target = accepted.path("a library", path)
+        if target.suffix not in (".tar", ".so"):
+            raise OutputError(f"cannot export to {target.name}", where=str(target), hint="end the name in .so or .tar")
+        exported = self._elsewhere() if self._elsewhere else self
+        if exported.manifest["sha256"] != self.manifest["sha256"]:
+            raise OutputError("the model has changed since it was compiled", where=str(target), hint="compile it again")
         if target.suffix == ".tar":
-            return export_tar(self._sources, target)
-        if target.suffix == ".so":
-            return export_shared(self.path, target)
-        raise OutputError(f"cannot export to {target.name}", where=str(target), hint="end the name in .so or .tar")
+            return export_tar(exported._sources, target)
+        return export_shared(exported.path, target)
 
 
 def _empty(tensor: Mapping[str, Any]) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from microc.device.toolchain import compile_shared
@@ -45,11 +45,12 @@ def _read_tar(path: Path) -> dict[str, str]:
     return found
 
 
-def build_library(sources: Mapping[str, str], *flags: str) -> Library:
-    """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler."""
+def build_library(sources: Mapping[str, str], *flags: str, elsewhere: Callable[[], Library] | None = None) -> Library:
+    """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler, ``elsewhere`` as in
+    :class:`Library`."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
     root = Path(folder.name)
     for name, text in sources.items():
         (root / name).write_text(text)
     library = compile_shared(root, [root / name for name in SOURCES], root / "model.so", *flags)
-    return Library(library, sources, folder)
+    return Library(library, sources, folder, elsewhere)

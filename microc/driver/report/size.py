@@ -125,12 +125,13 @@ def shares(size: int, count: int) -> list[int]:
 def live_bytes(manifest: Mapping[str, Any]) -> list[int]:
     """Bytes of the arena that hold something during each step; what lies over another counts once."""
     return [
-        _covered([(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]])
+        covered([(m["offset"], m["offset"] + m["bytes"]) for m in manifest["memory"] if m["first"] <= k <= m["last"]])
         for k in range(len(manifest["kernels"]))
     ]
 
 
-def _covered(ranges: Sequence[tuple[int, int]]) -> int:
+def covered(ranges: Sequence[tuple[int, int]]) -> int:
+    """Bytes in any of some ranges of addresses, from the first of each to before the second."""
     total = end = 0
     for start, stop in sorted(ranges):
         total += max(0, stop - max(start, end))
