@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from microc.schedule.rules import ScheduleRule
     from microc.schedule.schedule import Schedule
     from microc.transform.context import Pass
+    from microc.tuning.api import tune
 
 __version__ = "0.1.0"
 __all__ = (
@@ -92,6 +93,7 @@ __all__ = (
     "te",
     "tir",
     "topi",
+    "tune",
     "verify",
 )
 
@@ -126,6 +128,7 @@ _HOMES = MappingProxyType(
         "quantize": "microc.quantization",
         "rewrite": "microc.graph.rewriting",
         "save": "microc.driver.model",
+        "tune": "microc.tuning.api",
         "verify": "microc.driver.measure.against",
     }
 )

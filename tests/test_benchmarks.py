@@ -48,6 +48,18 @@ SMOKES = {
         "sklearn",
     ),
     "riscv_vector": Smoke(("--networks", str(FOLDER.parent / "examples/digits/digits_int8.tflite")), "digits_int8 "),
+    "tuning": Smoke(
+        (
+            "search",
+            "--models",
+            str(FOLDER.parent / "examples/digits/digits_int8.tflite"),
+            "--layers",
+            "depthwise",
+            "--seeds",
+            "1",
+        ),
+        "cortex-m4",
+    ),
     "operators": Smoke(("--cores", "m4", "--dtypes", "int8", "--only", "prelu"), "prelu"),
 }
 MARKS = {
@@ -63,6 +75,7 @@ MARKS = {
     "quantisation": (),
     "riscv_vector": (pytest.mark.emulator, needs("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64")),
     "operators": EMULATED,
+    "tuning": EMULATED,
 }
 
 

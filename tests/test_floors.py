@@ -14,7 +14,7 @@ from microc.schedule.rules.algorithms import ALGORITHMS
 PACKAGE = Path(__file__).resolve().parents[1] / "microc"
 
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "paths", "sealed"}),
+    frozenset({"errors", "dtypes", "fixed", "fixedpoint", "knapsack", "paths", "sealed"}),
     frozenset({"graph", "tir"}),
     frozenset({"te", "isa", "target", "module"}),
     frozenset({"ops"}),
@@ -23,13 +23,14 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plugin", "topi"}),
     frozenset({"device"}),
     frozenset({"driver"}),
-    frozenset({"quantization"}),
+    frozenset({"quantization", "tuning"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 STRANGERS = (
     frozenset({"graph", "tir"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),
+    frozenset({"quantization", "tuning"}),
 )
 
 

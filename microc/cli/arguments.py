@@ -12,6 +12,7 @@ from microc.cli.board_options import device_options, input_options, source_optio
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.cli.quantizing_options import quantizing_command
+from microc.cli.tuning_options import tuning_command
 from microc.errors import UsageError
 
 EXIT_CODES = """exit codes:
@@ -78,6 +79,17 @@ class Arguments(argparse.Namespace):
     seed: int
     action: str
     subject: str
+    records: Path
+    show: Path | None
+    merge: list[Path] | None
+    prune: Path | None
+    space: bool
+    trials: int
+    time: float
+    search: str
+    cost_model: str
+    only: list[str]
+    jobs: int
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,6 +126,7 @@ def make_parser() -> _Parser:
 
     _model_commands(add)
     quantizing_command(add, _MODEL)
+    tuning_command(add, _MODEL)
     _export_command(add)
     _project_commands(add)
     measuring_commands(add)

@@ -18,6 +18,7 @@ from microc.cli.profile import profile
 from microc.cli.quantize import quantize
 from microc.cli.session import compile_model, line, progress, run
 from microc.cli.size import size
+from microc.cli.tune import tune
 from microc.cli.verify import verify
 from microc.errors import UsageError
 
@@ -248,6 +249,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "explain": explain,
         "import": import_,
         "quantize": quantize,
+        "tune": tune,
         "export": export,
         "build": build,
         "flash": flash,

@@ -17,6 +17,18 @@ def seconds(text: str) -> float:
     return seconds
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def duration(text: str) -> float:
+    """90s, 10m or 2h, in seconds."""
+    number, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    try:
+        return seconds(str(float(number) * unit))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
+
+
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 """What ``auto`` tries."""
 

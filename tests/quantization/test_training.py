@@ -145,6 +145,28 @@ def test_training_regains_what_rounding_lost() -> None:
     assert rounded < real - 0.02 and accuracy(fake) > rounded + 0.5 * (real - rounded)
 
 
+def test_four_bits_are_trained() -> None:
+    """The error of a regression falls, and what was trained is the integer network that is kept."""
+    torch = torch_or_skip()
+    nn = torch.nn
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.randn(64, 16), torch.randn(64, 3)
+    fake = microc.fake_quantize(module, x, weights=4)
+    optimiser, errors = torch.optim.Adam(fake.parameters(), 1e-2), list[float]()
+    for _ in range(25):
+        optimiser.zero_grad()
+        error = nn.functional.mse_loss(fake(x), y)
+        error.backward()
+        optimiser.step()
+        errors.append(float(error))
+    assert errors[-1] < 0.8 * errors[0]
+    found = fake.quantized()
+    assert all(np.abs(w.data).max() <= 7 for w in found.recipe.weights.values() if w.data.ndim == 2)
+    wanted = np.concatenate([microc.compile(found.graph)(row[None].numpy()) for row in x[:8]])
+    np.testing.assert_array_equal(fake(x[:8]).detach().numpy(), wanted)
+
+
 def refused(given: Any, data: Any, kind: type[MicrocError]) -> str:
     with pytest.raises(kind) as caught:
         microc.fake_quantize(given, data)

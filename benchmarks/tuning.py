@@ -1,0 +1,184 @@
+"""What a search finds: networks before and after ``microc tune``, and how near to the best it comes in a few trials.
+
+    python benchmarks/tuning.py networks [--models kws,ad,vww,ic,strww] [--cores m4,m55,m0] [--trials 500] [--optimize GOAL]
+    python benchmarks/tuning.py search [--models kws] [--cores m4] [--layers NAME] [--share 0.1] [--seeds 5]
+
+Models may be files, too. ``networks``: instructions of a whole inference on an emulated board, and bytes of the whole firmware,
+without records and with those of a search; the outputs must be the same. ``--records FILE`` keeps what is measured.
+``search``: every kernel of a layer's space is measured once; then each search gets a share of the trials, for several seeds.
+What it prints is the median of the best found, over the best there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from bars import CORES
+from mlperf_tiny import board_of, corpus
+
+import microc
+from microc.driver.measure import firmware
+from microc.driver.measure.session import Device
+from microc.driver.measure.verify import random_inputs
+from microc.driver.options import make_options
+from microc.driver.report.size import measure as sizes_of
+from microc.driver.tuned.records import OK, Database
+from microc.driver.tuned.task import Task, tasks_of
+from microc.target import Board
+from microc.tuning.api import compiled_for
+from microc.tuning.model import model_for
+from microc.tuning.on_board import BoardRunner
+from microc.tuning.runner import Result, Runner
+from microc.tuning.search import SEARCHES
+from microc.tuning.space import Candidate, Space
+from microc.tuning.tuner import Limits, Tuner
+
+MOST = 2000
+"""Points of a space that is measured as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A network on a board: instructions of an inference, bytes of flash, outputs on the same inputs."""
+
+    instructions: int
+    flash: int
+    outputs: tuple[bytes, ...]
+
+
+def run(model: Path, board: Board, optimize: str, records: Path | None) -> Run:
+    """Build, boot, run once."""
+    with tempfile.TemporaryDirectory() as folder:
+        microc.compile(model, board=board, optimize=optimize, tuned=records).write(folder)
+        project = firmware.open_project(folder)
+        firmware.build(project)
+        with Device(project) as device:
+            made = device.run(*random_inputs(device.inputs, np.random.default_rng(0)))
+            outputs = made if isinstance(made, tuple) else (made,)
+            assert device.last is not None
+            return Run(
+                device.clock.amount(device.last.min), sizes_of(project).flash, tuple(o.tobytes() for o in outputs)
+            )
+
+
+def networks(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
+    """A line for every network and board; whether all outputs are equal."""
+    ratios, right = [], True
+    print(f"{'network':28} {'core':12} {'before':>12} {'after':>12} {'ratio':>6} {'flash':>9} {'after':>9}  equal")
+    for board in boards:
+        for model in models:
+            with tempfile.TemporaryDirectory() as folder:
+                records = arguments.records or Path(folder) / "tuned.jsonl"
+                microc.tune(
+                    model, board=board, records=records, trials=arguments.trials, optimize=arguments.optimize, jobs=2
+                )
+                before, after = (run(model, board, arguments.optimize, each) for each in (None, records))
+            equal = before.outputs == after.outputs
+            right &= equal
+            ratios.append(after.instructions / before.instructions)
+            print(
+                f"{model.stem:28} {board.target.cpu:12} {before.instructions:12,} {after.instructions:12,} {ratios[-1]:6.3f} "
+                f"{before.flash:9,} {after.flash:9,}  {'yes' if equal else 'NO'}",
+                flush=True,
+            )
+    print(f"geometric mean {float(np.exp(np.mean(np.log(ratios)))):.3f}")
+    return right
+
+
+Ticks = dict[object, float]
+"""By what makes a kernel: the algorithm and the loops."""
+
+
+def _kernel(candidate: Candidate) -> object:
+    return candidate.number, candidate.choice.func.body
+
+
+class Recorded(Runner):
+    """Answers from measurements that were made."""
+
+    board, unit, toolchain, batch = "recorded", "instructions", "", 8
+
+    def __init__(self, ticks: Ticks) -> None:
+        self._ticks = ticks
+
+    def check(self) -> None:
+        """They are there."""
+
+    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        return [Result(c, OK, self._ticks[_kernel(c)], c.code) for c in candidates]
+
+
+def search(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
+    """A line for every layer; whether all evolutionary medians are within 2 % of the best."""
+    right = True
+    print(
+        f"{'layer':40} {'core':12} {'points':>7} {'kernels':>7} {'default':>8}" + "".join(f" {n:>13}" for n in SEARCHES)
+    )
+    for board in boards:
+        for model in models:
+            for task in tasks_of(compiled_for(model, board.target, make_options(), board)):
+                space = Space(task)
+                if len(space.points) > MOST or arguments.layers not in task.name:
+                    continue
+                ticks = exhaustive(space, BoardRunner(board))
+                best = min(ticks.values())
+                found = {name: median(_found(task, ticks, name, arguments)) / best for name in SEARCHES}
+                right &= found["evolutionary"] <= 1.02
+                cells = "".join(f" {ratio:13.3f}" for ratio in found.values())
+                default = ticks[_kernel(space.default)] / best
+                print(
+                    f"{task.name[-40:]:40} {board.target.cpu:12} {len(space.points):7} {len(ticks):7} {default:8.3f}{cells}",
+                    flush=True,
+                )
+    return right
+
+
+def exhaustive(space: Space, runner: Runner) -> Ticks:
+    """Every kernel of a space, measured."""
+    tuner = Tuner([space.task], runner, Database(), model=model_for("analytic"), search="grid")
+    tuner.run(Limits(2 * MOST))
+    found = tuner.progress[0].search
+    built = {point: found.space.candidate(point) for point in found.ticks if point in found.space}
+    known = {_kernel(c): found.ticks[point] for point, c in built.items() if c is not None}
+    return known | {_kernel(c): found.ticks[c.point] for c in found.space.defaults if c.point in found.ticks}
+
+
+def _found(task: Task, ticks: Ticks, name: str, arguments: argparse.Namespace) -> list[float]:
+    """The best of a share of the trials, for every seed."""
+    best = []
+    for seed in range(arguments.seeds):
+        tuner = Tuner([task], Recorded(ticks), Database(), model=model_for("auto"), search=name, seed=seed)
+        tuner.run(Limits(max(8, round(arguments.share * len(ticks)))))
+        best.append(tuner.progress[0].best)
+    return best
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("networks", "search"))
+    parser.add_argument("--models", default="kws,ad,vww,ic,strww")
+    parser.add_argument("--cores", default="m4")
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--optimize", default="balanced")
+    parser.add_argument("--records", type=Path, default=None)
+    parser.add_argument("--layers", default="")
+    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--seeds", type=int, default=5)
+    arguments = parser.parse_args()
+    named = arguments.models.split(",")
+    models = [
+        Path(name) if Path(name).is_file() else corpus() / "tflite" / f"mlperf_{name}_int8.tflite" for name in named
+    ]
+    boards = [board_of(CORES[core]) for core in arguments.cores.split(",")]
+    return 0 if {"networks": networks, "search": search}[arguments.what](models, boards, arguments) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

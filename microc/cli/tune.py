@@ -1,0 +1,186 @@
+"""``microc tune``: the search, and the file of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from microc.cli import show
+from microc.cli.arguments import Arguments
+from microc.cli.model_options import chosen_options
+from microc.cli.session import progress
+from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.tuning.api import Tuning
+    from microc.tuning.tuner import Progress
+
+_SHOWN_VALUES = 12
+
+
+def tune(arguments: Arguments) -> show.Answer:
+    """``microc tune``."""
+    if arguments.show is not None:
+        return _shown(arguments.show)
+    if arguments.merge or arguments.prune is not None:
+        return _rewritten(arguments)
+    if arguments.model is None:
+        raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
+    if not arguments.board and not arguments.target:
+        raise UsageError("there is nothing to measure on", hint="--board BOARD, or --target native for this computer")
+    if arguments.space:
+        return _spaces(arguments)
+    return _searched(arguments)
+
+
+def _searched(arguments: Arguments) -> show.Answer:
+    from microc.tuning.api import tune
+
+    assert arguments.model is not None
+    found = tune(
+        arguments.model,
+        arguments.target,
+        board=arguments.board or None,
+        records=arguments.records,
+        port=arguments.port,
+        trials=arguments.trials,
+        time=arguments.time,
+        search=arguments.search,
+        cost_model=arguments.cost_model,
+        seed=arguments.seed,
+        jobs=arguments.jobs,
+        layers=arguments.only,
+        callback=_told(arguments),
+        **chosen_options(arguments),
+    )
+    return show.Answer({"records": str(arguments.records), **found.to_data()}, _table(found, arguments.records))
+
+
+def _told(arguments: Arguments) -> Callable[[Progress], None] | None:
+    """A line for every batch."""
+    told = progress(arguments)
+    if told is None:
+        return None
+    spent = 0
+
+    def event(kernel: Progress) -> None:
+        nonlocal spent
+        spent += kernel.last
+        text = f"{show.layer(kernel.task.name)}: {kernel.tried} tried, {_gain(kernel.default, kernel.best)}"
+        told(text, min(spent, arguments.trials - 1), arguments.trials)
+
+    return event
+
+
+def _gain(default: float | None, best: float) -> str:
+    if default is None or best == float("inf"):
+        return ""
+    return f"{100 * (best / default - 1):+.1f} %"
+
+
+def _table(found: Tuning, records: Path) -> str:
+    rows = [
+        (
+            show.layer(k.task.name) + (f" and {len(k.task.layers) - 1} more" if len(k.task.layers) > 1 else ""),
+            k.task.op,
+            show.count(len(k.search.space.points)),
+            show.count(k.tried),
+            "" if k.default is None else show.count(round(k.default)),
+            "" if k.default is None else show.count(round(k.best)),
+            _gain(k.default, k.best),
+            k.point,
+        )
+        for k in found.kernels
+    ]
+    failed = sum(k.failed for k in found.kernels)
+    notes = [
+        f"tuned kernels: {show.count(round(found.default))} -> {show.count(round(found.best))} {found.unit} "
+        f"({_gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
+        *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
+        f"use them: microc compile MODEL --tuned {records}",
+    ]
+    head = ("layer", "operators", "points", "tried", f"default, {found.unit}", "best", "", "schedule")
+    return show.table(head, rows, 2) + "\n\n" + "\n".join(notes)
+
+
+def _spaces(arguments: Arguments) -> show.Answer:
+    """What a search could try."""
+    from microc.tuning.api import spaces
+
+    found = spaces(arguments.model, arguments.target, board=arguments.board or None, **chosen_options(arguments))
+    parts = []
+    for kernel in found:
+        more = f" and {len(kernel['layers']) - 1} more" if len(kernel["layers"]) > 1 else ""
+        head = f"{show.layer(kernel['layers'][0])}{more} ({kernel['op']}): {show.count(kernel['points'])} points"
+        rows: list[tuple[str, object]] = [("default", kernel["default"])]
+        rows += [(f"  {name}", _values(values)) for name, values in kernel["decisions"].items() if len(values) > 1]
+        parts.append(head + "\n" + show.facts(rows))
+    return show.Answer({"kernels": found}, "\n\n".join(parts))
+
+
+def _values(values: list[Any]) -> str:
+    shown = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
+    return shown + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")
+
+
+def _shown(path: Path) -> show.Answer:
+    """The kernels of a file of records."""
+    from microc.driver.tuned.records import OK, Database
+
+    _there(path)
+    database = Database(path)
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for record in database:
+        groups.setdefault((record.key, record.board, record.unit), []).append(record)
+    rows, data = [], []
+    for (key, board, unit), records in groups.items():
+        good = [record for record in records if record.status == OK]
+        best = min(good, key=lambda record: record.ticks) if good else None
+        first = records[0]
+        rows.append((
+            show.layer(first.layer), first.op, first.cpu, board, show.count(len(records)), show.count(len(records) - len(good)),
+            show.count(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
+        ))  # fmt: skip
+        data.append(_kernel(key, records, best))
+    head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
+    skipped = f"\n\n{database.skipped} lines of the file are damaged and were skipped" if database.skipped else ""
+    return show.Answer(
+        {"records": len(database), "skipped": database.skipped, "kernels": data}, show.table(head, rows, 4) + skipped
+    )
+
+
+def _kernel(key: str, records: list[Any], best: Any) -> Mapping[str, Any]:
+    first = records[0]
+    return {
+        "key": key,
+        "layer": first.layer,
+        "op": first.op,
+        "cpu": first.cpu,
+        "board": first.board,
+        "unit": first.unit,
+        "records": len(records),
+        "best": None if best is None else best.ticks,
+        "failures": [
+            {"status": r.status, "rule": r.rule, "decisions": dict(r.decisions)} for r in records if r.status != "ok"
+        ],
+    }
+
+
+def _rewritten(arguments: Arguments) -> show.Answer:
+    """Files of records, merged or pruned."""
+    from microc.driver.tuned.records import Database, merged, write
+
+    for path in (*(arguments.merge or ()), *([arguments.prune] if arguments.prune else ())):
+        _there(path)
+    if arguments.prune is not None:
+        target, kept = arguments.prune, Database(arguments.prune).pruned()
+    else:
+        target, kept = arguments.records, merged(arguments.merge or ())
+    count = write(target, kept)
+    return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")
+
+
+def _there(path: Path) -> None:
+    if not path.is_file():
+        raise UsageError(f"there is no file of records {path}", where=str(path), hint="microc tune MODEL writes one")

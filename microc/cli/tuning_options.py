@@ -1,0 +1,84 @@
+"""The arguments of ``microc tune``. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import ArgumentParser
+from collections.abc import Callable
+from pathlib import Path
+
+from microc.cli.model_options import compile_options
+from microc.cli.values import duration, seconds
+
+Adder = Callable[..., ArgumentParser]
+RECORDS = Path("tuned.jsonl")
+
+
+def tuning_command(add: Adder, model: str) -> None:
+    """``add(name, summary, *examples)`` gives the parser of a command; ``model`` says what a model may be."""
+    command = add(
+        "tune",
+        "search for faster schedules of a network's kernels, measured on a board, and keep what they took",
+        "model.tflite --board mps2-an386 --records tuned.jsonl",
+        "model.tflite --board nucleo-l476rg --port auto --time 10m",
+        "model.onnx --target native --trials 2000 --jobs 2",
+        "model.tflite --board mps2-an386 --space",
+        "--show tuned.jsonl",
+        "--merge desk.jsonl lab.jsonl --records all.jsonl",
+    )
+    command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model)
+    command.add_argument(
+        "--records", type=Path, default=RECORDS, metavar="FILE",
+        help="the file of records, which grows; microc compile --tuned FILE uses it (default: tuned.jsonl)",
+    )  # fmt: skip
+    what = command.add_argument_group("instead of a search")
+    what.add_argument(
+        "--space", action="store_true", help="list kernels with the size of their spaces and all decisions"
+    )
+    what.add_argument("--show", type=Path, metavar="FILE", help="list what a file of records holds")
+    what.add_argument(
+        "--merge",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="write the records of several files to --records, each once",
+    )
+    what.add_argument(
+        "--prune", type=Path, metavar="FILE", help="leave out records that others beat in time, flash and workspace"
+    )
+    where = command.add_argument_group("measurement")
+    where.add_argument(
+        "--target",
+        default="",
+        metavar="CORE",
+        help="this computer, as native or as one of its cores, instead of a board",
+    )
+    where.add_argument(
+        "--port", default="", help="the serial port of the board (auto: found by its USB ids), or 'pipe:PROGRAM {elf}', a "
+        "program that acts as the board (default: its emulator)",
+    )  # fmt: skip
+    where.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help=argparse.SUPPRESS)
+    where.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="images built and measured at once (default: 1)"
+    )
+    search = command.add_argument_group("search")
+    search.add_argument("--trials", type=int, default=500, metavar="N", help="measurements at most (default: 500)")
+    search.add_argument(
+        "--time", type=duration, default=0.0, metavar="TIME", help="time at most: 90s, 10m, 2h (default: any)"
+    )
+    search.add_argument(
+        "--search", choices=("evolutionary", "random", "grid"), default="evolutionary", help="(default: evolutionary)"
+    )
+    search.add_argument(
+        "--cost-model", choices=("auto", "analytic", "learned"), default="auto",
+        help="what ranks candidates: learned needs LightGBM (default: auto, learned where that is installed)",
+    )  # fmt: skip
+    search.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="layers whose name has this part; may be given several times",
+    )
+    search.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
+    compile_options(command)

@@ -1,0 +1,1 @@
+"""Tuning: spaces of schedules, a search, measurements on a board, records of them (docs/tuning.md)."""

@@ -1,0 +1,184 @@
+"""``microc.tune``: a network's kernels measured on a board, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from microc.device.boards import load_board
+from microc.device.machine import native
+from microc.driver import accepted
+from microc.driver.compile.budget import goals
+from microc.driver.compile.fit import room_of
+from microc.driver.compile.maker import Compiled
+from microc.driver.compile.pipeline import compiled
+from microc.driver.model import source_of
+from microc.driver.options import Options, make_options
+from microc.driver.tuned.records import Database
+from microc.driver.tuned.task import Task, tasks_of
+from microc.errors import UsageError
+from microc.plugin import active
+from microc.target import SIZE, SPEED, Board, Target, target_for
+from microc.tuning.model import model_for
+from microc.tuning.on_board import BoardRunner
+from microc.tuning.on_host import HostRunner
+from microc.tuning.runner import Runner
+from microc.tuning.search import SEARCHES
+from microc.tuning.tuner import Limits, Progress, Tuner
+
+TRIALS = 500
+MODELS = ("auto", "analytic", "learned")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks."""
+
+    kernels: tuple[Progress, ...]
+    database: Database
+    unit: str
+    board: str
+
+    @property
+    def default(self) -> float:
+        """Ticks of all tuned kernels together as they are compiled without records."""
+        return sum(len(k.task.layers) * k.default for k in self.kernels if k.default is not None)
+
+    @property
+    def best(self) -> float:
+        """The same, each by its fastest schedule."""
+        return sum(len(k.task.layers) * k.best for k in self.kernels if k.default is not None)
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "board": self.board,
+            "unit": self.unit,
+            "default": self.default,
+            "best": self.best,
+            "measured": sum(k.tried for k in self.kernels),
+            "failed": sum(k.failed for k in self.kernels),
+            "kernels": [to_data(kernel) for kernel in self.kernels],
+        }
+
+
+def to_data(kernel: Progress) -> dict[str, Any]:
+    """A kernel's state as plain data."""
+    return {
+        "layers": list(kernel.task.layers),
+        "op": kernel.task.op,
+        "key": kernel.task.key,
+        "points": len(kernel.search.space.points),
+        "measured": kernel.tried,
+        "failed": kernel.failed,
+        "default": kernel.default,
+        "best": kernel.best if kernel.default is not None else None,
+        "point": kernel.point,
+    }
+
+
+def tune(
+    model: Any,
+    target: str = "",
+    *,
+    board: str | Path | Board | None = None,
+    records: str | Path | Database | None = None,
+    port: str = "",
+    trials: int = TRIALS,
+    time: float = 0.0,
+    search: str = "evolutionary",
+    cost_model: str = "auto",
+    seed: int = 0,
+    jobs: int = 1,
+    layers: Iterable[str] = (),
+    runner: Runner | None = None,
+    callback: Callable[[Progress], None] | None = None,
+    **options: Any,
+) -> Tuning:
+    """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
+
+    ``model`` as in :func:`microc.compile`, ``options`` too. Measured is on ``board``: its emulator, or itself on ``port``; or on
+    this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most; ``time``: seconds at most (0:
+    any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``, ``learned`` (LightGBM), or ``auto``.
+    ``jobs``: images that are built and measured at once. ``layers``: only those whose name has one of these parts. ``runner``
+    measures instead of a board. ``callback`` is told of every batch; what it raises ends the search, and keeps the records.
+
+    Compile with ``tuned=FILE`` to use them. Everything refused is a :class:`~microc.errors.MicrocError`.
+    """
+    trials = accepted.integer("trials", trials, 1)
+    seconds = accepted.number("time", time, 0.0, 1e9, "seconds")
+    jobs, seed = accepted.integer("jobs", jobs, 1, 64), accepted.integer("a seed", seed)
+    _one_of("search", search, tuple(SEARCHES))
+    _one_of("cost_model", cost_model, MODELS)
+    accepted.call("callback", callback)
+    chosen = make_options(**options)
+    found_board, core = _place(target, board)
+    made = compiled_for(model, core, chosen, found_board)
+    tasks = _named(tasks_of(made, (SPEED, *goals(made.make.graph, chosen)[:1], SIZE)), tuple(layers))
+    runner = runner or (BoardRunner(found_board, port) if found_board is not None else HostRunner(core))
+    database = records if isinstance(records, Database) else Database(records)
+    with active(chosen.plugins):
+        tuner = Tuner(
+            tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, jobs=jobs, event=callback
+        )
+        try:
+            tuner.run(Limits(trials, seconds or float("inf")))
+        finally:
+            if database is not records:
+                database.close()
+    return Tuning(tuple(tuner.progress), database, runner.unit, runner.board)
+
+
+def _place(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
+    """The board and its core, or this computer as a core."""
+    if board is not None:
+        if target:
+            raise UsageError("a board has its own core", hint="give a board, or a target of this computer")
+        found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
+        return found, found.target
+    name = accepted.text("a target", target) or "native"
+    return None, target_for(native() if name == "native" else name)
+
+
+def compiled_for(model: Any, target: Target, options: Options, board: Board | None) -> Compiled:
+    """A network with what its kernels were made from."""
+    with active(options.plugins):
+        return compiled(source_of(model, options), target, options, room=room_of(board) if board else None)
+
+
+def _named(tasks: tuple[Task, ...], parts: tuple[str, ...]) -> tuple[Task, ...]:
+    """Those of layers that are named; UsageError where there are none."""
+    found = tuple(t for t in tasks if not parts or any(part in layer for part in parts for layer in t.layers))
+    if not found:
+        known = ", ".join(task.name for task in tasks[:8]) or "none"
+        raise UsageError("no kernel to tune", hint=f"layers: {known}" if parts else "the network has none of its own")
+    return found
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name}={value!r} is none", hint="one of: " + ", ".join(known))
+
+
+def spaces(
+    model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
+) -> list[Mapping[str, Any]]:
+    """The spaces of a network's kernels without measuring: layers, points, and every decision with its values."""
+    from microc.tuning.space import Space
+
+    chosen = make_options(**options)
+    found_board, core = _place(target, board)
+    with active(chosen.plugins):
+        return [
+            {
+                "layers": list(task.layers),
+                "op": task.op,
+                "points": len(space.points),
+                "default": str(space.default.point),
+                "decisions": {name: list(values) for name, values in space.domains().items()},
+            }
+            for task in tasks_of(compiled_for(model, core, chosen, found_board))
+            for space in (Space(task),)
+        ]

@@ -1,0 +1,91 @@
+"""Measuring candidates: one interface, and what it does with an image that does not build, hangs or faults.
+
+A time counts only once the candidate's output is that of the operator's reference: equal integers, floats within the bound that
+``microc verify`` has. A candidate that breaks its image is found by halving, and costs nobody else a measurement.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from microc import dtypes
+from microc.driver.reference.draws import draws
+from microc.driver.reference.measures import TOLERANCES, Tally
+from microc.driver.tuned.records import FAILED
+from microc.driver.tuned.task import Task
+from microc.dtypes import Array
+from microc.errors import DeviceError, FitError, ToolError
+from microc.ops.meaning import evaluate
+from microc.tuning.space import Candidate
+
+Read = Callable[[str], Array]
+"""A tensor of the image by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a candidate: ``status`` as in records, ``ticks`` in the runner's unit, ``code`` bytes of its function in the
+    program, ``detail`` in words where it failed."""
+
+    candidate: Candidate
+    status: str
+    ticks: float = 0.0
+    code: int = 0
+    detail: str = ""
+
+
+class Runner(ABC):
+    """Where candidates run. ``board``, ``unit``, ``toolchain`` as in records; ``batch``: how many fill an image well."""
+
+    board: str
+    unit: str
+    toolchain: str
+    batch = 24
+
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """The result of every candidate, in order. MicrocError where nothing can be measured at all, not even one of them."""
+        if not candidates:
+            return []
+        try:
+            return self._measured(task, candidates)
+        except FitError as error:
+            if len(candidates) == 1:
+                return [Result(candidates[0], FAILED, detail=str(error.what))]
+        except (ToolError, DeviceError) as error:
+            if len(candidates) == 1:
+                self.check()
+                return [Result(candidates[0], FAILED, detail=str(error.what))]
+        half = len(candidates) // 2
+        return [*self.measure(task, candidates[:half]), *self.measure(task, candidates[half:])]
+
+    @abstractmethod
+    def check(self) -> None:
+        """MicrocError unless whatever measures is there: asked before a candidate is blamed."""
+
+    @abstractmethod
+    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        """The same for candidates in one image."""
+
+
+def sample(task: Task, tensors: Sequence[Mapping[str, Any]]) -> tuple[list[Array], list[Array]]:
+    """Random inputs of a task, the same in every image, and what the operators' references make of them; ``tensors``: the inputs
+    in the image's manifest."""
+    graph = task.graph
+    arrays = draws({}, tensors, graph, 1, seed=0)[0]
+    outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
+    return arrays, outputs
+
+
+def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read) -> str:
+    """Where outputs are not those that are right, in words; empty where they are."""
+    for array, name in zip(wanted, names, strict=True):
+        kind = str(array.dtype)
+        tally = Tally(name, kind, TOLERANCES[kind] if dtypes.is_float(kind) else 0)
+        tally.add(read(name).reshape(array.shape), array)
+        found = tally.agreement()
+        if not found.agrees:
+            return f"{found.wrong} of {found.elements} elements of its output are wrong, by {found.largest:.6g} at most"
+    return ""

@@ -1,0 +1,141 @@
+"""Which points are measured next: at random, in order, or what an evolution finds that a cost model ranks.
+
+The evolution follows Ansor (Zheng et al., OSDI 2020): elites of what was measured are mutated and crossed, the cost model ranks
+the children, the best are measured, and a few points are drawn at random, for the model errs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from microc.tuning.model import Model
+from microc.tuning.space import Candidate, Point, Space
+
+ELITES = 12
+"""Measured points that have children."""
+CHILDREN = 2
+"""Candidates that are priced for each that is measured."""
+BLIND = 0.15
+"""Share of the measurements that go to points drawn at random."""
+CROSSED = 0.3
+"""Share of children that have two parents."""
+DRAWS = 20
+"""Attempts to find a point that was not seen, for each that is wanted."""
+
+
+class Search:
+    """The state of the search for one kernel: what was proposed, what was measured. The same seed proposes the same points."""
+
+    def __init__(self, space: Space, seed: int, model: Model) -> None:
+        self.space, self.model = space, model
+        self.draw = random.Random(f"{seed} {space.task.key}")
+        self.seen: set[object] = set(map(_same, space.defaults))
+        self.left = list(space.points)
+        self.ticks: dict[Point, float] = {}
+
+    def tell(self, measured: Sequence[tuple[Candidate, float]]) -> None:
+        """What candidates took; those that failed are not told."""
+        for candidate, ticks in measured:
+            self.ticks[candidate.point] = ticks
+        self.model.tell(self.space.task, measured)
+
+    def know(self, point: Point, ticks: float) -> None:
+        """A measurement of an earlier run."""
+        candidate = self.space.candidate(point) if point in self.space else None
+        if candidate is not None:
+            self.seen.add(_same(candidate))
+            self.tell([(candidate, ticks)])
+
+    @property
+    def spent(self) -> bool:
+        """Whether every point was proposed."""
+        return not self.left
+
+    def propose(self, count: int) -> list[Candidate]:
+        """At most so many candidates that were never proposed; none once the space is spent."""
+        raise NotImplementedError
+
+    def _new(self, point: Point) -> Candidate | None:
+        """A point as a candidate, unless there is no such kernel, or one with the same loops was proposed."""
+        candidate = self.space.candidate(point)
+        if candidate is None or _same(candidate) in self.seen:
+            return None
+        return candidate
+
+    def _take(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those that differ from each other; from now on they were proposed."""
+        taken = []
+        for candidate in candidates:
+            if _same(candidate) not in self.seen:
+                self.seen.add(_same(candidate))
+                taken.append(candidate)
+        return taken
+
+
+class GridSearch(Search):
+    """All points in order."""
+
+    def propose(self, count: int) -> list[Candidate]:
+        found: list[Candidate] = []
+        while self.left and len(found) < count:
+            candidate = self._new(self._next())
+            found += self._take([candidate] if candidate else [])
+        return found
+
+    def _next(self) -> Point:
+        return self.left.pop(0)
+
+
+class RandomSearch(GridSearch):
+    """All points, each as likely as any other to be next."""
+
+    def _next(self) -> Point:
+        place = self.draw.randrange(len(self.left))
+        self.left[place], self.left[-1] = self.left[-1], self.left[place]
+        return self.left.pop()
+
+
+class EvolutionarySearch(RandomSearch):
+    """Children of the best, ranked by the model."""
+
+    def propose(self, count: int) -> list[Candidate]:
+        if not self.left:
+            return []
+        blind = max(1, round(BLIND * count))
+        pool = self._children(CHILDREN * count)
+        ranked = sorted(pool, key=lambda candidate: self.model.predict(self.space.task, candidate))
+        found = self._take(ranked[: count - blind])
+        return found + super().propose(count - len(found))
+
+    def _children(self, wanted: int) -> list[Candidate]:
+        """New candidates near the elites; near the default and anywhere before there are any."""
+        elites = sorted(self.ticks, key=lambda point: self.ticks[point])[:ELITES]
+        parents = [point for point in elites if point in self.space]
+        found: dict[object, Candidate] = {}
+        for _ in range(DRAWS * wanted):
+            if len(found) >= wanted:
+                break
+            candidate = self._new(self._child(parents))
+            if candidate is not None:
+                found.setdefault(_same(candidate), candidate)
+        return list(found.values())
+
+    def _child(self, parents: Sequence[Point]) -> Point:
+        if not parents or self.draw.random() < BLIND:
+            return self.draw.choice(self.space.points)
+        one = self.draw.choice(parents)
+        if len(parents) > 1 and self.draw.random() < CROSSED:
+            one = self.space.crossed(one, self.draw.choice(parents), self.draw)
+        return self.space.mutated(one, self.draw)
+
+
+def _same(candidate: Candidate) -> object:
+    """What two points have in common that are one kernel."""
+    return candidate.number, candidate.choice.func.body
+
+
+SEARCHES: Mapping[str, Callable[[Space, int, Model], Search]] = MappingProxyType(
+    {"evolutionary": EvolutionarySearch, "random": RandomSearch, "grid": GridSearch}
+)

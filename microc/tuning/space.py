@@ -1,0 +1,205 @@
+"""The space of a kernel: for every algorithm, every rule that suits it, every choice of the rule's decisions, one point.
+
+A point is data: it is written into records, and building it again gives the same schedule. Two points are neighbours if they
+differ in one decision.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from microc.driver.tuned.task import Task
+from microc.errors import MicrocError
+from microc.schedule.choose import Choice, constant_bytes
+from microc.schedule.cost import estimate
+from microc.schedule.rules import OURS, RULES, begun, with_instructions
+from microc.schedule.schedule import Schedule
+from microc.target import SPEED
+from microc.tir.lower import lower
+from microc.tir.verify import verify
+
+MOST = 1 << 14
+"""Points of a kernel; of a larger product of domains the first so many are the space."""
+LONGEST = 24 << 10
+"""Bytes of code by the cost model from which on a candidate is none: it would take the C compiler minutes."""
+
+
+class Point(NamedTuple):
+    """An algorithm and a rule by name, and the parts of the rule's decisions: ``(("tile.rows", 4), ...)``."""
+
+    algorithm: str
+    rule: str
+    decisions: tuple[tuple[str, Any], ...]
+
+    @property
+    def values(self) -> tuple[tuple[str, Any], ...]:
+        """Everything that is decided, by name."""
+        return (("algorithm", self.algorithm), ("rule", self.rule), *self.decisions)
+
+    def __str__(self) -> str:
+        parts = ", ".join(
+            f"{name.rpartition('.')[2]} {value}" for name, value in self.decisions if value not in ("", False)
+        )
+        return f"{self.algorithm}: {self.rule}" + (f" ({parts})" if parts else "")
+
+
+class Candidate(NamedTuple):
+    """A point that a kernel can have: its schedule, its lowered function, what the cost model says of it."""
+
+    point: Point
+    number: int
+    choice: Choice
+    instructions: float
+    code: int
+    constants: int
+    workspace: int
+
+
+class Space:
+    """All points of a task, the default first; candidates are built when they are asked for, once."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._decisions: dict[Point, tuple[int, Mapping[str, Any]]] = {}
+        self._built: dict[Point, Candidate | None] = {}
+        for number, algorithm in enumerate(task.algorithms):
+            for rule, decisions in itertools.islice(self._choices(number), MOST - len(self._decisions)):
+                self._decisions.setdefault(Point(algorithm, rule, _parts(decisions)), (number, decisions))
+
+    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """What the rules may do with an algorithm's function."""
+        group, target = self.task.lowered[number], self.task.target
+        start = begun(group.func, target)
+        for rule in OURS:
+            if rule.suits(start, target):
+                yield from ((rule.name, decisions) for decisions in rule.points(start, target, SPEED))
+        for name, own in RULES.items():
+            count = len(own.schedules(group.func, group.anchor.op, target))
+            yield from ((name, {"variant": k}) for k in range(count))
+
+    def __contains__(self, point: object) -> bool:
+        return point in self._decisions
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """All of them, in the order of algorithms and rules."""
+        return tuple(self._decisions)
+
+    @cached_property
+    def default(self) -> Candidate:
+        """What is compiled without records."""
+        return self.defaults[0]
+
+    @cached_property
+    def defaults(self) -> tuple[Candidate, ...]:
+        """That, and what other goals take, each once."""
+        found: dict[object, Candidate] = {}
+        for number, choice in (self.task.default, *self.task.others):
+            decisions = (("other goal", len(found)),) if found else ()
+            point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", decisions)
+            found.setdefault((number, choice.func.body), _candidate(self.task, point, number, choice))
+        return tuple(found.values())
+
+    def point_of(self, algorithm: str, rule: str, decisions: tuple[tuple[str, Any], ...]) -> Point | None:
+        """The point that a record tells of; None where the space has no such one any more."""
+        point = Point(algorithm, rule, decisions)
+        return point if point in self._decisions or point == self.default.point else None
+
+    def domains(self) -> Mapping[str, tuple[Any, ...]]:
+        """The values that each decision takes somewhere in the space."""
+        found: dict[str, dict[Any, None]] = defaultdict(dict)
+        for point in self.points:
+            for name, value in point.values:
+                found[name].setdefault(value)
+        return {name: tuple(values) for name, values in found.items()}
+
+    def candidate(self, point: Point) -> Candidate | None:
+        """A point as a kernel; None where there is no such schedule."""
+        if point not in self._built:
+            self._built[point] = self._build(point)
+        return self._built[point]
+
+    def _build(self, point: Point) -> Candidate | None:
+        number, decisions = self._decisions[point]
+        group, target = self.task.lowered[number], self.task.target
+        try:
+            schedule = self._schedule(point.rule, number, decisions)
+            if schedule is None:
+                return None
+            schedule = with_instructions(schedule, target)
+            choice = Choice(schedule, lower(schedule.func))
+            verify(choice.func, trust_data=True)
+        except (MicrocError, RecursionError):  # steps that do not fit this function, or make what the verifier refuses
+            return None
+        found = _candidate(self.task, point, number, choice)
+        return found if found.code <= LONGEST and group.func.params else None
+
+    def _schedule(self, rule: str, number: int, decisions: Mapping[str, Any]) -> Schedule | None:
+        group, target = self.task.lowered[number], self.task.target
+        if rule in RULES:
+            own = RULES[rule].schedules(group.func, group.anchor.op, target)
+            return own[int(decisions["variant"])]
+        return next(r for r in OURS if r.name == rule).schedule(begun(group.func, target), target, decisions)
+
+    def mutated(self, point: Point, draw: random.Random) -> Point:
+        """A neighbour of a point: one of its decisions changed; where none of them can be, any other point."""
+        places = list(range(len(point.values)))
+        draw.shuffle(places)
+        for place in places if point in self._decisions else ():
+            near = [
+                other for other in self._lines[_without(point, place)] if other.values[place] != point.values[place]
+            ]
+            if near:
+                return draw.choice(near)
+        return draw.choice(self.points)
+
+    def crossed(self, one: Point, other: Point, draw: random.Random) -> Point:
+        """A point that has its decisions from two of one algorithm and rule; ``one`` where there is no such point."""
+        if one[:2] != other[:2]:
+            return one
+        pairs = zip(one.decisions, other.decisions, strict=True)
+        child = Point(one.algorithm, one.rule, tuple(draw.choice(pair) for pair in pairs))
+        return child if child in self._decisions else one
+
+    @cached_property
+    def _lines(self) -> Mapping[Any, list[Point]]:
+        """Points by all but one of their decisions."""
+        found: dict[Any, list[Point]] = defaultdict(list)
+        for point in self.points:
+            for place in range(len(point.values)):
+                found[_without(point, place)].append(point)
+        return found
+
+
+def _without(point: Point, place: int) -> Any:
+    """All decisions but one; without the rule or the algorithm the others mean something else, and do not count."""
+    values = point.values
+    if place < 2:
+        return place, values[1 - place]
+    return place, values[:place], values[place + 1 :]
+
+
+def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Decisions as plain values: those of a tile or a walk one by one."""
+    found: list[tuple[str, Any]] = []
+    for name, value in decisions.items():
+        if is_dataclass(value):
+            found += [(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)]
+        else:
+            found.append((name, value))
+    return tuple(found)
+
+
+def _candidate(task: Task, point: Point, number: int, choice: Choice) -> Candidate:
+    cost = estimate(choice.func, task.target)
+    scratch = choice.func.params[len(task.lowered[number].func.params) :]
+    workspace = sum(p.nbytes for p in scratch)
+    return Candidate(
+        point, number, choice, cost.instructions, cost.code_bytes, constant_bytes(choice.schedule), workspace
+    )

@@ -1,0 +1,67 @@
+"""The process that times the kernels of a library: ``python -m microc.tuning.timed FOLDER``, started by ``on_host``.
+
+Every kernel is timed in turn with all others, several rounds; the least counts. Each has the time of a call from Python in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from microc.driver.desktop.library import Library
+from microc.tuning.on_host import GIVEN, LIBRARY, MADE, TAKEN
+
+ROUNDS = 9
+LONG_ENOUGH = 300e-6
+"""Seconds of a measurement, at least: a clock's step is little beside it."""
+
+
+def main(folder: Path) -> None:
+    """Run, keep the outputs; time, keep the nanoseconds."""
+    library = Library(folder / LIBRARY)
+    with np.load(folder / GIVEN, allow_pickle=False) as given:
+        for position, name in enumerate(given.files):
+            library.set_input(position, given[name])
+    kernels = library.manifest["kernels"]
+    made: dict[str, Any] = {}
+    for number, kernel in enumerate(kernels):
+        library.run_kernel(number)
+        made.update({name: library.tensor(name) for name in kernel["outputs"]})
+    np.savez(folder / MADE, **made)
+    with suppress(AttributeError, OSError):  # not every system binds a process to a core
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    taken = _interleaved([_call(library, number) for number in range(len(kernels))])
+    (folder / TAKEN).write_text(json.dumps(taken))
+
+
+def _call(library: Library, number: int) -> Callable[[], None]:
+    return lambda: library.run_kernel(number)
+
+
+def _interleaved(calls: Sequence[Callable[[], None]]) -> list[float]:
+    """Nanoseconds of every call, the least of several rounds in which each has its turn."""
+    counts = [max(1, round(LONG_ENOUGH / max(_seconds(call, 1), 1e-9))) for call in calls]
+    best = [float("inf")] * len(calls)
+    for _ in range(ROUNDS):
+        for place, (call, count) in enumerate(zip(calls, counts, strict=True)):
+            best[place] = min(best[place], _seconds(call, count))
+    return [1e9 * seconds for seconds in best]
+
+
+def _seconds(call: Callable[[], None], count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,187 @@
+"""The loop: a kernel is picked that can still win, its search proposes, a runner measures, the database keeps.
+
+Which kernel comes next follows Ansor's task scheduler (Zheng et al., OSDI 2020, section 6): the one whose next measurements are
+worth most to the network, by what the last ones gained, and by how few it had.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from microc.device.info import readable
+from microc.driver.tuned.records import OK, Database, Record
+from microc.driver.tuned.task import Task
+from microc.tuning.model import Model
+from microc.tuning.runner import Result, Runner
+from microc.tuning.search import SEARCHES, Search
+from microc.tuning.space import Candidate, Space
+
+WINDOW = 3
+"""Batches of a kernel that say what its next ones may gain."""
+HOPE = 0.05
+"""Share of its time that a kernel may still lose by the next batch, over the number of those that it had."""
+STALE = 6
+"""Batches without a gain after which a kernel is done."""
+LONGEST_NAME = 200
+"""Letters of a layer's name in records."""
+ENOUGH = 0.002
+"""A gain that is worth going on for."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """A kernel while it is tuned: ``tried`` measurements, ``last`` of them in the last batch; ``default`` and ``best`` in ticks,
+    ``point`` of the best in words; ``history``: the best after every batch."""
+
+    task: Task
+    search: Search
+    tried: int = 0
+    failed: int = 0
+    last: int = 0
+    default: float | None = None
+    best: float = float("inf")
+    point: str = ""
+    history: list[float] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        """Whether more measurements are no use."""
+        if self.search.spent:
+            return True
+        last = self.history[-STALE - 1 :]
+        return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
+
+    @property
+    def worth(self) -> float:
+        """Ticks of the network that the next batch may save."""
+        recent = self.history[-WINDOW:]
+        slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
+        return len(self.task.layers) * max(slope, HOPE * self.best / (1 + len(self.history)))
+
+
+Event = Callable[[Progress], None]
+"""Told after every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop: measurements of the whole network, seconds."""
+
+    trials: int
+    seconds: float = float("inf")
+
+
+class Tuner:
+    """Tunes the kernels of a network. ``jobs`` images are built and measured at a time; ``event`` is told of every batch."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        runner: Runner,
+        database: Database,
+        *,
+        model: Model,
+        search: str = "evolutionary",
+        seed: int = 0,
+        jobs: int = 1,
+        event: Event | None = None,
+    ) -> None:
+        self.runner, self.database, self.seed, self.jobs, self.event = runner, database, seed, jobs, event
+        self.progress = [Progress(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
+        self.spent = 0
+
+    def run(self, limits: Limits) -> None:
+        """Measure until a limit, or until nothing is left to win. What was measured is in the database whatever ends this."""
+        end = time.monotonic() + limits.seconds
+        for each in self.progress:
+            self._recall(each)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            running: dict[Future[list[Result]], Progress] = {}
+            try:
+                while True:
+                    while len(running) < self.jobs and time.monotonic() < end:
+                        batch = self._batch(limits.trials, running.values())
+                        if batch is None:
+                            break
+                        each, candidates = batch
+                        running[pool.submit(self.runner.measure, each.task, candidates)] = each
+                    if not running:
+                        return
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        self._keep(running.pop(future), future.result())
+            finally:
+                for future in running:
+                    future.cancel()
+
+    def _recall(self, each: Progress) -> None:
+        """What earlier runs measured on the same board, by the same compiler."""
+        runner = self.runner
+        for record in self.database.of(each.task.key):
+            if (record.board, record.unit, record.toolchain) != (runner.board, runner.unit, runner.toolchain):
+                continue
+            point = each.search.space.point_of(record.algorithm, record.rule, record.decisions)
+            if record.trace == each.search.space.default.choice.schedule.trace:
+                each.default = record.ticks if record.status == OK else each.default
+            elif point is not None and record.status == OK:
+                each.search.know(point, record.ticks)
+            if record.status == OK and record.ticks < each.best:
+                each.best, each.point = record.ticks, str(point)
+
+    def _batch(self, trials: int, busy: Collection[Progress]) -> tuple[Progress, list[Candidate]] | None:
+        """What is measured next; None where nothing is."""
+        for each in self.progress:
+            if each.default is None and each not in busy:
+                defaults = each.search.space.defaults
+                rest = min(self.runner.batch, trials - self.spent) - len(defaults)
+                first = [*defaults, *each.search.propose(max(0, rest))]
+                self.spent += len(first)
+                return each, first
+        open_ = sorted((p for p in self.progress if not p.done and p not in busy), key=lambda p: -p.worth)
+        for each in open_:
+            found = each.search.propose(min(self.runner.batch, trials - self.spent))
+            if found:
+                self.spent += len(found)
+                return each, found
+        return None
+
+    def _keep(self, each: Progress, results: Sequence[Result]) -> None:
+        """Results into the database, the search and the progress."""
+        self.database.add(self._record(each.task, result) for result in results)
+        good = [result for result in results if result.status == OK]
+        each.search.tell([(result.candidate, result.ticks) for result in good])
+        each.last = len(results)
+        each.tried += len(results)
+        each.failed += len(results) - len(good)
+        for result in good:
+            if result.candidate is each.search.space.default:
+                each.default = result.ticks
+            if result.ticks < each.best:
+                each.best, each.point = result.ticks, str(result.candidate.point)
+        each.history.append(each.best)
+        if self.event is not None:
+            self.event(each)
+
+    def _record(self, task: Task, result: Result) -> Record:
+        candidate, runner = result.candidate, self.runner
+        return Record(
+            key=task.key,
+            op=task.op,
+            layer=readable(task.name, LONGEST_NAME),
+            cpu=task.target.cpu,
+            board=runner.board,
+            toolchain=runner.toolchain,
+            unit=runner.unit,
+            status=result.status,
+            algorithm=candidate.point.algorithm,
+            rule=candidate.point.rule,
+            decisions=candidate.point.decisions,
+            trace=candidate.choice.schedule.trace,
+            ticks=result.ticks,
+            code=result.code or candidate.code,
+            constants=candidate.constants,
+            workspace=candidate.workspace,
+            seed=self.seed,
+        )

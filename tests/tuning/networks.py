@@ -1,0 +1,45 @@
+"""A small network of integers, the kernels of it, and a runner that needs no board."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from microc.driver.compile.pipeline import compiled
+from microc.driver.options import make_options
+from microc.driver.tuned.records import OK
+from microc.driver.tuned.task import Task, tasks_of
+from microc.target import SIZE, SPEED, target_for
+from microc.tuning.runner import Result, Runner
+from microc.tuning.space import Candidate
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
+"""Convolutions, pools and a dense layer of bytes."""
+
+
+def tasks(cpu: str = "cortex-m4", optimize: str = "speed") -> tuple[Task, ...]:
+    """The kernels of the network on a core."""
+    return tasks_of(compiled(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
+
+
+def product(cpu: str = "cortex-m4") -> Task:
+    """The kernel of them that has the largest space."""
+    from microc.tuning.space import Space
+
+    return max(tasks(cpu), key=lambda task: len(Space(task).points))
+
+
+class Estimating(Runner):
+    """Measures by the cost model, with an error that the cost model does not know: bytes of code count, too."""
+
+    board, unit, toolchain, batch = "paper", "instructions", "none", 8
+
+    def __init__(self) -> None:
+        self.measured: list[Candidate] = []
+
+    def check(self) -> None:
+        """Paper is always there."""
+
+    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        self.measured += candidates
+        return [Result(c, OK, c.instructions + 20 * c.code, c.code) for c in candidates]

@@ -1,0 +1,78 @@
+"""Which records a compilation takes: the least time under what flash the goal allows, and only what still makes a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.tuned.choice import choose
+from microc.driver.tuned.records import Database, Record, write
+from microc.errors import UsageError
+from tests.tuning.networks import DIGITS, Estimating, tasks
+
+BOARD = "mps2-an386"
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a search of a few candidates on paper leaves."""
+    path = tmp_path_factory.mktemp("records") / "tuned.jsonl"
+    found = microc.tune(
+        DIGITS, board=BOARD, records=path, runner=Estimating(), trials=60, layers=["dense5", "pointwise3"]
+    )
+    assert found.best <= found.default and len(found.kernels) == 2
+    return path
+
+
+def report(records: Path | None, **options: Any) -> dict[str, Any]:
+    return microc.compile(DIGITS, board=BOARD, tuned=records, cache=False, **options).report()
+
+
+def test_balanced_is_no_larger_and_speed_no_slower(records: Path) -> None:
+    database, found = Database(records), {}
+    for goal, flash in (("balanced", 0), ("speed", None)):
+        picked = choose(tasks(optimize=goal), database, flash=flash)
+        assert {chosen.task.op for chosen in picked} == {"conv2d+requantize_float", "dense+requantize_float"}
+        taken = [(chosen.record or chosen.default, chosen.default) for chosen in picked]
+        assert sum(r.ticks for r, _ in taken) <= sum(d.ticks for _, d in taken)
+        found[goal] = sum(r.flash for r, _ in taken) - sum(d.flash for _, d in taken)
+    assert found["balanced"] <= 0
+
+
+def test_the_network_computes_what_it_did(records: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 1, 8, 8)).astype(np.float32)
+    plain, tuned = (microc.compile(DIGITS, board=BOARD, optimize="speed", tuned=t).library() for t in (None, records))
+    assert np.array_equal(plain(x), tuned(x))
+    rules = [layer["rule"] for layer in report(records, optimize="speed")["layers"]]
+    assert any(rule.endswith(", tuned") for rule in rules)
+
+
+def test_a_record_that_makes_no_schedule_any_more_is_left_out(records: Path, tmp_path: Path) -> None:
+    found = [_broken(record) if record.decisions else record for record in Database(records)]
+    write(tmp_path / "old.jsonl", found)
+    plain, tuned = report(None, optimize="speed"), report(tmp_path / "old.jsonl", optimize="speed")
+    assert plain["estimated_instructions"] == tuned["estimated_instructions"]
+
+
+def _broken(record: Record) -> Record:
+    first = replace(record.trace[0], primitive="no such primitive")
+    return replace(record, trace=(first, *record.trace[1:]), ticks=1.0)
+
+
+def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) -> None:
+    database = Database()
+    database.add(replace(r, workspace=r.workspace + 10**6) if r.decisions else r for r in Database(records))
+    assert all(chosen.record is None for chosen in choose(tasks(), database))
+
+
+def test_records_of_another_core_and_no_records_are_told_apart(records: Path, tmp_path: Path) -> None:
+    assert choose(tasks("cortex-m0"), Database(records)) == []
+    with pytest.raises(UsageError, match="this is no file of records"):
+        report(DIGITS)
+    with pytest.raises(UsageError, match="there is no file of records"):
+        report(tmp_path / "missing.jsonl")

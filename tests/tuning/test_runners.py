@@ -1,0 +1,83 @@
+"""Measuring for real: an emulated board, a program that acts as one, this computer; what is wrong or hangs costs itself alone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from microc.device.boards import load_board
+from microc.device.machine import native
+from microc.driver.tuned.records import OK, WRONG
+from microc.driver.tuned.task import Task
+from microc.errors import UsageError
+from microc.target import target_for
+from microc.tir import ir
+from microc.tir.rewrite import map_stmt
+from microc.tuning.on_board import BoardRunner
+from microc.tuning.on_host import HostRunner
+from microc.tuning.runner import Runner
+from microc.tuning.space import Candidate, Space
+from tests.tuning.networks import tasks
+
+emulated = pytest.mark.skipif(
+    not shutil.which("qemu-system-arm") or not shutil.which("arm-none-eabi-gcc"),
+    reason="needs qemu-system-arm and its compiler",
+)
+
+
+def candidates(task: Task, count: int) -> list[Candidate]:
+    space = Space(task)
+    built = (space.candidate(point) for point in space.points[:: max(1, len(space.points) // (2 * count))])
+    return [space.default, *[c for c in built if c][:count]]
+
+
+def dense(cpu: str) -> Task:
+    return next(task for task in tasks(cpu) if task.op.startswith("dense"))
+
+
+def wrong(candidate: Candidate) -> Candidate:
+    """The same kernel, which stores ones."""
+    func = candidate.choice.func
+
+    def ones(stmt: ir.Stmt) -> ir.Stmt:
+        if isinstance(stmt, ir.Store) and stmt.buffer in func.params:
+            return replace(stmt, value=ir.const(1, stmt.buffer.dtype))
+        return stmt
+
+    choice = replace(candidate.choice, func=replace(func, body=map_stmt(func.body, ones)))
+    return candidate._replace(choice=choice)
+
+
+def checked(runner: Runner, task: Task) -> None:
+    found = candidates(task, 3)
+    results = runner.measure(task, found)
+    assert [r.status for r in results] == [OK] * len(found) and all(r.ticks > 0 for r in results)
+    assert [r.candidate for r in results] == found
+
+
+@emulated
+def test_instructions_of_an_emulated_board_repeat() -> None:
+    runner, task = BoardRunner(load_board("mps2-an386")), dense("cortex-m4")
+    checked(runner, task)
+    one, other = (runner.measure(task, candidates(task, 1)) for _ in range(2))
+    assert runner.unit == "instructions" and [r.ticks for r in one] == [r.ticks for r in other]
+
+
+def test_this_computer() -> None:
+    checked(HostRunner(target_for("host")), dense("host"))
+    core = native()
+    checked(HostRunner(target_for(core)), dense(core))
+
+
+def test_a_wrong_output_is_no_time() -> None:
+    task = dense("host")
+    first, second = candidates(task, 1)
+    one, other = HostRunner(task.target).measure(task, [first, wrong(second)])
+    assert (one.status, other.status) == (OK, WRONG) and "of its output are wrong" in other.detail
+
+
+def test_a_board_without_an_emulator_wants_a_port() -> None:
+    with pytest.raises(UsageError, match="no emulator"):
+        BoardRunner(load_board("nucleo-l476rg"))

@@ -1,0 +1,56 @@
+"""Spaces: every point a kernel or none, neighbours that differ in one decision, the same kernels by the same points."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from microc.tuning.space import Space
+from tests.tuning.networks import product, tasks
+
+
+def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None:
+    found = tasks()
+    assert len({task.key for task in found}) == len(found)
+    for task in found:
+        space = Space(task)
+        number, choice = task.default
+        assert (space.default.number, space.default.choice) == (number, choice)
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m0", "cortex-m55", "rv32imc", "x86-64-v3"])
+def test_points_are_kernels_or_none(cpu: str) -> None:
+    space = Space(product(cpu))
+    drawn = random.Random(1).sample(space.points, min(len(space.points), 12))
+    built = [candidate for point in drawn if (candidate := space.candidate(point))]
+    assert built and all(c.instructions > 0 and c.code > 0 for c in built)
+    assert all(space.candidate(c.point) is c for c in built)
+
+
+def test_neighbours_differ_in_one_decision() -> None:
+    space, draw = Space(product()), random.Random(2)
+    for point in draw.sample(space.points, 20):
+        other = space.mutated(point, draw)
+        assert other in space
+        same = {name for name, value in other.values if (name, value) in point.values}
+        if (other.algorithm, other.rule) == (point.algorithm, point.rule):
+            assert len(other.values) - len(same) == 1
+
+
+def test_children_have_the_decisions_of_their_parents() -> None:
+    space, draw = Space(product()), random.Random(3)
+    one, *rest = (
+        p for p in space.points if p.rule == space.points[0].rule and p.algorithm == space.points[0].algorithm
+    )
+    child = space.crossed(one, rest[-1], draw)
+    assert child in space and all(
+        value in (dict(one.values)[name], dict(rest[-1].values)[name]) for name, value in child.values
+    )
+
+
+def test_a_record_finds_its_point_again() -> None:
+    space = Space(product())
+    point = space.points[-1]
+    assert space.point_of(*point) == point
+    assert space.point_of("direct", "no rule", ()) is None

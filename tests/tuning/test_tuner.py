@@ -1,0 +1,99 @@
+"""The loop on a runner of paper: limits are kept, seeds repeat, what was measured is not measured again, failures cost one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from microc.driver.tuned.records import FAILED, OK, Database
+from microc.driver.tuned.task import Task
+from microc.errors import DeviceError
+from microc.tuning.model import Analytic, Learned, Model
+from microc.tuning.runner import Result
+from microc.tuning.search import SEARCHES
+from microc.tuning.space import Candidate
+from microc.tuning.tuner import Limits, Tuner
+from tests.tuning.networks import Estimating, product, tasks
+
+
+def tuned(
+    trials: int,
+    search: str = "evolutionary",
+    seed: int = 0,
+    model: Model | None = None,
+    database: Database | None = None,
+) -> tuple[Tuner, Estimating]:
+    runner = Estimating()
+    kept = Database() if database is None else database  # an empty one is false, as any empty collection
+    tuner = Tuner([product()], runner, kept, model=model or Analytic(), search=search, seed=seed)
+    tuner.run(Limits(trials))
+    return tuner, runner
+
+
+@pytest.mark.parametrize("search", list(SEARCHES))
+def test_every_search_keeps_its_limit_and_repeats_by_its_seed(search: str) -> None:
+    one, other = (tuned(40, search, seed=5) for _ in range(2))
+    points = [[c.point for c in runner.measured] for _, runner in (one, other)]
+    assert points[0] == points[1] and len(points[0]) <= 40
+    assert len(set(points[0])) == len(points[0])
+    (kernel,) = one[0].progress
+    assert kernel.default is not None and kernel.best <= kernel.default
+    assert len(one[0].database) == kernel.tried == len(points[0])
+
+
+def test_evolution_beats_chance() -> None:
+    evolved, drawn = (
+        [tuned(48, search, seed, Learned())[0].progress[0].best for seed in range(3)]
+        for search in ("evolutionary", "random")
+    )
+    assert sorted(evolved)[1] <= sorted(drawn)[1]
+
+
+def test_the_learned_model_ranks_what_the_analytic_one_does_not_know() -> None:
+    model = Learned()
+    tuner, runner = tuned(64, "random", model=model)
+    task = tuner.progress[0].task
+    truth = [c.instructions + 20 * c.code for c in runner.measured]
+
+    def wrong(predicted: Sequence[float]) -> int:
+        pairs = [(a, b) for a in range(len(truth)) for b in range(a)]
+        return sum((truth[a] < truth[b]) != (predicted[a] < predicted[b]) for a, b in pairs)
+
+    learned = wrong([model.predict(task, c) for c in runner.measured])
+    assert learned < wrong([c.instructions for c in runner.measured])
+
+
+def test_a_second_run_goes_on_where_the_first_ended() -> None:
+    database = Database()
+    first = {c.point for c in tuned(24, database=database)[1].measured}
+    tuner, runner = tuned(24, database=database)
+    assert first.isdisjoint(c.point for c in runner.measured)
+    assert tuner.progress[0].best == min(r.ticks for r in database)
+
+
+def test_trials_go_where_there_is_time_to_win() -> None:
+    runner = Estimating()
+    tuner = Tuner(tasks(), runner, Database(), model=Analytic())
+    tuner.run(Limits(150))
+    assert all(kernel.default is not None for kernel in tuner.progress)
+    heavy = max(tuner.progress, key=lambda k: (k.default or 0) * len(k.task.layers))
+    assert heavy.tried > sum(kernel.tried for kernel in tuner.progress) / len(tuner.progress)
+
+
+class Breaking(Estimating):
+    """An image with one of these candidates does not come back."""
+
+    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        if any(c.code % 7 == 0 for c in candidates):
+            raise DeviceError("the board does not answer")
+        return super()._measured(task, candidates)
+
+
+def test_what_breaks_an_image_costs_itself_alone() -> None:
+    task = product()
+    database = Database()
+    Tuner([task], Breaking(), database, model=Analytic(), search="random").run(Limits(40))
+    broken = [r for r in database if r.status == FAILED]
+    assert broken and all(r.code % 7 == 0 for r in broken)
+    assert all(r.code % 7 for r in database if r.status == OK)
