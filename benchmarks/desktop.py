@@ -1,6 +1,7 @@
 """Desktop libraries beside ONNX Runtime: microseconds of a run on one thread or several, the least of many, taken by turns.
 
-    python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--threads 1] [--rounds 30] [--json FILE]
+    python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--threads 1] [--math exact] [--rounds 30]
+        [--json FILE]
 
 Seven float and seven quantised networks of the corpus (MICROC_CORPUS or ../shared/corpus), and any other .onnx file of it by
 name. Random inputs, batch 1. ``ratio``: our time by that of ONNX Runtime's CPU provider, which picks its kernels by what the
@@ -95,11 +96,13 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
     return best
 
 
-def measured(path: Path, target: str, rounds: int, threads: int) -> Row:
+def measured(path: Path, target: str, rounds: int, threads: int, math: str) -> Row:
     session = session_of(path, threads)
     inputs = inputs_of(session)
     begin = time.perf_counter()
-    library = microc.compile(path, target, input_shapes=_shapes(session, inputs), threads=threads, cache=False)
+    library = microc.compile(
+        path, target, input_shapes=_shapes(session, inputs), threads=threads, math=math, cache=False
+    )
     seconds = time.perf_counter() - begin
     for name, array in inputs.items():
         library.set_input(name, array)
@@ -125,16 +128,17 @@ def main() -> int:
     parser.add_argument("--target", default="native", help="a core, or what this computer is (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=30, help="turns that the least is of (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of both sides (default: %(default)s)")
+    parser.add_argument("--math", choices=("exact", "fast"), default="exact", help="ours (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     target = native() if options.target == "native" else options.target
     names = [name for word in options.networks.split(",") for name in NETWORKS.get(word, (word,))]
     folder = corpus() / "onnx"
-    print(f"for {target}, threads: {options.threads}")
+    print(f"for {target}, threads: {options.threads}, math: {options.math}")
     print(f"{'network':38}{'us':>10}{'theirs':>10}{'ratio':>8}{'differ':>10}{'compile':>9}")
     rows = []
     for name in names:
-        row = measured(folder / f"{name}.onnx", target, options.rounds, options.threads)
+        row = measured(folder / f"{name}.onnx", target, options.rounds, options.threads, options.math)
         rows.append(row)
         print(
             f"{row.network:38}{row.ours:>10.1f}{row.theirs:>10.1f}{row.ratio:>8.2f}{row.differ:>10.1e}{row.compile:>9.1f}",
@@ -143,7 +147,7 @@ def main() -> int:
     mean = exp(sum(log(row.ratio) for row in rows) / len(rows))
     print(f"geometric mean {mean:.2f}, largest {max(row.ratio for row in rows):.2f}")
     if options.json:
-        run = {"target": target, "threads": options.threads, "geometric_mean": mean}
+        run = {"target": target, "threads": options.threads, "math": options.math, "geometric_mean": mean}
         made = {"schema_version": 1, **run, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(made, indent=2) + "\n")
     return 0

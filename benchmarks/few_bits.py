@@ -1,9 +1,11 @@
 """What weights of few bits cost: networks as they are, and with weights rounded to 4 or 2 bits, which are packed.
 
     python benchmarks/few_bits.py [--models kws,ic,ad] [--cores m4,m55,m0,rv32] [--bits 4,2] [--blocks 0] [--optimize balanced]
+    python benchmarks/few_bits.py --tables [--models ...] [--cores ...] [--bits ...] [--optimize ...]
 
 Weights of convolutions and dense layers are rounded per channel to -7..7 or -1..1 (``--blocks 32``: each block of 32 inputs to a
-multiple of its own, 1 to 15), with the scales that belong to them. Instructions are counted on emulated boards; the outputs must
+multiple of its own, 1 to 15), with the scales that belong to them. ``--tables``: instead each is the nearest of 16 or 4 values of
+its channel's own, as TFLite Micro's compressed constants are. Instructions are counted on emulated boards; the outputs must
 be what the operators mean. ``weights`` are the bytes of weights, ``flash`` those of the whole firmware; behind each stands its
 ratio to the network as it is.
 """
@@ -23,7 +25,7 @@ from microc.driver.compile.pipeline import compile_graph
 from microc.driver.model import read_model
 from microc.driver.options import make_options
 from microc.dtypes import Array
-from microc.graph.ir import Graph, Quant
+from microc.graph.ir import Graph, Node, Quant
 from microc.target import Board
 
 PRODUCTS = ("conv2d", "dense")
@@ -31,14 +33,43 @@ MOST = 15
 """The largest multiplier of a block."""
 
 
+TURNS = 8
+"""Of moving values to the mean of the weights that are nearest to them."""
+
+
+def clustered(graph: Graph, bits: int) -> Graph:
+    """The network with weights of few values in each channel, whose scales stay."""
+    consts = dict(graph.consts)
+    for node in _products(graph):
+        whole = consts[node.inputs[1]]
+        rows = whole.reshape(len(whole), -1).astype(float)
+        consts[node.inputs[1]] = np.rint([_nearest(row, bits) for row in rows]).astype(np.int8).reshape(whole.shape)
+    return replace(graph, consts=consts)
+
+
+def _nearest(row: Array, bits: int) -> Array:
+    """The nearest of a few values each, by k-means from quantiles on."""
+    values = np.quantile(row, (np.arange(1 << bits) + 0.5) / (1 << bits))
+    for _ in range(TURNS):
+        nearest = np.abs(row[:, None] - values).argmin(axis=1)
+        values = np.array([row[nearest == k].mean() if (nearest == k).any() else v for k, v in enumerate(values)])
+    return values[nearest]
+
+
+def _products(graph: Graph) -> Iterator[Node]:
+    """Those by constant int8 weights with scales."""
+    for node in graph.nodes:
+        kind = graph.types.get(node.inputs[1]) if node.op in PRODUCTS else None
+        if kind is not None and node.inputs[1] in graph.consts and kind.quant is not None and kind.dtype == "int8":
+            yield node
+
+
 def rounded(graph: Graph, bits: int, block: int = 0) -> Graph:
     """The network with weights of few bits: their scales grow as the numbers shrink, biases follow."""
     consts, types = dict(graph.consts), dict(graph.types)
-    for node in graph.nodes:
-        name = node.inputs[1] if node.op in PRODUCTS else ""
-        kind = types.get(name)
-        if name not in graph.consts or kind is None or kind.quant is None or kind.dtype != "int8":
-            continue
+    for node in _products(graph):
+        name = node.inputs[1]
+        kind = types[name]
         rows = graph.consts[name].reshape(kind.shape[0], -1).astype(float)
         few, factor = _few(rows, bits, block)
         consts[name] = few.reshape(kind.shape).astype(np.int8)
@@ -93,9 +124,10 @@ def rows(name: str, graph: Graph, core: str, options: argparse.Namespace) -> Ite
     """A line for every form of the weights, and whether its outputs are right."""
     board, plain = board_of(ALL_CORES[core]), None
     forms = [(int(bits), int(block)) for bits in options.bits.split(",") for block in options.blocks.split(",")]
+    fewer = (lambda graph, bits, _: clustered(graph, bits)) if options.tables else rounded
     for bits, block in ((8, 0), *forms):
         print(f"{name}, {bits} bits, on {core} ...", file=sys.stderr, flush=True)
-        found = measure(graph if bits == 8 else rounded(graph, bits, block), board, options.optimize)
+        found = measure(graph if bits == 8 else fewer(graph, bits, block), board, options.optimize)
         plain = plain or found
         cells = (
             f"{getattr(found, what):>12,} {getattr(found, what) / getattr(plain, what):5.2f}"
@@ -115,6 +147,7 @@ def main() -> int:
     parser.add_argument("--cores", default="m4,m55,m0,rv32", help=f"of {','.join(ALL_CORES)}")
     parser.add_argument("--bits", default="4,2")
     parser.add_argument("--blocks", default="0", help="inputs that share a multiplier: of 0 (none), 16, 32, 64")
+    parser.add_argument("--tables", action="store_true", help="weights of few values in each channel instead")
     parser.add_argument("--optimize", choices=("speed", "size", "balanced"), default="balanced")
     parser.add_argument("--layers", action="store_true", help="show every layer")
     options = parser.parse_args()
