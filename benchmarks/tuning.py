@@ -144,10 +144,10 @@ def exhaustive(space: Space, runner: Runner) -> Ticks:
     """Every kernel of a space, measured."""
     tuner = Tuner([space.task], runner, Database(), model=model_for("analytic"), search="grid")
     tuner.run(Limits(2 * MOST))
-    found = tuner.progress[0].search
+    found = tuner.kernels[0].search
     built = {point: found.space.candidate(point) for point in found.ticks if point in found.space}
     known = {_kernel(c): found.ticks[point] for point, c in built.items() if c is not None}
-    return known | {_kernel(c): found.ticks[c.point] for c in found.space.defaults if c.point in found.ticks}
+    return known | {_kernel(c): found.ticks[c.point] for c in found.space.untuned if c.point in found.ticks}
 
 
 def _found(task: Task, ticks: Ticks, name: str, arguments: argparse.Namespace) -> list[float]:
@@ -156,7 +156,7 @@ def _found(task: Task, ticks: Ticks, name: str, arguments: argparse.Namespace) -
     for seed in range(arguments.seeds):
         tuner = Tuner([task], Recorded(ticks), Database(), model=model_for("auto"), search=name, seed=seed)
         tuner.run(Limits(max(8, round(arguments.share * len(ticks)))))
-        best.append(tuner.progress[0].best)
+        best.append(tuner.kernels[0].best)
     return best
 
 

@@ -14,7 +14,7 @@ from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.tuning.api import Tuning
-    from microc.tuning.tuner import Progress
+    from microc.tuning.tuner import Tuned
 
 _SHOWN_VALUES = 12
 
@@ -29,6 +29,10 @@ def tune(arguments: Arguments) -> show.Answer:
         raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
         raise UsageError("there is nothing to measure on", hint="--board BOARD, or --target native for this computer")
+    if "tuned" in chosen_options(arguments):
+        raise UsageError(
+            "a search compares with what there is without records", hint="name the file that grows: --records FILE"
+        )
     if arguments.space:
         return _spaces(arguments)
     return _searched(arguments)
@@ -57,14 +61,14 @@ def _searched(arguments: Arguments) -> show.Answer:
     return show.Answer({"records": str(arguments.records), **found.to_data()}, _table(found, arguments.records))
 
 
-def _told(arguments: Arguments) -> Callable[[Progress], None] | None:
+def _told(arguments: Arguments) -> Callable[[Tuned], None] | None:
     """A line for every batch."""
     told = progress(arguments)
     if told is None:
         return None
     spent = 0
 
-    def event(kernel: Progress) -> None:
+    def event(kernel: Tuned) -> None:
         nonlocal spent
         spent += kernel.last
         text = f"{show.layer(kernel.task.name)}: {kernel.tried} tried, {_gain(kernel.default, kernel.best)}"
@@ -126,10 +130,9 @@ def _values(values: list[Any]) -> str:
 
 def _shown(path: Path) -> show.Answer:
     """The kernels of a file of records."""
-    from microc.driver.tuned.records import OK, Database
+    from microc.driver.tuned.records import OK, records_of
 
-    _there(path)
-    database = Database(path)
+    database = records_of(path)
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for record in database:
         groups.setdefault((record.key, record.board, record.unit), []).append(record)
@@ -169,18 +172,11 @@ def _kernel(key: str, records: list[Any], best: Any) -> Mapping[str, Any]:
 
 def _rewritten(arguments: Arguments) -> show.Answer:
     """Files of records, merged or pruned."""
-    from microc.driver.tuned.records import Database, merged, write
+    from microc.driver.tuned.records import merged, records_of, write
 
-    for path in (*(arguments.merge or ()), *([arguments.prune] if arguments.prune else ())):
-        _there(path)
     if arguments.prune is not None:
-        target, kept = arguments.prune, Database(arguments.prune).pruned()
+        target, kept = arguments.prune, records_of(arguments.prune).pruned()
     else:
         target, kept = arguments.records, merged(arguments.merge or ())
     count = write(target, kept)
     return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")
-
-
-def _there(path: Path) -> None:
-    if not path.is_file():
-        raise UsageError(f"there is no file of records {path}", where=str(path), hint="microc tune MODEL writes one")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
 from microc.cli.model_options import compile_options
-from microc.cli.values import duration, seconds
+from microc.cli.values import duration
 
 Adder = Callable[..., ArgumentParser]
 RECORDS = Path("tuned.jsonl")
@@ -57,7 +56,6 @@ def tuning_command(add: Adder, model: str) -> None:
         "--port", default="", help="the serial port of the board (auto: found by its USB ids), or 'pipe:PROGRAM {elf}', a "
         "program that acts as the board (default: its emulator)",
     )  # fmt: skip
-    where.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help=argparse.SUPPRESS)
     where.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="images built and measured at once (default: 1)"
     )

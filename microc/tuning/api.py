@@ -26,7 +26,8 @@ from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.runner import Runner
 from microc.tuning.search import SEARCHES
-from microc.tuning.tuner import Limits, Progress, Tuner
+from microc.tuning.space import Space
+from microc.tuning.tuner import Limits, Tuned, Tuner
 
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
@@ -36,7 +37,7 @@ MODELS = ("auto", "analytic", "learned")
 class Tuning:
     """What a run of the search found: ``kernels`` in order of execution, the ``database`` with all records, ``unit`` of ticks."""
 
-    kernels: tuple[Progress, ...]
+    kernels: tuple[Tuned, ...]
     database: Database
     unit: str
     board: str
@@ -64,7 +65,7 @@ class Tuning:
         }
 
 
-def to_data(kernel: Progress) -> dict[str, Any]:
+def to_data(kernel: Tuned) -> dict[str, Any]:
     """A kernel's state as plain data."""
     return {
         "layers": list(kernel.task.layers),
@@ -94,7 +95,7 @@ def tune(
     jobs: int = 1,
     layers: Iterable[str] = (),
     runner: Runner | None = None,
-    callback: Callable[[Progress], None] | None = None,
+    callback: Callable[[Tuned], None] | None = None,
     **options: Any,
 ) -> Tuning:
     """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
@@ -116,7 +117,7 @@ def tune(
     chosen = make_options(**options)
     found_board, core = _place(target, board)
     made = compiled_for(model, core, chosen, found_board)
-    tasks = _named(tasks_of(made, (SPEED, *goals(made.make.graph, chosen)[:1], SIZE)), tuple(layers))
+    tasks = _named(tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE)), tuple(layers))
     runner = runner or (BoardRunner(found_board, port) if found_board is not None else HostRunner(core))
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
@@ -128,7 +129,7 @@ def tune(
         finally:
             if database is not records:
                 database.close()
-    return Tuning(tuple(tuner.progress), database, runner.unit, runner.board)
+    return Tuning(tuple(tuner.kernels), database, runner.unit, runner.board)
 
 
 def _place(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
@@ -166,8 +167,6 @@ def spaces(
     model: Any, target: str = "", *, board: str | Path | Board | None = None, **options: Any
 ) -> list[Mapping[str, Any]]:
     """The spaces of a network's kernels without measuring: layers, points, and every decision with its values."""
-    from microc.tuning.space import Space
-
     chosen = make_options(**options)
     found_board, core = _place(target, board)
     with active(chosen.plugins):

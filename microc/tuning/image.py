@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from microc.driver.compile.builder import Builder, make_value, register, workspaces
+from microc.driver.compile.calls import argument
 from microc.driver.compile.comments import describe
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
@@ -51,12 +52,7 @@ def _call(builder: Builder, task: Task, candidate: Candidate, number: int, *, la
     group, schedule, func = task.lowered[candidate.number], candidate.choice.schedule, candidate.choice.func
     stem = f"candidate_{number}"
     name = register(builder, Kernel(func, (str(candidate.point),)), stem)
-    args = [
-        builder.name_of(param.value)
-        if param.array is None
-        else builder.constant(f"{stem}_{param.role}", schedule.packed(buffer, param.array))
-        for buffer, param in zip(group.func.params, group.params, strict=False)
-    ]
+    args = [argument(builder, group, schedule, position, stem) for position in range(len(group.params))]
     written = []
     for k, output in enumerate(group.outputs):
         result = builder.end(f"result_{number}_{k}") if last else builder.unique(f"result_{number}_{k}")

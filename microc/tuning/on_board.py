@@ -49,7 +49,7 @@ class BoardRunner(Runner):
             Program(image_module(task, candidates), self._board).write(folder)
             project = open_project(folder)
             firmware.build(project)
-            code = [layer.code + layer.shared_code for layer in sizes_of(project).layers]
+            code = [layer.code for layer in sizes_of(project).layers]
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
             with Device(project, self._line(project), patience=self._patience) as device:

@@ -13,13 +13,14 @@ import numpy as np
 
 from microc import __version__
 from microc.codegen.network import shared_files
+from microc.device.boards import load_board
 from microc.device.machine import machine_flags
-from microc.device.toolchain import compile_shared, host_compiler
-from microc.driver.desktop.load import SOURCES
+from microc.device.toolchain import find_compiler, host_compiler
+from microc.driver.desktop.load import compile_sources
+from microc.driver.report.summary import tensor_data
 from microc.driver.tuned.records import OK, WRONG
 from microc.driver.tuned.task import Task
 from microc.errors import DeviceError
-from microc.module import Module
 from microc.target import Target
 from microc.tuning.image import image_module
 from microc.tuning.runner import Result, Runner, disagreement, sample
@@ -39,20 +40,18 @@ class HostRunner(Runner):
 
     def __init__(self, target: Target) -> None:
         self._flags = machine_flags(target.core.machine)
-        self.toolchain = host_compiler()
+        self.toolchain = find_compiler(load_board("host")).version
 
     def check(self) -> None:
         host_compiler()
 
     def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         module = image_module(task, candidates)
-        inputs = [_tensor(module, name) for name in module.inputs]
+        inputs = [tensor_data(module, name) for name in module.inputs]
         arrays, wanted = sample(task, inputs)
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as name:
             folder = Path(name)
-            for file, text in shared_files(module, __version__).items():
-                (folder / file).write_text(text)
-            compile_shared(folder, [folder / file for file in SOURCES], folder / LIBRARY, *self._flags)
+            compile_sources(shared_files(module, __version__), folder, LIBRARY, *self._flags)
             np.savez(folder / GIVEN, *arrays)
             taken = _run(folder)
             made = np.load(folder / MADE, allow_pickle=False)
@@ -64,11 +63,6 @@ class HostRunner(Runner):
 
 def _result(candidate: Candidate, ticks: float, wrong: str) -> Result:
     return Result(candidate, WRONG, detail=wrong) if wrong else Result(candidate, OK, ticks, candidate.code)
-
-
-def _tensor(module: Module, name: str) -> dict[str, object]:
-    value = module.values[name]
-    return {"name": name, "dtype": value.dtype, "shape": list(value.shape), "zero_point": value.zero_point}
 
 
 def _run(folder: Path) -> list[float]:

@@ -25,13 +25,15 @@ DRAWS = 20
 """Attempts to find a point that was not seen, for each that is wanted."""
 
 
-class Search:
-    """The state of the search for one kernel: what was proposed, what was measured. The same seed proposes the same points."""
+class GridSearch:
+    """The search for one kernel: what was proposed, what was measured. What the compiler takes by itself comes first, then all
+    points in order. The same seed proposes the same points."""
 
     def __init__(self, space: Space, seed: int, model: Model) -> None:
         self.space, self.model = space, model
         self.draw = random.Random(f"{seed} {space.task.key}")
-        self.seen: set[object] = set(map(_same, space.defaults))
+        self.untuned = list(space.untuned)
+        self.seen: set[object] = set(map(_same, space.untuned))
         self.left = list(space.points)
         self.ticks: dict[Point, float] = {}
 
@@ -41,21 +43,32 @@ class Search:
             self.ticks[candidate.point] = ticks
         self.model.tell(self.space.task, measured)
 
-    def know(self, point: Point, ticks: float) -> None:
+    def know(self, candidate: Candidate, ticks: float) -> None:
         """A measurement of an earlier run."""
-        candidate = self.space.candidate(point) if point in self.space else None
-        if candidate is not None:
-            self.seen.add(_same(candidate))
-            self.tell([(candidate, ticks)])
+        self.seen.add(_same(candidate))
+        self.untuned = [each for each in self.untuned if each is not candidate]
+        self.tell([(candidate, ticks)])
 
     @property
     def spent(self) -> bool:
         """Whether every point was proposed."""
-        return not self.left
+        return not self.left and not self.untuned
 
     def propose(self, count: int) -> list[Candidate]:
         """At most so many candidates that were never proposed; none once the space is spent."""
-        raise NotImplementedError
+        first, self.untuned = self.untuned[:count], self.untuned[count:]
+        return first + self._others(count - len(first))
+
+    def _others(self, count: int) -> list[Candidate]:
+        """Those that are points."""
+        found: list[Candidate] = []
+        while self.left and len(found) < count:
+            candidate = self._new(self._next())
+            found += self._take([candidate] if candidate else [])
+        return found
+
+    def _next(self) -> Point:
+        return self.left.pop(0)
 
     def _new(self, point: Point) -> Candidate | None:
         """A point as a candidate, unless there is no such kernel, or one with the same loops was proposed."""
@@ -74,20 +87,6 @@ class Search:
         return taken
 
 
-class GridSearch(Search):
-    """All points in order."""
-
-    def propose(self, count: int) -> list[Candidate]:
-        found: list[Candidate] = []
-        while self.left and len(found) < count:
-            candidate = self._new(self._next())
-            found += self._take([candidate] if candidate else [])
-        return found
-
-    def _next(self) -> Point:
-        return self.left.pop(0)
-
-
 class RandomSearch(GridSearch):
     """All points, each as likely as any other to be next."""
 
@@ -100,14 +99,14 @@ class RandomSearch(GridSearch):
 class EvolutionarySearch(RandomSearch):
     """Children of the best, ranked by the model."""
 
-    def propose(self, count: int) -> list[Candidate]:
-        if not self.left:
+    def _others(self, count: int) -> list[Candidate]:
+        if not self.left or not count:
             return []
         blind = max(1, round(BLIND * count))
         pool = self._children(CHILDREN * count)
         ranked = sorted(pool, key=lambda candidate: self.model.predict(self.space.task, candidate))
         found = self._take(ranked[: count - blind])
-        return found + super().propose(count - len(found))
+        return found + super()._others(count - len(found))
 
     def _children(self, wanted: int) -> list[Candidate]:
         """New candidates near the elites; near the default and anywhere before there are any."""
@@ -136,6 +135,6 @@ def _same(candidate: Candidate) -> object:
     return candidate.number, candidate.choice.func.body
 
 
-SEARCHES: Mapping[str, Callable[[Space, int, Model], Search]] = MappingProxyType(
+SEARCHES: Mapping[str, Callable[[Space, int, Model], GridSearch]] = MappingProxyType(
     {"evolutionary": EvolutionarySearch, "random": RandomSearch, "grid": GridSearch}
 )

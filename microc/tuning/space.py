@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+from microc.driver.compile.kernel import verified
+from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError
 from microc.schedule.choose import Choice, constant_bytes
@@ -21,8 +23,6 @@ from microc.schedule.cost import estimate
 from microc.schedule.rules import OURS, RULES, begun, with_instructions
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED
-from microc.tir.lower import lower
-from microc.tir.verify import verify
 
 MOST = 1 << 14
 """Points of a kernel; of a larger product of domains the first so many are the space."""
@@ -44,9 +44,15 @@ class Point(NamedTuple):
 
     def __str__(self) -> str:
         parts = ", ".join(
-            f"{name.rpartition('.')[2]} {value}" for name, value in self.decisions if value not in ("", False)
+            f"{name.rpartition('.')[2]} {value}"
+            for name, value in self.decisions
+            if value not in ("", False) and name != UNTUNED
         )
         return f"{self.algorithm}: {self.rule}" + (f" ({parts})" if parts else "")
+
+
+Way = Callable[[], Schedule | None]
+"""How a point's schedule is made; None where a decision comes to nothing for the function."""
 
 
 class Candidate(NamedTuple):
@@ -66,50 +72,53 @@ class Space:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._decisions: dict[Point, tuple[int, Mapping[str, Any]]] = {}
+        self._ways: dict[Point, tuple[int, Way]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):
-            for rule, decisions in itertools.islice(self._choices(number), MOST - len(self._decisions)):
-                self._decisions.setdefault(Point(algorithm, rule, _parts(decisions)), (number, decisions))
+            for rule, decisions, way in itertools.islice(self._choices(number), MOST - len(self._ways)):
+                self._ways.setdefault(Point(algorithm, rule, _parts(decisions)), (number, way))
 
-    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """What the rules may do with an algorithm's function."""
+    def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], Way]]:
+        """What the rules may do with an algorithm's function: a rule, its decisions, and the way to the schedule."""
         group, target = self.task.lowered[number], self.task.target
         start = begun(group.func, target)
         for rule in OURS:
             if rule.suits(start, target):
-                yield from ((rule.name, decisions) for decisions in rule.points(start, target, SPEED))
+                for decisions in rule.points(start, target, SPEED):
+                    yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
         for name, own in RULES.items():
-            count = len(own.schedules(group.func, group.anchor.op, target))
-            yield from ((name, {"variant": k}) for k in range(count))
+            for variant, schedule in enumerate(own.schedules(group.func, group.anchor.op, target)):
+                yield name, {"variant": variant}, partial(Schedule.named, schedule, name)
 
     def __contains__(self, point: object) -> bool:
-        return point in self._decisions
+        return point in self._ways
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """All of them, in the order of algorithms and rules."""
-        return tuple(self._decisions)
+        return tuple(self._ways)
 
     @cached_property
     def default(self) -> Candidate:
         """What is compiled without records."""
-        return self.defaults[0]
+        return self.untuned[0]
 
     @cached_property
-    def defaults(self) -> tuple[Candidate, ...]:
-        """That, and what other goals take, each once."""
+    def untuned(self) -> tuple[Candidate, ...]:
+        """That, and what is for other goals, each once."""
         found: dict[object, Candidate] = {}
-        for number, choice in (self.task.default, *self.task.others):
-            decisions = (("other goal", len(found)),) if found else ()
-            point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", decisions)
+        for goal, number, choice in self.task.untuned:
+            point = Point(self.task.algorithms[number], choice.schedule.rule or "as written", ((UNTUNED, goal),))
             found.setdefault((number, choice.func.body), _candidate(self.task, point, number, choice))
         return tuple(found.values())
 
-    def point_of(self, algorithm: str, rule: str, decisions: tuple[tuple[str, Any], ...]) -> Point | None:
-        """The point that a record tells of; None where the space has no such one any more."""
-        point = Point(algorithm, rule, decisions)
-        return point if point in self._decisions or point == self.default.point else None
+    def candidate_of(self, record: Record) -> Candidate | None:
+        """What a record tells of; None where the space has no such kernel any more."""
+        if record.untuned:
+            same = (record.algorithm, record.trace)
+            return next((c for c in self.untuned if (c.point.algorithm, c.choice.schedule.trace) == same), None)
+        point = Point(record.algorithm, record.rule, record.decisions)
+        return self.candidate(point) if point in self else None
 
     def domains(self) -> Mapping[str, tuple[Any, ...]]:
         """The values that each decision takes somewhere in the space."""
@@ -126,32 +135,22 @@ class Space:
         return self._built[point]
 
     def _build(self, point: Point) -> Candidate | None:
-        number, decisions = self._decisions[point]
-        group, target = self.task.lowered[number], self.task.target
+        number, way = self._ways[point]
         try:
-            schedule = self._schedule(point.rule, number, decisions)
+            schedule = way()
             if schedule is None:
                 return None
-            schedule = with_instructions(schedule, target)
-            choice = Choice(schedule, lower(schedule.func))
-            verify(choice.func, trust_data=True)
+            choice = verified(with_instructions(schedule, self.task.target))
         except (MicrocError, RecursionError):  # steps that do not fit this function, or make what the verifier refuses
             return None
         found = _candidate(self.task, point, number, choice)
-        return found if found.code <= LONGEST and group.func.params else None
-
-    def _schedule(self, rule: str, number: int, decisions: Mapping[str, Any]) -> Schedule | None:
-        group, target = self.task.lowered[number], self.task.target
-        if rule in RULES:
-            own = RULES[rule].schedules(group.func, group.anchor.op, target)
-            return own[int(decisions["variant"])]
-        return next(r for r in OURS if r.name == rule).schedule(begun(group.func, target), target, decisions)
+        return found if found.code <= LONGEST else None
 
     def mutated(self, point: Point, draw: random.Random) -> Point:
         """A neighbour of a point: one of its decisions changed; where none of them can be, any other point."""
         places = list(range(len(point.values)))
         draw.shuffle(places)
-        for place in places if point in self._decisions else ():
+        for place in places if point in self else ():
             near = [
                 other for other in self._lines[_without(point, place)] if other.values[place] != point.values[place]
             ]
@@ -165,7 +164,7 @@ class Space:
             return one
         pairs = zip(one.decisions, other.decisions, strict=True)
         child = Point(one.algorithm, one.rule, tuple(draw.choice(pair) for pair in pairs))
-        return child if child in self._decisions else one
+        return child if child in self else one
 
     @cached_property
     def _lines(self) -> Mapping[Any, list[Point]]:

@@ -6,6 +6,7 @@ worth most to the network, by what the last ones gained, and by how few it had.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -16,7 +17,7 @@ from microc.driver.tuned.records import OK, Database, Record
 from microc.driver.tuned.task import Task
 from microc.tuning.model import Model
 from microc.tuning.runner import Result, Runner
-from microc.tuning.search import SEARCHES, Search
+from microc.tuning.search import SEARCHES, GridSearch
 from microc.tuning.space import Candidate, Space
 
 WINDOW = 3
@@ -31,13 +32,13 @@ ENOUGH = 0.002
 """A gain that is worth going on for."""
 
 
-@dataclass(slots=True)
-class Progress:
+@dataclass(slots=True, eq=False)
+class Tuned:
     """A kernel while it is tuned: ``tried`` measurements, ``last`` of them in the last batch; ``default`` and ``best`` in ticks,
     ``point`` of the best in words; ``history``: the best after every batch."""
 
     task: Task
-    search: Search
+    search: GridSearch
     tried: int = 0
     failed: int = 0
     last: int = 0
@@ -49,20 +50,29 @@ class Progress:
     @property
     def done(self) -> bool:
         """Whether more measurements are no use."""
-        if self.search.spent:
+        if self.search.spent or (self.history and self.default is None):  # nothing to compare others with
             return True
         last = self.history[-STALE - 1 :]
         return len(last) > STALE and last[0] <= (1 + ENOUGH) * last[-1]
 
+    def keep(self, candidate: Candidate, ticks: float) -> None:
+        """A measurement that counts."""
+        if candidate is self.search.space.default:
+            self.default = ticks
+        if ticks < self.best:
+            self.best, self.point = ticks, str(candidate.point)
+
     @property
     def worth(self) -> float:
-        """Ticks of the network that the next batch may save."""
+        """Ticks of the network that the next batch may save; any number before the first one."""
+        if self.default is None:
+            return math.inf
         recent = self.history[-WINDOW:]
         slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
         return len(self.task.layers) * max(slope, HOPE * self.best / (1 + len(self.history)))
 
 
-Event = Callable[[Progress], None]
+Event = Callable[[Tuned], None]
 """Told after every batch."""
 
 
@@ -90,16 +100,16 @@ class Tuner:
         event: Event | None = None,
     ) -> None:
         self.runner, self.database, self.seed, self.jobs, self.event = runner, database, seed, jobs, event
-        self.progress = [Progress(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
+        self.kernels = [Tuned(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
         self.spent = 0
 
     def run(self, limits: Limits) -> None:
         """Measure until a limit, or until nothing is left to win. What was measured is in the database whatever ends this."""
         end = time.monotonic() + limits.seconds
-        for each in self.progress:
+        for each in self.kernels:
             self._recall(each)
         with ThreadPoolExecutor(self.jobs) as pool:
-            running: dict[Future[list[Result]], Progress] = {}
+            running: dict[Future[list[Result]], Tuned] = {}
             try:
                 while True:
                     while len(running) < self.jobs and time.monotonic() < end:
@@ -116,30 +126,20 @@ class Tuner:
                 for future in running:
                     future.cancel()
 
-    def _recall(self, each: Progress) -> None:
+    def _recall(self, each: Tuned) -> None:
         """What earlier runs measured on the same board, by the same compiler."""
         runner = self.runner
         for record in self.database.of(each.task.key):
             if (record.board, record.unit, record.toolchain) != (runner.board, runner.unit, runner.toolchain):
                 continue
-            point = each.search.space.point_of(record.algorithm, record.rule, record.decisions)
-            if record.trace == each.search.space.default.choice.schedule.trace:
-                each.default = record.ticks if record.status == OK else each.default
-            elif point is not None and record.status == OK:
-                each.search.know(point, record.ticks)
-            if record.status == OK and record.ticks < each.best:
-                each.best, each.point = record.ticks, str(point)
+            candidate = each.search.space.candidate_of(record) if record.status == OK else None
+            if candidate is not None:
+                each.search.know(candidate, record.ticks)
+                each.keep(candidate, record.ticks)
 
-    def _batch(self, trials: int, busy: Collection[Progress]) -> tuple[Progress, list[Candidate]] | None:
+    def _batch(self, trials: int, busy: Collection[Tuned]) -> tuple[Tuned, list[Candidate]] | None:
         """What is measured next; None where nothing is."""
-        for each in self.progress:
-            if each.default is None and each not in busy:
-                defaults = each.search.space.defaults
-                rest = min(self.runner.batch, trials - self.spent) - len(defaults)
-                first = [*defaults, *each.search.propose(max(0, rest))]
-                self.spent += len(first)
-                return each, first
-        open_ = sorted((p for p in self.progress if not p.done and p not in busy), key=lambda p: -p.worth)
+        open_ = sorted((k for k in self.kernels if not k.done and k not in busy), key=lambda k: -k.worth)
         for each in open_:
             found = each.search.propose(min(self.runner.batch, trials - self.spent))
             if found:
@@ -147,7 +147,7 @@ class Tuner:
                 return each, found
         return None
 
-    def _keep(self, each: Progress, results: Sequence[Result]) -> None:
+    def _keep(self, each: Tuned, results: Sequence[Result]) -> None:
         """Results into the database, the search and the progress."""
         self.database.add(self._record(each.task, result) for result in results)
         good = [result for result in results if result.status == OK]
@@ -156,10 +156,7 @@ class Tuner:
         each.tried += len(results)
         each.failed += len(results) - len(good)
         for result in good:
-            if result.candidate is each.search.space.default:
-                each.default = result.ticks
-            if result.ticks < each.best:
-                each.best, each.point = result.ticks, str(result.candidate.point)
+            each.keep(result.candidate, result.ticks)
         each.history.append(each.best)
         if self.event is not None:
             self.event(each)

@@ -53,7 +53,7 @@ def test_the_network_computes_what_it_did(records: Path) -> None:
 
 
 def test_a_record_that_makes_no_schedule_any_more_is_left_out(records: Path, tmp_path: Path) -> None:
-    found = [_broken(record) if record.decisions else record for record in Database(records)]
+    found = [_broken(record) if not record.untuned else record for record in Database(records)]
     write(tmp_path / "old.jsonl", found)
     plain, tuned = report(None, optimize="speed"), report(tmp_path / "old.jsonl", optimize="speed")
     assert plain["estimated_instructions"] == tuned["estimated_instructions"]
@@ -64,9 +64,21 @@ def _broken(record: Record) -> Record:
     return replace(record, trace=(first, *record.trace[1:]), ticks=1.0)
 
 
+def test_what_pruning_leaves_gives_the_same_network(records: Path, tmp_path: Path) -> None:
+    kept = Database(records).pruned()
+    write(tmp_path / "pruned.jsonl", kept)
+    assert len(kept) < len(Database(records))
+    for goal in ("balanced", "speed", "size"):
+        whole, pruned = (
+            [layer["schedule"] for layer in report(path, optimize=goal)["layers"]]
+            for path in (records, tmp_path / "pruned.jsonl")
+        )
+        assert whole == pruned
+
+
 def test_a_workspace_that_the_arena_has_no_room_for_is_no_choice(records: Path) -> None:
     database = Database()
-    database.add(replace(r, workspace=r.workspace + 10**6) if r.decisions else r for r in Database(records))
+    database.add(replace(r, workspace=r.workspace + 10**6) if not r.untuned else r for r in Database(records))
     assert all(chosen.record is None for chosen in choose(tasks(), database))
 
 

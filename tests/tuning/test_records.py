@@ -82,3 +82,6 @@ def test_pruned_and_merged(tmp_path: Path) -> None:
     database = Database()
     database.add(merged([tmp_path / "a", tmp_path / "b"]))
     assert database.pruned() == unbeaten([RECORD, slow, small]) == [RECORD, slow, small]
+    untuned = replace(worse, decisions=(("untuned", "size"),))
+    database.add([untuned])
+    assert database.pruned() == [untuned, RECORD, slow, small]

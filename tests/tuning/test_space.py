@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from microc.driver.tuned.records import Database
+from microc.tuning.model import Analytic
 from microc.tuning.space import Space
-from tests.tuning.networks import product, tasks
+from microc.tuning.tuner import Limits, Tuner
+from tests.tuning.networks import Estimating, product, tasks
 
 
 def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None:
@@ -15,8 +19,9 @@ def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None
     assert len({task.key for task in found}) == len(found)
     for task in found:
         space = Space(task)
-        number, choice = task.default
-        assert (space.default.number, space.default.choice) == (number, choice)
+        goal, number, choice = task.untuned[0]
+        assert (goal, space.default.number, space.default.choice) == ("speed", number, choice)
+        assert str(space.default.point) == f"{task.algorithms[number]}: {choice.schedule.rule}"
 
 
 @pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m0", "cortex-m55", "rv32imc", "x86-64-v3"])
@@ -49,8 +54,11 @@ def test_children_have_the_decisions_of_their_parents() -> None:
     )
 
 
-def test_a_record_finds_its_point_again() -> None:
-    space = Space(product())
-    point = space.points[-1]
-    assert space.point_of(*point) == point
-    assert space.point_of("direct", "no rule", ()) is None
+def test_a_record_finds_its_candidate_again() -> None:
+    space, database, runner = Space(product()), Database(), Estimating()
+    Tuner([space.task], runner, database, model=Analytic(), search="random").run(Limits(8))
+    found = [space.candidate_of(record) for record in database]
+    assert [c and c.point for c in found] == [c.point for c in runner.measured]
+    assert found[0] is space.default
+    other = replace(next(iter(database)), rule="no rule", decisions=())
+    assert space.candidate_of(other) is None

@@ -37,14 +37,14 @@ def test_every_search_keeps_its_limit_and_repeats_by_its_seed(search: str) -> No
     points = [[c.point for c in runner.measured] for _, runner in (one, other)]
     assert points[0] == points[1] and len(points[0]) <= 40
     assert len(set(points[0])) == len(points[0])
-    (kernel,) = one[0].progress
+    (kernel,) = one[0].kernels
     assert kernel.default is not None and kernel.best <= kernel.default
     assert len(one[0].database) == kernel.tried == len(points[0])
 
 
 def test_evolution_beats_chance() -> None:
     evolved, drawn = (
-        [tuned(48, search, seed, Learned())[0].progress[0].best for seed in range(3)]
+        [tuned(48, search, seed, Learned())[0].kernels[0].best for seed in range(3)]
         for search in ("evolutionary", "random")
     )
     assert sorted(evolved)[1] <= sorted(drawn)[1]
@@ -53,7 +53,7 @@ def test_evolution_beats_chance() -> None:
 def test_the_learned_model_ranks_what_the_analytic_one_does_not_know() -> None:
     model = Learned()
     tuner, runner = tuned(64, "random", model=model)
-    task = tuner.progress[0].task
+    task = tuner.kernels[0].task
     truth = [c.instructions + 20 * c.code for c in runner.measured]
 
     def wrong(predicted: Sequence[float]) -> int:
@@ -69,16 +69,41 @@ def test_a_second_run_goes_on_where_the_first_ended() -> None:
     first = {c.point for c in tuned(24, database=database)[1].measured}
     tuner, runner = tuned(24, database=database)
     assert first.isdisjoint(c.point for c in runner.measured)
-    assert tuner.progress[0].best == min(r.ticks for r in database)
+    assert tuner.kernels[0].best == min(r.ticks for r in database)
 
 
 def test_trials_go_where_there_is_time_to_win() -> None:
     runner = Estimating()
     tuner = Tuner(tasks(), runner, Database(), model=Analytic())
     tuner.run(Limits(150))
-    assert all(kernel.default is not None for kernel in tuner.progress)
-    heavy = max(tuner.progress, key=lambda k: (k.default or 0) * len(k.task.layers))
-    assert heavy.tried > sum(kernel.tried for kernel in tuner.progress) / len(tuner.progress)
+    assert all(kernel.default is not None for kernel in tuner.kernels)
+    heavy = max(tuner.kernels, key=lambda k: (k.default or 0) * len(k.task.layers))
+    assert heavy.tried > sum(kernel.tried for kernel in tuner.kernels) / len(tuner.kernels)
+
+
+class Mute(Estimating):
+    """What the compiler takes by itself does not run."""
+
+    def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        found = super()._measured(task, candidates)
+        return [
+            Result(r.candidate, FAILED) if r.candidate.point.decisions[:1] == (("untuned", "speed"),) else r
+            for r in found
+        ]
+
+
+def test_a_kernel_whose_default_does_not_run_is_left() -> None:
+    database = Database()
+    tuner = Tuner(tasks(), Mute(), database, model=Analytic())
+    tuner.run(Limits(500))
+    assert all(kernel.done and kernel.default is None and kernel.tried <= 8 for kernel in tuner.kernels)
+
+
+@pytest.mark.parametrize("trials", [1, 2, 7])
+def test_few_trials_are_no_more(trials: int) -> None:
+    runner = Estimating()
+    Tuner(tasks(), runner, Database(), model=Analytic()).run(Limits(trials))
+    assert len(runner.measured) == trials
 
 
 class Breaking(Estimating):

@@ -44,7 +44,7 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
     stem = slug(nodes[-1].loc.name or nodes[-1].outputs[0])
     kernel = Kernel(func, kernel_comment(graph, nodes, schedule, group.tensors), blocks=block_comments(group, nodes))
     name = register(builder, kernel, f"{kind_of(graph, group.anchor)}_{stem}")
-    args = [_argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
+    args = [argument(builder, group, schedule, k, stem) for k in range(len(group.params))]
     written = [builder.name_of(state)] if state else [builder.declare(o, "intermediate") for o in group.outputs]
     scratch = workspaces(builder, stem, func.params[len(group.func.params) :])
     reads = tuple(dict.fromkeys(a for a, p in zip(args, group.params, strict=True) if p.array is None))
@@ -128,7 +128,8 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
     )
 
 
-def _argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
+def argument(builder: Builder, group: LoweredGroup, schedule: Schedule, position: int, stem: str) -> str:
+    """The name of a group's parameter in the network: a value, or a constant as the schedule stores it."""
     param = group.params[position]
     if param.array is not None:
         array = schedule.packed(group.func.params[position], param.array)

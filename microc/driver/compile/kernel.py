@@ -86,7 +86,11 @@ def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
 
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
     """The schedule that a record's trace makes of a group, lowered; MicrocError where its steps do not fit this function."""
-    schedule = replay(lowered.func, trace).named(rule)
+    return verified(replay(lowered.func, trace).named(rule))
+
+
+def verified(schedule: Schedule) -> Choice:
+    """A schedule that a search or a record made, lowered; MicrocError where that is no kernel."""
     choice = Choice(schedule, lower(schedule.func))
     verify(choice.func, trust_data=True)
     return choice

@@ -49,8 +49,12 @@ def build_library(sources: Mapping[str, str], *flags: str, elsewhere: Callable[[
     """Compile C sources into a shared library and load it; ``flags`` are more arguments for the compiler, ``elsewhere`` as in
     :class:`Library`."""
     folder = tempfile.TemporaryDirectory(prefix="microc-")
-    root = Path(folder.name)
-    for name, text in sources.items():
-        (root / name).write_text(text)
-    library = compile_shared(root, [root / name for name in SOURCES], root / "model.so", *flags)
+    library = compile_sources(sources, Path(folder.name), "model.so", *flags)
     return Library(library, sources, folder, elsewhere)
+
+
+def compile_sources(sources: Mapping[str, str], folder: Path, name: str, *flags: str) -> Path:
+    """Write C sources into a folder, and compile them into the shared library ``name`` there."""
+    for file, text in sources.items():
+        (folder / file).write_text(text)
+    return compile_shared(folder, [folder / file for file in SOURCES], folder / name, *flags)

@@ -42,8 +42,8 @@ def fronts(tasks: Sequence[Task], database: Database, board: str, room: Mapping[
 
 def is_default(task: Task, record: Record) -> bool:
     """Whether a record is of what the compiler takes by itself."""
-    number, choice = task.default
-    return record.algorithm == task.algorithms[number] and record.trace == choice.schedule.trace
+    default = task.untuned[0]
+    return record.algorithm == task.algorithms[default.number] and record.trace == default.choice.schedule.trace
 
 
 def choose(

@@ -23,6 +23,8 @@ LONGEST, LARGEST = 1 << 16, 1 << 28
 """Bytes of a line, and of a file, that are read."""
 OK, WRONG, FAILED = "ok", "wrong", "failed"
 """What became of a measurement: ticks that count; an output that is not the reference's; no answer, or no program."""
+UNTUNED = "untuned"
+"""The one decision of a point that is what the compiler takes by itself: for which goal."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
 
 
@@ -59,6 +61,11 @@ class Record:
     def flash(self) -> int:
         return self.code + self.constants
 
+    @property
+    def untuned(self) -> bool:
+        """Whether it is of what the compiler takes by itself, which others are compared with."""
+        return dict(self.decisions).keys() == {UNTUNED}
+
     def to_json(self) -> str:
         """One line."""
         data = asdict(self)
@@ -90,6 +97,13 @@ def from_json(line: str) -> Record:
 def _readable(value: object) -> bool:
     """Whether a text can be shown as it is: a terminal obeys what is not printable."""
     return not isinstance(value, str) or value.isprintable()
+
+
+def records_of(path: Path) -> Database:
+    """The records of a file that is there; UsageError where it is not."""
+    if not path.is_file():
+        raise UsageError(f"there is no file of records {path}", where=str(path), hint="microc tune MODEL writes one")
+    return Database(path)
 
 
 class Database:
@@ -148,13 +162,17 @@ class Database:
         return [{**asdict(record), "decisions": dict(record.decisions), "trace": len(record.trace)} for record in self]
 
     def pruned(self) -> list[Record]:
-        """For every kernel, board and toolchain what a choice may take: records that no other beats in ticks, flash and
-        workspace together."""
+        """For every kernel, board and toolchain what a choice needs: records that no other beats in ticks, flash and workspace
+        together, and those of what the compiler takes by itself."""
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self:
             if record.status == OK:
                 groups.setdefault((record.key, record.board, record.unit, record.toolchain), []).append(record)
-        return [record for records in groups.values() for record in unbeaten(records)]
+        return [
+            record
+            for records in groups.values()
+            for record in dict.fromkeys((*(r for r in records if r.untuned), *unbeaten(records)))
+        ]
 
     def _keep(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -181,7 +199,7 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 def merged(paths: Sequence[Path]) -> list[Record]:
     """The records of several files, each once."""
-    return list(dict.fromkeys(record for path in paths for record in _read(path)[0]))
+    return list(dict.fromkeys(record for path in paths for record in records_of(path)))
 
 
 def _read(path: Path) -> tuple[list[Record], int]:

@@ -15,9 +15,9 @@ from microc.driver.compile.kernel import replayed
 from microc.driver.compile.maker import Compiled, TunedSchedule
 from microc.driver.report.size import covered
 from microc.driver.tuned.choice import Chosen, choose
-from microc.driver.tuned.records import Database
+from microc.driver.tuned.records import records_of
 from microc.driver.tuned.task import Task, tasks_of
-from microc.errors import MicrocError, UsageError
+from microc.errors import MicrocError
 from microc.module import Module
 from microc.plan.liveness import lifetimes
 
@@ -28,10 +28,8 @@ GROWTH = 1 / 32
 def tuned_schedules(made: Compiled, path: Path, board: str = "", ram: int = 0) -> Mapping[str, TunedSchedule]:
     """The schedules of a planned network's kernels that a file of records has something better for. ``board``: whose records are
     preferred. ``ram``: bytes that the arena may take (0: any number). UsageError for a file that is none of records."""
-    if not path.is_file():
-        raise UsageError(f"there is no file of records {path}", where=str(path), hint="microc tune MODEL writes one")
     goal = made.make.goal
-    database, tasks = Database(path), tasks_of(made)
+    database, tasks = records_of(path), tasks_of(made)
     room = workspace_room(made.module, tasks, ram)
     flash = None if goal.price == 0 else 0
     unfit: set[object] = set()

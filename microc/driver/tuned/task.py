@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from microc.driver.compile.kernel import algorithms_of, chosen, key_of
 from microc.driver.compile.maker import Compiled, Group
@@ -18,11 +19,18 @@ NAME = "kernel"
 """What functions are called that are lowered to be compared."""
 
 
-@dataclass(frozen=True)
+class Untuned(NamedTuple):
+    """What the compiler takes by itself for a goal: the algorithm by number, and the schedule."""
+
+    goal: str
+    number: int
+    choice: Choice
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """One kernel. ``layers``: where the network has it, in order of execution; ``uses`` as in ``choose``; ``lowered``: an entry
-    for every algorithm; ``default``: the algorithm by number and the schedule that are taken without records, ``others``: for
-    other goals than the network's."""
+    for every algorithm; ``untuned``: what is taken without records, for the network's goal first, then for others."""
 
     graph: Graph
     layers: tuple[str, ...]
@@ -30,8 +38,7 @@ class Task:
     target: Target
     uses: int
     lowered: tuple[LoweredGroup, ...]
-    default: tuple[int, Choice]
-    others: tuple[tuple[int, Choice], ...] = ()
+    untuned: tuple[Untuned, ...]
 
     @property
     def name(self) -> str:
@@ -64,10 +71,9 @@ def tasks_of(made: Compiled, others: Sequence[Goal] = ()) -> tuple[Task, ...]:
         if key in found:
             found[key] = replace(found[key], layers=(*found[key].layers, call.layer))
             continue
-        default = chosen(lowered, target, goal, origin.uses)
-        beside = tuple(chosen(lowered, target, other, origin.uses) for other in others)
+        untuned = tuple(Untuned(g.name, *chosen(lowered, target, g, origin.uses)) for g in (goal, *others))
         part = part_of(graph, origin.nodes, lowered)
-        found[key] = Task(part, (call.layer,), call.op, target, origin.uses, lowered, default, beside)
+        found[key] = Task(part, (call.layer,), call.op, target, origin.uses, lowered, untuned)
     return tuple(found.values())
 
 

@@ -10,7 +10,17 @@ from math import isqrt
 
 from microc.isa import word_product
 from microc.schedule.pairing import can_pair
-from microc.schedule.rules.product import BITS, CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of, tile_product
+from microc.schedule.rules.product import (
+    BITS,
+    CROSSED,
+    PACKED,
+    PAIRED,
+    WIDE,
+    Tile,
+    known_product,
+    product_of,
+    tile_product,
+)
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -41,7 +51,7 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]
     may hold a larger square of 32-bit sums: these, both sides' operands, and two addresses. A single row takes twice as many
     columns as that has. What is left of rows and columns is a part of a tile.
     """
-    product = _known(start)
+    product = known_product(start)
     whole = product.along and product.depth % STEP == 0 and product.total.dtype == "int32"
     found = word_product(product.data.dtype, product.weight.dtype, target.cpu) if whole else None
     step, intrin = (STEP, found.name) if found else (1, "")
@@ -51,12 +61,6 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]
         (min(n, product.rows), _dividing(n if product.rows > 1 else 2 * n, product.columns)) for n in (2, largest)
     )
     return tuple(Tile(tall, wide, unroll, step, intrin) for tall, wide in shapes)
-
-
-def _known(start: Schedule) -> Product:
-    product = product_of(start)
-    assert product is not None
-    return product
 
 
 def _steps(depth: int, most: tuple[int, ...]) -> int:
@@ -99,7 +103,7 @@ def suits_pairs(start: Schedule, target: Target) -> bool:
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Rows are widened as they are copied, weights stored as 16-bit numbers where that is worth twice the flash. Of a single
     row, whose weights serve once, both ways are to be compared; where nothing copies it anyway it is read as it lies."""
-    product = _known(start)
+    product = known_product(start)
     rows, columns, data = product.rows, product.columns, product.data.dtype
     unroll = _steps(product.depth // STEP, (4, 3, 2, 5, 1))
     copied = "dot4_int16_int16"
@@ -158,7 +162,7 @@ def suits_opened(start: Schedule, target: Target) -> bool:
 def opened_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Those of floats; what opens a weight is shared by the rows of a tile. Levels of few bits lie along k, of few columns at
     once, whose elements are kept in registers."""
-    product = _known(start)
+    product = known_product(start)
     fused = target.has("fma")
     tall, wide = (
         float_shape(product.rows, product.columns) if fused else (min(2, product.rows), min(2, product.columns))
@@ -182,7 +186,7 @@ def float_shape(rows: int, columns: int) -> tuple[int, int]:
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Sums beside the weights of one k and one activation: (rows + columns) loads for rows * columns products. Every sum runs
     along k in order."""
-    product = _known(start)
+    product = known_product(start)
     tall, wide = float_shape(product.rows, product.columns)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2 and product.columns % wide == 0
     return (Tile(tall, wide, _steps(product.depth, UNROLL), weights=PACKED if packs else ""),)

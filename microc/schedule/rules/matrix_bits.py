@@ -10,7 +10,7 @@ from math import isqrt
 
 from microc.schedule.bit_columns import COLUMNS, can_share
 from microc.schedule.bit_pairs import TERMS, can_shift
-from microc.schedule.rules.product import BITS, SHARED, Product, Tile, product_of
+from microc.schedule.rules.product import BITS, SHARED, Product, Tile, known_product, product_of
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -29,26 +29,25 @@ WORDS = (2, 1)
 
 def suits_bits(start: Schedule, target: Target) -> bool:
     """A product by weights that are to be packed."""
-    return _known(start) is not None
+    return _packed(start) is not None
 
 
 def suits_bit_pairs(start: Schedule, target: Target) -> bool:
     """The same, whose sums leave room for a shift."""
-    product = _known(start)
+    product = _packed(start)
     if product is None or product.tables or product.depth % BitFields(product.bits, HALVES).group:
         return False
     return can_shift(find_block(start.func.body, ACC), product.bits)
 
 
-def _known(start: Schedule) -> Product | None:
+def _packed(start: Schedule) -> Product | None:
     product = product_of(start)
     return product if product is not None and product.bits and product.along else None
 
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Tiles of sums of pairs."""
-    product = _known(start)
-    assert product is not None
+    product = known_product(start)
     if product.rows == 1 and can_share(find_block(start.func.body, ACC), product.columns):
         long = next(n for n in LONG if product.depth // TERMS % n == 0)
         return (Tile(1, COLUMNS, long, TERMS, copied="int16", weights=SHARED),)
@@ -64,8 +63,7 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
 
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Squares of sums as registers permit, as of any product; a single row takes twice as many columns."""
-    product = _known(start)
-    assert product is not None
+    product = known_product(start)
     unroll = _unrolled(product.depth, BitFields(product.bits, NEIGHBOURS).group)
     largest = max(2, isqrt(target.core.costs.registers - 1) - 1)
     shapes = dict.fromkeys(

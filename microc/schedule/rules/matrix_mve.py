@@ -10,7 +10,7 @@ from __future__ import annotations
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import split_runs
 from microc.schedule.rules.lanes import vectorize_lanes
-from microc.schedule.rules.product import copied_rows, prepared, product_of
+from microc.schedule.rules.product import copied_rows, known_product, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -47,8 +47,7 @@ def suits_mve(start: Schedule, target: Target) -> bool:
 def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedule:
     """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
     schedule = prepared(start, target)
-    product = product_of(schedule)
-    assert product is not None
+    product = known_product(schedule)
     p, o, k, rows, columns = product.p, product.o, product.k, product.rows, product.columns
     tall = min(rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
     wide = min(columns, WIDE if tall > 1 else ROW)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.matrix import ACROSS, STEP, TALL
-from microc.schedule.rules.product import Product, copied_rows, prepared, product_of
+from microc.schedule.rules.product import Product, copied_rows, known_product, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.target import Target
@@ -41,8 +41,7 @@ def _tiles(product: Product) -> int:
 def opened_columns(start: Schedule, target: Target, _: Decisions) -> Schedule:
     """The schedule of the file's head."""
     schedule = prepared(start, target)
-    product = product_of(schedule)
-    assert product is not None
+    product = known_product(schedule)
     p, o, k, weight = product.p, product.o, product.k, product.weight.name
     schedule, rows = copied_rows(schedule, product)
     schedule, opened = schedule.cache_read(ACC, weight, "workspace"), f"{weight}_workspace"

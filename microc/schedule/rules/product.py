@@ -91,6 +91,13 @@ class Product:
         return self.data.dtype, self.weight.dtype, self.total.dtype
 
 
+def known_product(schedule: Schedule) -> Product:
+    """That of a function that a rule of products matched."""
+    product = product_of(schedule)
+    assert product is not None
+    return product
+
+
 def product_of(schedule: Schedule) -> Product | None:
     """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers, which
     ``out`` reads; None where that is not what it does, or a loop has no turn."""
@@ -168,8 +175,7 @@ def copied_rows(schedule: Schedule, product: Product) -> tuple[Schedule, str]:
 def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     """p and o tiled into registers, k innermost, the elementwise end behind every tile. Loops around p stay around it."""
     schedule = prepared(start, target)
-    product = product_of(schedule)
-    assert product is not None
+    product = known_product(schedule)
     p, o, k, weight = product.p, product.o, product.k, product.weight.name
     rows = PATCH if schedule.has(PATCH) else ""
     if tile.copied:

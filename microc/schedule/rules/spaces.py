@@ -14,7 +14,7 @@ from dataclasses import replace
 from microc.schedule.pairing import can_pair
 from microc.schedule.rules import depthwise, matrix, vectors
 from microc.schedule.rules.planes import Walk
-from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, product_of
+from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, known_product
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -46,15 +46,9 @@ def _shapes(product: Product, rows: int = ROWS, columns: int = COLUMNS) -> Itera
     return itertools.product(range(1, min(rows, product.rows) + 1), range(1, min(across, product.columns) + 1))
 
 
-def _known(start: Schedule) -> Product:
-    product = product_of(start)
-    assert product is not None
-    return product
-
-
 def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Any core: tiles and steps; weights as they lie, or side by side for the tile."""
-    product, known = _known(start), matrix.plain_tiles(start, target, goal)
+    product, known = known_product(start), matrix.plain_tiles(start, target, goal)
     step, intrin = known[0].step, known[0].intrin
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     found = []
@@ -66,7 +60,7 @@ def plain_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Pairs of 16-bit numbers: tiles, steps, and every way to store the weights or to leave a single row where it lies."""
-    product, known = _known(start), matrix.pair_tiles(start, target, goal)
+    product, known = known_product(start), matrix.pair_tiles(start, target, goal)
     step, data = known[0].step, product.data.dtype
     ways = [replace(tile, rows=1, columns=1, unroll=1) for tile in known]
     if known[0].weights:
@@ -87,7 +81,7 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Fused multiply-adds: tiles whose sums, weights and an activation stay in registers, and a little beyond."""
-    product = _known(start)
+    product = known_product(start)
     packs = product.weight.scope == "const" and len(product.weight.shape) == 2
     found = []
     for (rows, columns), unroll in itertools.product(_shapes(product, 8, 8), perfect(product.depth, STEPS)):
@@ -100,7 +94,7 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has."""
-    product, known = _known(start), vectors.product_tiles(start, target, goal)
+    product, known = known_product(start), vectors.product_tiles(start, target, goal)
     one, lanes = known[0], known[0].lanes
     return [
         replace(one, rows=rows, columns=abreast * lanes, unroll=unroll)

@@ -16,7 +16,7 @@ from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce
 from microc.schedule.rules.lanes import NUMBERS, float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.matrix import suits_opened
 from microc.schedule.rules.planes import depthwise_of
-from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, product_of
+from microc.schedule.rules.product import PACKED, WORDS, Product, Tile, known_product, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
@@ -73,8 +73,7 @@ def _in_lanes(start: Schedule, target: Target) -> bool:
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile of the fewest
     loads, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
-    product = product_of(start)
-    assert product is not None
+    product = known_product(start)
     lanes = lanes_of(product.columns, target)
     most = ABREAST if product.total.dtype == "float32" else SHORT
     shapes = [(_rows(product, n, target), n) for n in range(most, 0, -1) if product.columns % (lanes * n) == 0]
