@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from microc.graph.ir import Graph
 from microc.quantization import blocks
@@ -27,8 +28,9 @@ def decided(
     narrowed: dict[str, Activation] = {}
     flat = flattened(graph)
     tables = {value: table_statistics(flat.consts[name]) for name, value in found.tables.items()}
-    for values in found.groups().values():
+    for leader, values in found.groups().items():
         held = merged([all_of[value] for all_of in (seen, tables) for value in values if value in all_of])
+        held = replace(held, reach=found.reach.get(leader, held.reach))
         wide, known = values[0] in found.wide, found.known.get(values[0])
         into = WIDE if wide else dtype
         if known is None or (known.dtype == WIDE) != (into == WIDE):  # raw bytes keep the dtype that they come in

@@ -15,7 +15,8 @@ class Places:
 
     ``given``: what a loop hands to all its turns; outside it is a value as well. ``wide``: the values that have 16 bits;
     ``narrowed``: those of them that a layer reads with fewer, unless its result is in ``widened``; ``known``: how those are
-    stored whose range is no question; ``opened``: weights of layers that compute in floats, which open them."""
+    stored whose range is no question; ``reach``: by leader, what values cannot exceed; ``opened``: weights of layers that
+    compute in floats, which open them."""
 
     values: tuple[str, ...]
     leader: dict[str, str]
@@ -27,6 +28,7 @@ class Places:
     narrowed: frozenset[str]
     widened: frozenset[str]
     known: dict[str, Activation]
+    reach: dict[str, tuple[float, float]]
     opened: tuple[str, ...] = ()
 
     @property

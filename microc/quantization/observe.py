@@ -37,7 +37,7 @@ class Statistics:
     """One activation over all samples. ``lows`` and ``highs``: of every sample; ``drawn``: elements at random.
 
     ``channels``: the largest magnitude for each index of the last axis; ``squares``: the sum of squares; ``count``: of how many.
-    ``size``: elements of a sample.
+    ``size``: elements of a sample. ``reach``: what no sample exceeds, whatever it holds.
     """
 
     lows: list[float] = field(default_factory=list)
@@ -47,6 +47,7 @@ class Statistics:
     squares: Array = field(default_factory=lambda: np.zeros(1))
     count: int = 0
     size: int = 0
+    reach: tuple[float, float] = (-np.inf, np.inf)
 
     @property
     def low(self) -> float:

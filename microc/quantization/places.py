@@ -76,6 +76,7 @@ class _Finder(Flow):
             narrowed=frozenset(node.inputs[0] for node in self.graph.nodes if self.is_narrow(node)) & self.wide,
             widened=self.widened,
             known=scales.known() | scales.known_bytes(self.bytes),
+            reach=scales.reach(),
         )
 
     def with_followers(self, floating: frozenset[str]) -> frozenset[str]:

@@ -100,16 +100,23 @@ def chosen(seen: Statistics, dtype: str, method: str, power_of_two: bool = False
     """The quantisation of an activation, and the estimator that gave its range (``auto``: the one of the least squared error)."""
     elements = seen.elements.astype(np.float64)
     tried = ESTIMATORS if method == AUTO else {method: ESTIMATORS[method]}
-    found = {name: estimate(seen, elements, dtype) for name, estimate in tried.items()}
+    found = {name: _reachable(estimate(seen, elements, dtype), seen) for name, estimate in tried.items()}
     best = min(found, key=lambda name: _error(seen, found[name], elements, dtype)) if len(found) > 1 else method
     return activation(*found[best], dtype, power_of_two), best
+
+
+def _reachable(span: Range, seen: Statistics) -> Range:
+    """A range without what no sample reaches; a little more where these did, for floats round."""
+    low, high = seen.reach
+    return max(span[0], min(low, seen.low)), min(span[1], max(high, seen.high))
 
 
 def _error(seen: Statistics, span: Range, elements: Array, dtype: str) -> float:
     """The mean squared error of what was drawn, as integers of a range, and of what other samples will hold beyond."""
     how = activation(*span, dtype)
     first, last = ((end - how.zero_point) * how.scale for end in dtypes.int_range(dtype))
-    beyond = excess(np.array(seen.highs), last) + excess(-np.array(seen.lows), -first)
+    beyond = excess(np.array(seen.highs), last) if last < seen.reach[1] else 0.0
+    beyond += excess(-np.array(seen.lows), -first) if first > seen.reach[0] else 0.0
     return float(np.mean(np.square(faked(elements, how) - elements))) + beyond / max(1, seen.size)
 
 

@@ -5,7 +5,7 @@ Both follow from what :mod:`microc.transform.qdq` makes of ``dequantize -> opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from microc.graph.ir import Node, Quant
@@ -23,6 +23,15 @@ FIXED: Mapping[str, Activation] = MappingProxyType(
     }
 )
 """How results of 8 bits are stored that have an integer form of this scale alone: TFLite's."""
+
+_SHARE, _SINE = (0.0, 1.0), (-1.0, 1.0)
+REACH: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        **dict.fromkeys(("softmax", "sigmoid", "hard_sigmoid"), _SHARE),
+        **dict.fromkeys(("tanh", "erf", "sin", "cos", "softsign", "l2_normalize"), _SINE),
+    }
+)
+"""What results cannot exceed, whatever samples hold."""
 
 
 class Scales:
@@ -74,13 +83,8 @@ class Scales:
         computing; state that starts as zero is."""
         state = self.flow.graph.state
         linked = {into for _, into in self.flow.links if into not in state or not state[into].any()}
-        of: dict[str, set[str]] = {}
-        for value in self.values:
-            maker = self.flow.makers.get(value)
-            if value not in linked and not (maker is not None and self.flow.keeps_scale(maker)):
-                of.setdefault(self.first(value), set()).add(maker.op if maker is not None else "")
         found = dict[str, Activation]()
-        for leader, ops in of.items():
+        for leader, ops in self.makers(linked).items():
             kinds = {SATURATING.get(op, FIXED.get(op)) for op in ops}
             kind = kinds.pop() if len(kinds) == 1 else None
             if kind is not None:
@@ -88,6 +92,25 @@ class Scales:
         named = ((value, found.get(self.first(value))) for value in self.values)
         return {
             value: kind for value, kind in named if kind is not None and (kind.dtype == "int16") == (value in self.wide)
+        }
+
+    def makers(self, without: Collection[str] = ()) -> dict[str, set[str]]:
+        """The operators that make the values of one scale, by its leader; those that only move elements left out, and some
+        values. An input is made by none."""
+        found: dict[str, set[str]] = {}
+        for value in self.values:
+            maker = self.flow.makers.get(value)
+            if value not in without and not (maker is not None and self.flow.keeps_scale(maker)):
+                found.setdefault(self.first(value), set()).add(maker.op if maker is not None else "")
+        return found
+
+    def reach(self) -> dict[str, tuple[float, float]]:
+        """What values of one scale cannot exceed, by its leader, where all of them are made by functions that have ends."""
+        ends = {leader: [REACH.get(op) for op in ops] for leader, ops in self.makers().items()}
+        return {
+            leader: (min(low for low, _ in known), max(high for _, high in known))
+            for leader, several in ends.items()
+            if (known := [each for each in several if each is not None]) and len(known) == len(several)
         }
 
     def known_bytes(self, raw: Mapping[str, Activation | None]) -> dict[str, Activation]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+import microc
 from microc.quantization.observe import Statistics
-from microc.quantization.ranges import AUTO, chosen, excess
+from microc.quantization.ranges import AUTO, ESTIMATORS, chosen, excess
+from tests.quantization.networks import classifier, images
 
 
 def seen(samples: np.ndarray) -> Statistics:
@@ -35,3 +40,17 @@ def test_16_bits_have_room_to_spare() -> None:
     pixels = np.concatenate([np.ones((50, 1, 1)), random.uniform(0, 1, (50, 1, 40))], axis=2)
     how, _ = chosen(seen(pixels), "int8", AUTO)
     assert abs(255 * how.scale - 1) < 0.01
+
+
+@pytest.mark.parametrize("method", [AUTO, *ESTIMATORS])
+def test_no_range_is_beyond_what_a_function_reaches(method: str) -> None:
+    samples = np.random.default_rng(3).beta(1, 8, (50, 1, 40))
+    how, _ = chosen(replace(seen(samples), reach=(0.0, 1.0)), "int8", method)
+    assert (-128 - how.zero_point) * how.scale >= -1e-6 and (127 - how.zero_point) * how.scale <= 1 + 1e-6
+
+
+def test_networks_know_what_functions_reach() -> None:
+    graph = classifier()
+    ends = {node.outputs[0] for node in graph.nodes if node.op == "softmax"}
+    how = microc.quantize(graph, images(40)).recipe.activations
+    assert ends and all((127 - how[name].zero_point) * how[name].scale <= 1 + 1e-6 for name in ends)

@@ -41,11 +41,15 @@ def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
     """What makes samples of an array, as far as its shape tells."""
 
     def extents(of: tuple[int, ...]) -> list[int]:
-        return sorted(extent for extent in of if extent != 1)
+        return [extent for extent in of if extent != 1]
 
-    if array.shape in (shape, shape[1:]) or (array.ndim > 1 and extents(array.shape) == extents(shape)):
+    samples = extents(array.shape[1:])
+    if array.shape in (shape, shape[1:]) or (array.ndim > 1 and sorted(extents(array.shape)) == sorted(extents(shape))):
         return "that is one sample: put an axis in front, which counts them (array[None])"
-    if array.ndim > 1 and extents(array.shape[1:]) == extents(shape):
+    if array.ndim > 1 and samples == extents(shape):
+        wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
+        return f"an axis of one element is missing or too many: array.reshape({wanted})"
+    if array.ndim > 1 and sorted(samples) == sorted(extents(shape)):
         return "the extents are these in another order: bring the axes into that of the model (numpy.transpose)"
     return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 

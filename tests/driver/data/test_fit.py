@@ -20,6 +20,7 @@ TENSOR = {"name": "x", "dtype": "float32", "shape": (1, 8, 12, 3), "scale": None
         ((5, 3, 8, 12), "another order"),
         ((5, 1, 12, 8, 3), "another order"),
         ((5, 8, 12, 4), "a batch of one may be left out"),
+        ((5, 8, 12, 1, 3), "array.reshape(-1, 8, 12, 3)"),
         ((5,), "counts the samples"),
     ],
 )
