@@ -9,6 +9,7 @@ import sys
 from typing import Any, BinaryIO
 
 from microc.dtypes import Array
+from tests.onnx_session import session
 
 ARENA = 1 << 20
 
@@ -67,16 +68,10 @@ def _tflite_micro(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[lis
 
 def _onnxruntime(model: bytes, runs: tuple[tuple[Array, ...], ...]) -> list[list[Array]] | str:
     """Operator by operator, as the model says, and with products of bytes that do not saturate."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    options.add_session_config_entry("session.x64quantprecision", "1")
     try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        names = [given.name for given in session.get_inputs()]
-        return [session.run(None, dict(zip(names, arrays, strict=True))) for arrays in runs]
+        runtime = session(model, fused=False)
+        names = [given.name for given in runtime.get_inputs()]
+        return [runtime.run(None, dict(zip(names, arrays, strict=True))) for arrays in runs]
     except Exception as error:  # noqa: BLE001 - a class of each kind of refusal, and none that they share
         return f"{type(error).__name__}: {error}"
 

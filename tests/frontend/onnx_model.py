@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import helper, numpy_helper
 
 from microc.dtypes import Array
 from microc.frontend.onnx import reader as onnx_reader
 from microc.graph.ir import Graph
 from microc.ops import registry
+from tests.onnx_session import session
 
 Shape = Sequence[int | str | None]
 
@@ -67,13 +67,9 @@ def evaluate(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 def expected(model: Any, inputs: Sequence[Array]) -> list[Array]:
     """What onnxruntime computes, without its optimisations."""
-    runtime = pytest.importorskip("onnxruntime")
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-    return list(session.run(None, dict(zip(names, inputs, strict=True))))
+    runtime = session(model.SerializeToString(), fused=False)
+    names = [value.name for value in runtime.get_inputs()]
+    return list(runtime.run(None, dict(zip(names, inputs, strict=True))))
 
 
 def ops(graph: Graph) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from microc.dtypes import Array
+from tests.onnx_session import session
 
 _SECONDS = 10
 _ARENA = 1 << 21
@@ -75,11 +76,6 @@ def _tflm(data: bytes, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _onnxruntime(data: bytes, inputs: Sequence[Array]) -> list[Array]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-    return [np.asarray(a) for a in session.run(None, dict(zip(names, inputs, strict=True)))]
+    runtime = session(data, fused=False)
+    names = [given.name for given in runtime.get_inputs()]
+    return [np.asarray(a) for a in runtime.run(None, dict(zip(names, inputs, strict=True)))]

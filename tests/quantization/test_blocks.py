@@ -13,6 +13,7 @@ from microc.errors import UsageError
 from microc.quantization.blocks import quantised_in_blocks
 from microc.quantization.rounding import shrunk, weights_by_answer
 from microc.tir.bit_fields import few_bits
+from tests.onnx_session import session
 from tests.quantization.networks import Net, classifier, images
 
 
@@ -50,18 +51,17 @@ def test_one_block_and_bytes_have_no_multipliers() -> None:
 
 def test_blocks_are_packed_and_exported(tmp_path: Path) -> None:
     """A dense layer of 4 bits with a byte for every 32 inputs; ONNX Runtime finds the same integers."""
-    runtime = pytest.importorskip("onnxruntime")
     net = Net((1, 128))
     graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 128)), 32))
     data = np.random.default_rng(4).normal(size=(10, 1, 128)).astype(np.float32)
     found = microc.quantize(graph, data, weights=4, block=32)
     report = microc.compile(found.graph, board="mps2-an386", optimize="size").report()
     assert report["weight_bytes"] < 160 * 128 * (0.5 + 1 / 32) + 160 * 12
-    session = runtime.InferenceSession(str(found.save(tmp_path / "net.onnx")))
+    runtime = session(found.save(tmp_path / "net.onnx"))
     mine = microc.compile(found.graph, check=False)
     step = found.recipe.activations["y"].scale
     for x in data:
-        (theirs,) = session.run(None, {"x": x})
+        (theirs,) = runtime.run(None, {"x": x})
         assert np.abs(theirs - np.asarray(mine(x))).max() < 1.5 * step
 
 

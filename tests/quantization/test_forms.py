@@ -10,6 +10,7 @@ import pytest
 
 import microc
 from microc.dtypes import Array
+from tests.onnx_session import session
 from tests.quantization.networks import Net, images
 
 Form = Callable[[Net, str], str]
@@ -59,16 +60,15 @@ def decibels(expected: Sequence[Array], found: Sequence[Array]) -> float:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_integers_between_layers(name: str, tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
     form, most = FORMS[name]
     net, data = Net((1, 12, 12, 3)), images(7)
     graph = net.graph(form(net, net.conv(net.x, 8)))
     found = microc.quantize(graph, data)
     assert not found.report["floats"]["operators"]
     real, mine = (microc.compile(each, check=False) for each in (graph, found.graph))
-    session = runtime.InferenceSession(str(found.save(tmp_path / "net.onnx")))
+    runtime = session(found.save(tmp_path / "net.onnx"))
     answers = [np.asarray(mine(x)) for x in data]
-    theirs = [session.run(None, {"x": x})[0] for x in data]
+    theirs = [runtime.run(None, {"x": x})[0] for x in data]
     assert decibels([np.asarray(real(x)) for x in data], answers) > 30
     steps = np.abs(np.stack(answers) - np.stack(theirs)) / found.recipe.activations["y"].scale
     assert steps.max() < 1.01 and 100 * (steps > 0.5).mean() <= most

@@ -12,13 +12,13 @@ import microc
 from microc.errors import UnsupportedError, UsageError
 from microc.ops.meaning import evaluate
 from microc.quantization.loops import flattened
+from tests.onnx_session import session
 from tests.quantization.networks import Net, classifier, images
 from tests.quantization.recurrent import network, sequences
 
 
 def test_weights_alone_stay_packed(tmp_path: Path) -> None:
     """Half a byte for each weight, activations in floats, no integers but constants; ONNX Runtime answers the same."""
-    runtime = pytest.importorskip("onnxruntime")
     net = Net((1, 128))
     graph = net.graph(net.dense(net.op("relu", net.dense(net.x, 64)), 32))
     data = np.random.default_rng(4).normal(size=(10, 1, 128)).astype(np.float32)
@@ -26,10 +26,10 @@ def test_weights_alone_stay_packed(tmp_path: Path) -> None:
     assert {found.graph.types[node.outputs[0]].dtype for node in found.graph.nodes} == {"float32"}
     report = microc.compile(found.graph, board="mps2-an386", optimize="size").report()
     assert report["weight_bytes"] < (64 * 128 + 32 * 64) * 0.55 + 96 * 8
-    session = runtime.InferenceSession(str(found.save(tmp_path / "net.onnx")))
+    runtime = session(found.save(tmp_path / "net.onnx"))
     mine = microc.compile(found.graph, check=False)
     for x in data:
-        assert np.allclose(session.run(None, {"x": x})[0], np.asarray(mine(x)), atol=1e-5)
+        assert np.allclose(runtime.run(None, {"x": x})[0], np.asarray(mine(x)), atol=1e-5)
     assert found.report["outputs"][0]["decibels"] > 15
 
 

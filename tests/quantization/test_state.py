@@ -14,6 +14,7 @@ from microc.frontend.tflite import reader as tflite
 from microc.graph.ir import Graph
 from microc.ops.meaning import evaluate
 from tests.frontend.tflite.test_state import variables
+from tests.onnx_session import session
 from tests.quantization import states
 from tests.quantization.networks import Net
 from tests.quantization.states import DEPTH, frames
@@ -117,14 +118,13 @@ def test_state_of_a_file_of_tflite() -> None:
 
 def test_onnx_runtime_streams_alike(tmp_path: Path) -> None:
     """State goes in and comes out as integers of a file in QDQ form."""
-    runtime = pytest.importorskip("onnxruntime")
     graph = NETWORKS["window"]
     rows = data(graph, 32)
     found = microc.quantize(graph, rows)
-    session = runtime.InferenceSession(str(found.save(tmp_path / "net.onnx")))
+    runtime = session(found.save(tmp_path / "net.onnx"))
     state, scale, most = dict(found.exact.state), found.recipe.activations["y"].scale, 0.0
     for x, (expected,) in zip(rows, answers(found.graph, rows), strict=True):
-        made, *new = session.run(None, {"x": x, **state})
+        made, *new = runtime.run(None, {"x": x, **state})
         assert all(array.dtype == np.int8 for array in new)
         state = dict(zip(found.exact.updates, new, strict=True))
         most = max(most, float(np.abs(made - expected).max() / scale))

@@ -14,6 +14,7 @@ import pytest
 import microc
 from microc.dtypes import Array
 from microc.errors import MicrocError, ToolError, UnsupportedError, UsageError
+from tests.onnx_session import session
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "quantize"
 
@@ -106,12 +107,11 @@ def test_starts_as_what_quantize_makes() -> None:
 
 def test_what_is_trained_is_saved_as_onnx(tmp_path: Path) -> None:
     torch_or_skip()
-    runtime = pytest.importorskip("onnxruntime", reason="needs ONNX Runtime")
     x = noise(6, 1, 8, 8)
     fake = microc.fake_quantize(DATA / "cnn.onnx", x)
     steps(fake, x)
-    session = runtime.InferenceSession(fake.quantized().save(tmp_path / "trained.onnx"))
-    found = np.concatenate([session.run(None, {session.get_inputs()[0].name: row[None]})[0] for row in x])
+    runtime = session(fake.quantized().save(tmp_path / "trained.onnx"))
+    found = np.concatenate([runtime.run(None, {runtime.get_inputs()[0].name: row[None]})[0] for row in x])
     wanted = integers(fake, x)
     step = np.diff(np.unique(wanted)).min()
     assert (np.abs(found - wanted) < 1.5 * step).all() and np.mean(np.abs(found - wanted) > step / 2) <= 0.01

@@ -14,6 +14,7 @@ from microc.errors import UsageError
 from microc.graph import interp
 from microc.ops.meaning import meaning
 from microc.quantization.by_hand import readers
+from tests.onnx_session import session
 from tests.quantization.networks import Net, classifier, images
 
 BOARD = "nucleo-l476rg"
@@ -61,13 +62,8 @@ def test_one_operator_of_other_bits(bits: dict[str, int], layers: Any, quantised
     assert sorted(dtypes_of(found.graph, "quantize")) == sorted(quantised)
     assert all(weight.data.dtype == np.int8 for weight in found.recipe.weights.values())
     assert np.array_equal(answers(found.graph, data), meant(found.graph, data))
-    runtime = pytest.importorskip("onnxruntime")
-    options = runtime.SessionOptions()
-    options.graph_optimization_level = (
-        runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    )  # fused, some CPUs saturate sums of pairs
-    session = runtime.InferenceSession(found.save(tmp_path / "net.onnx"), options, providers=["CPUExecutionProvider"])
-    expected = np.stack([session.run(None, {"x": row})[0] for row in data])
+    runtime = session(found.save(tmp_path / "net.onnx"), fused=False)
+    expected = np.stack([runtime.run(None, {"x": row})[0] for row in data])
     assert np.abs(expected - meant(found.exact, data)).max() <= 1e-6 * np.abs(expected).max()
 
 

@@ -23,7 +23,7 @@ from onnx import helper  # noqa: E402
 from sklearn import ensemble, linear_model, neural_network, preprocessing, svm, tree  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 
-from tests.frontend.onnx.writer.run import session  # noqa: E402
+from tests.onnx_session import session  # noqa: E402
 
 ROWS, FEATURES = 20, 5
 BOUND = 3e-5

@@ -21,6 +21,7 @@ from microc.ops.meaning import evaluate
 from tests.frontend.onnx_model import expected, node, onnx, proto, read
 from tests.frontend.qdq_networks import encoder, kinds_of_data, quantised, separable, shape_of, unet
 from tests.frontend.run import library
+from tests.onnx_session import skip_if_saturating
 
 NETWORKS: dict[str, Callable[[], Any]] = {
     "unet linear": lambda: quantised(unet("linear")),
@@ -66,6 +67,7 @@ def test_data_that_are_quantised_at_run_time() -> None:
     """DynamicQuantizeLinear and MatMulInteger; floats between them differ by some 1e-7. NaN goes through: onnxruntime passes over
     it where it looks for the range, or does not, by its place."""
     quantization = pytest.importorskip("onnxruntime.quantization")
+    skip_if_saturating()
     with tempfile.TemporaryDirectory() as folder:
         source, target = (Path(folder) / name for name in ("float.onnx", "dynamic.onnx"))
         onnx.save(encoder(17), str(source))

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import onnxruntime
 
 from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
 from microc.ops import registry
+from tests.onnx_session import session
 
 TIES = frozenset(("double", "single", "away"))
-
-
-def session(model: bytes) -> Any:
-    """ONNX Runtime with a model, quiet."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def frames(model: bytes, graph: Graph, inputs: Sequence[Sequence[Array]]) -> list[list[Array]]:

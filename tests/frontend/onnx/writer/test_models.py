@@ -20,7 +20,8 @@ from microc.ops import registry
 from microc.ops.meaning import evaluate
 from microc.transform import qdq
 from microc.transform.context import PassContext
-from tests.frontend.onnx.writer.run import frames, session
+from tests.frontend.onnx.writer.run import frames
+from tests.onnx_session import session
 
 RNG = np.random.default_rng(7)
 BYTES = Quant((0.05,), (-3,))
