@@ -19,8 +19,11 @@ exit meaning
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+NEAREST, LISTED = 3, 24
+"""Names in a hint: those that are like a word, and those of a list."""
 
 
 class MicrocError(Exception):
@@ -124,3 +127,26 @@ class ProgramError(InternalError):
 
     code = "E0304"
     exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a word that is none of ``known``: those that are most like it; empty where none is."""
+    import difflib
+
+    names = {name.lower(): name for name in known}
+    close = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=NEAREST)]
+    close += [name for low, name in names.items() if len(word) > 1 and word.lower() in low and name not in close]
+    return f"did you mean {' or '.join(map(_plain, close[:NEAREST]))}?" if close else ""
+
+
+def suggestion(word: str, known: Iterable[str], what: str) -> str:
+    """The same, or a list of all, which are ``what`` (a plural)."""
+    names = list(known)
+    listed = ", ".join(map(_plain, names[:LISTED])) or "none"
+    more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return nearest(word, names) or f"{what}: {listed}{more}"
+
+
+def _plain(name: str) -> str:
+    """A name from anywhere as a terminal may show it."""
+    return name if name.isprintable() and " " not in name else repr(name)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from microc.isa import Core
@@ -49,7 +49,7 @@ def target_for(cpu: str) -> Target:
     from microc.isa import CORES  # with all intrinsics: help and the parsing of arguments do without
 
     if cpu not in CORES:
-        raise UsageError(f"unknown core {cpu!r}", hint="known: " + ", ".join(CORES))
+        raise UsageError(f"unknown core {cpu!r}", hint=suggestion(cpu, CORES, "cores"))
     core = CORES[cpu]
     return Target(cpu, core.family, core.has)
 

@@ -11,7 +11,6 @@ compiler itself lowers, without the fusion and packing that it does around it::
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
@@ -19,7 +18,7 @@ from typing import Any
 
 from microc import te
 from microc.dtypes import Array
-from microc.errors import ProgramError
+from microc.errors import ProgramError, suggestion
 from microc.graph.ir import Attr, TensorType
 from microc.ops import registry
 from microc.ops.registry import OpCall, OpDef, Operand
@@ -37,9 +36,8 @@ def apply(op: str, *tensors: te.Tensor, **attrs: Attr) -> Any:
     """
     known = registry.registry()
     if op not in known or (known[op].scalar is None and known[op].compute is None):
-        close = difflib.get_close_matches(op, set(known) - {op}, n=1)
         raise ProgramError(
-            f"no operator {op!r} is a tensor expression", hint=f"did you mean {close[0]}?" if close else ""
+            f"no operator {op!r} is a tensor expression", hint=suggestion(op, set(known) - {op}, "operators")
         )
     definition = known[op]
     for tensor in tensors:

@@ -99,8 +99,10 @@ def test_version(microc: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ([], "COMMAND"),
-        (["train"], "invalid choice: 'train'"),
+        (["-q"], "COMMAND"),
+        (["comple"], "did you mean compile?"),
+        (["train"], "'train' is no command"),
+        (["compile", MODEL, "--bord", "x"], "did you mean --board"),
         (["compile"], "MODEL"),
         (["compile", MODEL], "-o"),
         (["compile", MODEL, "-o", "x", "--opt-level", "9"], "--opt-level"),
@@ -124,6 +126,11 @@ def test_wrong_usage(microc: Command, words: list[str], text: str) -> None:
     as_json = microc(*words, "--json")
     assert as_json.code == 2
     assert as_json.data["schema_version"] == 1 and as_json.data["error"]["code"] == "E0201"
+
+
+def test_nothing_at_all_is_a_question(microc: Command) -> None:
+    said = microc()
+    assert said.code == 0 and said.out == microc("--help").out
 
 
 def test_global_options_on_both_sides(microc: Command) -> None:

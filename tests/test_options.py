@@ -64,7 +64,7 @@ def test_every_flag_sets_its_keyword() -> None:
         ("--stream", "x=y", "no axis"),
         ("--input-frame", "120", "no size: write NAME=120x160"),
         ("--input-normalize", "1 x", "no mean and deviation"),
-        ("--optimize", "fast", "invalid choice"),
+        ("--optimize", "fast", "is no choice for --optimize"),
     ],
 )
 def test_a_wrong_word_is_refused_by_its_flag(flag: str, word: str, said: str) -> None:

@@ -64,7 +64,7 @@ def test_what_is_refused() -> None:
         topi.reluu(x)
     with pytest.raises(ProgramError) as caught:
         topi.apply("reluu", x)
-    assert caught.value.hint == "did you mean relu?"
+    assert caught.value.hint.startswith("did you mean relu")
     with pytest.raises(ProgramError, match="'loop' is a tensor expression"):
         topi.loop(x)
     with pytest.raises(ModelError, match="attribute 'axes' is missing"):

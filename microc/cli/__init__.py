@@ -52,7 +52,7 @@ def _guarded(words: list[str]) -> int:
 
 def _command(words: list[str]) -> int:
     try:
-        arguments = make_parser().parse_args(words, Arguments())
+        arguments = make_parser().parse_args(words or ["--help"], Arguments())
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0

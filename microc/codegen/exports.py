@@ -25,7 +25,7 @@ from microc.codegen.samples import Frame, definitions, literals, sample_frames
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Text, Word
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 from microc.module import Module
 from microc.target import Board
 
@@ -114,10 +114,8 @@ def load_format(name: str) -> Format:
     """A format by its name, or by the path of a folder (anything with a slash). UsageError if it is none."""
     own = "/" in name
     if not own and name not in list_formats():
-        known = ", ".join(list_formats())
-        raise UsageError(
-            f"there is no format {name!r}", hint=f"formats: {known}. A path with a slash is one of your own."
-        )
+        hint = suggestion(name, list_formats(), "formats")
+        raise UsageError(f"there is no format {name!r}", hint=f"{hint} (a path with a slash is one of your own)")
     folder = Path(name) if own else paths.templates() / "export" / name
     path = folder / DESCRIPTION
     try:

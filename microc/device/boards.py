@@ -7,7 +7,6 @@ then empty.
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from microc import paths
 from microc.device.runners import list_runners
-from microc.errors import UsageError
+from microc.errors import UsageError, nearest
 from microc.isa import CORES
 from microc.target import Board, Region, target_for
 
@@ -84,11 +83,8 @@ def _find(name: str) -> Path:
         return Path(name)
     known = list_boards()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "`microc boards` lists them."
-        raise UsageError(
-            f"unknown board {name!r}", hint=hint + " A path that ends in .toml names a board file of your own."
-        )
+        hint = nearest(name, known) or "microc boards lists them"
+        raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return paths.boards() / f"{name}.toml"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -11,7 +10,7 @@ import numpy as np
 
 from microc import dtypes
 from microc.dtypes import Array
-from microc.errors import ModelError, UsageError
+from microc.errors import ModelError, UsageError, suggestion
 from microc.frontend.budget import MAX_STORED, check_shape, inferred
 from microc.graph.ir import Attr, Graph, Loc, Node, Quant, TensorType, fresh_name
 from microc.ops import registry
@@ -108,8 +107,7 @@ class GraphBuilder:
         """The value that an application of one operator makes (docs/operators.md has their attributes); ``name``: what it is
         called. UsageError for what does not exist, ModelError where operands or attributes make no sense."""
         if op not in registry.registry():
-            close = difflib.get_close_matches(op, registry.registry(), n=1)
-            raise UsageError(f"there is no operator {op!r}", hint=f"did you mean {close[0]}?" if close else "")
+            raise UsageError(f"there is no operator {op!r}", hint=suggestion(op, registry.registry(), "operators"))
         for value in inputs:
             if value and value not in self.types:
                 known = ", ".join(list(self.types)[-8:]) or "none"

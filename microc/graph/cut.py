@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from microc.errors import UsageError
+from microc.errors import UsageError, nearest
 from microc.graph.ir import Graph, Node
-
-_SHOWN = 8
 
 
 def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> Graph:
@@ -46,19 +43,13 @@ def cut(graph: Graph, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -
 
 def _check(graph: Graph, what: str, name: str) -> None:
     if name not in graph.types:
-        raise UsageError(f"there is no tensor {name!r}", where=graph.name, hint=near(name, graph.types))
+        raise UsageError(
+            f"there is no tensor {name!r}",
+            where=graph.name,
+            hint=nearest(name, graph.types) or "microc check MODEL --tensors lists all tensors",
+        )
     if name in graph.consts:
         raise UsageError(f"{name!r} is a constant and cannot be an {what}", where=graph.name)
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """A hint: the names that are most like one which does not exist."""
-    known = {known.lower(): known for known in names}
-    close = [known[word] for word in difflib.get_close_matches(name.lower(), known, n=_SHOWN, cutoff=0.5)]
-    close += [full for word, full in known.items() if name and name.lower() in word and full not in close]
-    if close:
-        return "did you mean " + ", ".join(map(repr, close[:_SHOWN])) + "?"
-    return "microc check MODEL --tensors lists all tensors"
 
 
 def _needed(graph: Graph, ends: Iterable[str], inputs: frozenset[str]) -> set[str]:

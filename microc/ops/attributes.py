@@ -6,7 +6,6 @@ operators prints it. An attribute is declared by the function that is named afte
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc import dtypes
+from microc.errors import nearest
 from microc.graph.ir import Attr, Graph
 from microc.ops.rounding import Answer, Multiplier, Rounding
 
@@ -122,8 +122,7 @@ def fault(declared: Attributes, given: Mapping[str, object]) -> str:
     """What is wrong with the attributes of an application, or nothing: one unknown, one missing, or one of a wrong value."""
     for name, value in given.items():
         if name not in declared:
-            close = difflib.get_close_matches(name, declared, n=1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(declared) or 'none'}"
+            known = nearest(name, declared) or f"it has {', '.join(declared) or 'none'}"
             return f"there is no attribute {name!r}; {known}"
         if wrong := declared[name].fault(value):
             return f"attribute {name}={value!r} {wrong}"

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from microc.driver import accepted
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 from microc.graph.ir import Graph, Node
 from microc.quantization.loops import flattened
 from microc.transform.qdq import LAYERS
@@ -20,7 +20,6 @@ WIDE_BITS, FLOAT_BITS = 16, 32
 WIDTHS = (FLOAT_BITS, WIDE_BITS, *BITS)
 ALL = "all"
 """The name of every layer."""
-_SHOWN = 12
 
 
 def labels(graph: Graph, weights: Iterable[str]) -> dict[str, str]:
@@ -172,6 +171,4 @@ def _bits(what: str, value: Any) -> int:
 
 
 def _unknown(name: str, known: Iterable[str]) -> UsageError:
-    there = list(dict.fromkeys(known))
-    more = f", and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
-    return UsageError(f"there is no layer {name!r}", hint=f"layers: {', '.join(there[:_SHOWN])}{more}")
+    return UsageError(f"there is no layer {name!r}", hint=suggestion(name, known, "layers"))

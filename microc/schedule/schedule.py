@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from microc.dtypes import Array
-from microc.errors import ScheduleError
+from microc.errors import ScheduleError, suggestion
 from microc.schedule import (
     bit_columns,
     bit_pairs,
@@ -110,7 +110,9 @@ class Schedule:
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""
         if primitive not in PRIMITIVES:
-            raise ScheduleError(f"there is no primitive {primitive!r}", hint="known: " + ", ".join(PRIMITIVES))
+            raise ScheduleError(
+                f"there is no primitive {primitive!r}", hint=suggestion(primitive, PRIMITIVES, "primitives")
+            )
         frozen = tuple(frozen_argument(a) for a in args)
         func, step = PRIMITIVES[primitive](self.func, *frozen), Step(primitive, frozen)
         trace = (*self.trace, step)

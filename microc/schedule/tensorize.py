@@ -8,7 +8,7 @@ from dataclasses import replace
 from operator import mul
 
 from microc import dtypes
-from microc.errors import ScheduleError
+from microc.errors import ScheduleError, suggestion
 from microc.isa import TENSOR, TensorIntrin
 from microc.schedule.tree import extent_of, find_block, find_loop, has_block, loops_around, replace_stmt
 from microc.tir import ir
@@ -42,7 +42,7 @@ def tensorize(func: ir.PrimFunc, loop: str, intrin: str) -> ir.PrimFunc:
     The name of a block that :func:`~microc.schedule.blockize.blockize` made says: the loops in it.
     """
     if intrin not in TENSOR:
-        raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint="known: " + ", ".join(TENSOR))
+        raise ScheduleError(f"there is no tensor intrinsic {intrin!r}", hint=suggestion(intrin, TENSOR, "intrinsics"))
     what = TENSOR[intrin]
     old = find_block(func.body, loop).body if has_block(func.body, loop) else find_loop(func.body, loop)
     if not isinstance(old, ir.For):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from microc.errors import InternalError, ProgramError, UsageError
+from microc.errors import InternalError, ProgramError, UsageError, suggestion
 from microc.graph.ir import Graph, Node
 from microc.graph.verify import verify
 from microc.ops import registry
@@ -104,9 +103,7 @@ def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
     known = list(dict.fromkeys(p.name for p in passes))
     for name in sorted(names):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "passes: " + ", ".join(known)
-            raise UsageError(f"there is no pass {name!r}", hint=hint)
+            raise UsageError(f"there is no pass {name!r}", hint=suggestion(name, known, "passes"))
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known: Sequence[Pass] = ()) -> Graph:

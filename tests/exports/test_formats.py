@@ -181,6 +181,9 @@ def test_mistakes_in_a_format(tmp_path: Path, text: str, notes: str, told: str) 
 def test_there_is_no_such_format(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         program().export("ardiuno", tmp_path / "out")
+    assert "did you mean arduino?" in caught.value.hint
+    with pytest.raises(UsageError) as caught:
+        program().export("xyzzy", tmp_path / "out")
     assert all(name in caught.value.hint for name in FORMATS)
     with pytest.raises(UsageError, match="cannot read the format"):
         load_format(f"{tmp_path}/absent")

@@ -66,7 +66,7 @@ def test_state_stays_with_its_update() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "what", "hint"),
     [
-        ((), ("BC",), "no tensor 'BC'", "did you mean 'bc'"),
+        ((), ("BC",), "no tensor 'BC'", "did you mean bc"),
         (("nowhere",), (), "no tensor", "check MODEL --tensors"),
         (("w",), (), "constant", ""),
         (("x",), ("x",), "at once", ""),

@@ -19,7 +19,7 @@ from microc.driver import accepted
 from microc.driver.desktop.export import export_shared, export_tar
 from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
-from microc.errors import ModelError, OutputError, UsageError
+from microc.errors import ModelError, OutputError, UsageError, suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Library:
         """A tensor of the manifest and its bytes."""
         found = self._tensors.get(accepted.text("a tensor", name))
         if found is None:
-            raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
+            raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
         self._keep_call()
         return found, self._buffers[found["buffer"]][found["offset"] :][: found["bytes"]]
 
@@ -280,4 +280,4 @@ def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -
         return names.index(key) if key in names else labels.index(key)
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
         return int(key)
-    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=f"{what}s: " + ", ".join(names))
+    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=suggestion(str(key), names, f"{what}s"))

@@ -12,7 +12,7 @@ from microc.driver.data.samples import Samples
 from microc.driver.desktop.library import Library
 from microc.driver.measure.session import Device
 from microc.dtypes import Array
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 
 _MOST_CLASSES = 10_000
 Progress = Callable[[str, int, int], None]
@@ -107,7 +107,7 @@ def classify(
     """
     name = answer or next((n for n in outputs if _is_class(outputs[n], tensors[n])), next(iter(outputs)))
     if name not in outputs:
-        raise UsageError(f"there is no output {name!r}", hint="outputs: " + ", ".join(outputs))
+        raise UsageError(f"there is no output {name!r}", hint=suggestion(name, outputs, "outputs"))
     flat = outputs[name].reshape(len(labels), -1)
     if _is_class(outputs[name], tensors[name]):
         answers, classes = flat[:, 0].astype(np.int64), int(max(flat.max(), labels.max())) + 1

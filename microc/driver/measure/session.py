@@ -24,7 +24,7 @@ from microc.driver.measure.clock import Clock
 from microc.driver.measure.firmware import Project, networks, open_project
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
-from microc.errors import DeviceError, MicrocError, UsageError
+from microc.errors import DeviceError, MicrocError, UsageError, suggestion
 
 if TYPE_CHECKING:
     from microc.driver.measure.profile import Profile
@@ -176,7 +176,7 @@ class Device:
         """A tensor of the manifest; an intermediate one holds its value only until its memory is used again."""
         tensor = self._tensors.get(accepted.text("a tensor", name))
         if tensor is None:
-            raise UsageError(f"there is no tensor {name!r}", hint="tensors: " + ", ".join(self._tensors))
+            raise UsageError(f"there is no tensor {name!r}", hint=suggestion(name, self._tensors, "tensors"))
         dtype = dtypes.to_numpy(tensor["dtype"])
         shape = self.shapes.of(tensor)
         data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)

@@ -16,7 +16,7 @@ from microc.driver import accepted
 from microc.driver.options import checks, words
 from microc.driver.options.checks import Bound
 from microc.driver.options.option import READING, STREAMING, Option, choice, option
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 from microc.target import GOALS
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def make_options(**values: Any) -> Options:
     """
     unknown = sorted(set(values) - set(OPTIONS))
     if unknown:
-        raise UsageError(f"there is no option {unknown[0]!r}", hint="options: " + ", ".join(sorted(OPTIONS)))
+        raise UsageError(f"there is no option {unknown[0]!r}", hint=suggestion(unknown[0], sorted(OPTIONS), "options"))
     chosen = Options(**{name: OPTIONS[name].check(name, value) for name, value in values.items()})
     if chosen.protocol == "mlperf":
         chosen = replace(chosen, io_in_arena=False)

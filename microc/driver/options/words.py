@@ -76,9 +76,10 @@ def normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float,
 
 
 def bytes(text: str) -> int:
-    """65536 or 64K."""
+    """65536, 64K or 64KB."""
     units = {"K": 1024, "M": 1024 * 1024}
-    digits, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
+    digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
     if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
         raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
     return int(digits) * unit

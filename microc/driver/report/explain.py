@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf
@@ -20,7 +19,7 @@ from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.report.dump import candidates_text, goal_text
 from microc.driver.report.tables import count, facts, table
-from microc.errors import UsageError
+from microc.errors import UsageError, nearest
 from microc.module import Call, Module
 from microc.plugin import active
 from microc.schedule.cost import Cost
@@ -103,8 +102,7 @@ def find_layer(module: Module, wanted: str) -> int:
         listed = ", ".join(f"{k} ({module.calls[k].kernel})" for k in found[:_NEAR])
         raise UsageError(f"{len(found)} layers are called like {wanted!r}: {listed}", where=where, hint="give a number")
     spelled = {name: None for known in names for name in known}
-    near = difflib.get_close_matches(word, spelled, n=_NEAR, cutoff=0.4)
-    hint = f"did you mean {', '.join(map(Label, near))}?" if near else f"without a layer, all {len(names)} are listed"
+    hint = nearest(word, spelled) or f"without a layer, all {len(names)} are listed"
     raise UsageError(f"there is no layer {wanted!r}", where=where, hint=hint)
 
 
