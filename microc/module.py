@@ -221,6 +221,10 @@ class Module:
         object.__setattr__(self, "starts", MappingProxyType(dict(self.starts)))
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(self.options.items()))))
 
+    def __repr__(self) -> str:
+        ends = " -> ".join(", ".join(names) for names in (self.inputs, self.outputs))
+        return f"<Module {self.name}({ends}), {len(self.calls)} calls of {len(self.kernels)} kernels>"
+
     def with_plan(self, plan: Plan) -> Module:
         return replace(self, plan=plan)
 

@@ -14,6 +14,7 @@ from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.shown import signature, table
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.plugin import Plugin, active
@@ -47,6 +48,24 @@ class Program:
     def module(self) -> Module:
         """The kernels, their calls, constants and the memory plan."""
         return self._make() if callable(self._make) else self._make
+
+    def __repr__(self) -> str:
+        return f"<Program {self._signature()} for {self.board.name}>"
+
+    def _repr_html_(self) -> str:
+        report = self.report()
+        names = {
+            "flash": "flash, bytes",
+            "ram": "RAM, bytes",
+            "arena": "arena, bytes",
+            "macs": "multiply-accumulates",
+        }
+        rows = [(shown, report[name]) for name, shown in names.items() if name in report]
+        return table(f"{self._signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))])
+
+    def _signature(self) -> str:
+        report = self.report()
+        return signature(report["model"], report["inputs"], report["outputs"])
 
     def report(self) -> dict[str, Any]:
         """Numbers of the network, plain data: memory in bytes, one entry of ``layers`` for each kernel in order.

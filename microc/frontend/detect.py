@@ -27,27 +27,31 @@ def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
     ModelError (or UnsupportedError) where it is no model that microc understands.
     """
-    data = contents(path)
+    return read(contents(path), path.name, input_shapes)
+
+
+def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
+    """The same from the bytes of a file of this name."""
     if is_tflite(data):
         from microc.frontend.tflite import reader as tflite
 
-        return tflite.read(data, path.name, input_shapes)
+        return tflite.read(data, name, input_shapes)
     if is_graph_file(data):
         from microc.frontend import graph_file
 
-        return graph_file.read(data, path.name, input_shapes)
+        return graph_file.read(data, name, input_shapes)
     if data.startswith(ZIP):
-        found = _archive(data, path.name, input_shapes)
+        found = _archive(data, name, input_shapes)
         if found is not None:
             return found
     from microc.frontend.trees import lightgbm, sklearn
 
     if lightgbm.is_lightgbm(data):
-        return sklearn.read_text(data, path.name, input_shapes)
-    _refuse_foreign(data, path)
+        return sklearn.read_text(data, name, input_shapes)
+    _refuse_foreign(data, name)
     from microc.frontend.onnx import reader as onnx_reader
 
-    return onnx_reader.read(data, path.name, input_shapes)
+    return onnx_reader.read(data, name, input_shapes)
 
 
 def _archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
@@ -83,14 +87,14 @@ def contents(path: Path) -> bytes:
     return data
 
 
-def _refuse_foreign(data: bytes, path: Path) -> None:
+def _refuse_foreign(data: bytes, name: str) -> None:
     """Say what a file is that some other tool wrote."""
     for start, what, hint in _FOREIGN:
         if data.startswith(start):
-            raise ModelError(f"this is {what}", where=path.name, hint=hint)
-    if path.suffix.lower() in (".tflite", ".lite"):
+            raise ModelError(f"this is {what}", where=name, hint=hint)
+    if Path(name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",
-            where=path.name,
+            where=name,
             hint="copy or export the model again",
         )

@@ -12,10 +12,13 @@ from microc.graph.ir import Graph
 
 
 def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """The graph of a fitted scikit-learn or LightGBM estimator, an ``ExportedProgram`` of PyTorch, or a Keras model.
+    """The graph of a fitted scikit-learn or LightGBM estimator, an ``ExportedProgram`` of PyTorch, a Keras model, an
+    ``onnx.ModelProto``, or the bytes of a model file.
 
     Nothing is imported but what the object needs. UsageError for any other object; else what its reader raises.
     """
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _from_bytes(bytes(model), "model", input_shapes)
     homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
     if homes & {"sklearn", "lightgbm"}:
         from microc.frontend.trees import sklearn
@@ -31,8 +34,23 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
         return torch_export.read_program(model)
     if "keras" in homes and hasattr(model, "save"):
         return _keras(model, input_shapes)
-    hint = "a path, a Graph, a fitted estimator, a Keras model, or what torch.export.export gives"
+    if "onnx" in homes and hasattr(model, "SerializeToString") and hasattr(model, "graph"):
+        return _from_bytes(model.SerializeToString(), model.graph.name or "model", input_shapes)
+    if "torch" in homes and hasattr(model, "forward"):
+        raise UsageError(
+            f"a {type(model).__name__} of PyTorch does not say the shapes of its inputs",
+            hint="microc.compile(torch.export.export(model.eval(), (example,))), with an example of each input",
+        )
+    hint = "a path, its bytes, a Graph, a fitted estimator, a Keras or ONNX model, or what torch.export.export gives"
     raise UsageError(f"a model cannot be {type(model).__name__}", hint=hint)
+
+
+def _from_bytes(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    from microc.frontend import detect
+
+    if not 0 < len(data) <= detect.MAX_FILE_BYTES:
+        raise UsageError(f"a model of {len(data)} bytes", hint=f"1 to {detect.MAX_FILE_BYTES} are read")
+    return detect.read(data, name, input_shapes)
 
 
 def _keras(model: Any, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:

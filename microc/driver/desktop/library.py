@@ -17,6 +17,8 @@ from microc import dtypes
 from microc.codegen.manifest import SCHEMA_VERSION
 from microc.driver import accepted
 from microc.driver.desktop.export import export_shared, export_tar
+from microc.driver.desktop.named import in_order, position_of
+from microc.driver.shown import signature, table
 from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError, suggestion
@@ -95,7 +97,7 @@ class Library:
 
         Where sizes vary, its shape tells some of them.
         """
-        index = _position(key, self.inputs, "input")
+        index = position_of(key, self.inputs, "input")
         self._keep_call()
         self._shapes.learn([self.inputs[index]], [value])
         self._keep_input(index, self._shapes.checked(value, self.inputs[index]))
@@ -140,7 +142,7 @@ class Library:
 
     def get_output(self, key: int | str) -> Array:
         """A copy of an output, by position or name."""
-        index = _position(key, self.outputs, "output")
+        index = position_of(key, self.outputs, "output")
         self._keep_call()
         return _front(self._out[index], self._shapes.of(self.outputs[index])).copy()
 
@@ -152,9 +154,19 @@ class Library:
         """Put the state (recurrent layers) to its initial content."""
         self._library.microc_reset(self._memory)
 
-    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
-        """Run on arrays in the graph's order; one output comes as a new array, several as a tuple. Arrays whose elements lie in
-        the order of C are not copied."""
+    def __repr__(self) -> str:
+        network = signature(self.manifest["model"], self.inputs, self.outputs)
+        return f"<Library {network}, {len(self.manifest['kernels'])} kernels>"
+
+    def _repr_html_(self) -> str:
+        rows = [("kernels", len(self.manifest["kernels"])), ("arena, bytes", self.manifest["arena_size"])]
+        return table(signature(self.manifest["model"], self.inputs, self.outputs), rows)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
+        """Run on arrays in the graph's order, or by name; one output comes as a new array, several as a tuple. Arrays whose
+        elements lie in the order of C are not copied."""
+        if named:
+            arrays = in_order(self.inputs, arrays, named)
         if len(arrays) == len(self._wanted) and all(map(_is_ready, arrays, self._wanted)) and not self._shapes.sizes:
             given: Sequence[Array] = arrays
             made = [np.empty(shape, dtype) for shape, dtype in self._made]
@@ -271,13 +283,3 @@ def _is_ready(array: Any, wanted: tuple[tuple[int, ...], Any]) -> bool:
 def _front(array: Array, shape: tuple[int, ...]) -> Array:
     """The elements at the front of an array, in a shape."""
     return array.reshape(-1)[: prod(shape)].reshape(shape)
-
-
-def _position(key: int | str, tensors: Sequence[Mapping[str, Any]], what: str) -> int:
-    names = [t["name"] for t in tensors]
-    labels = [t["label"] for t in tensors]
-    if isinstance(key, str) and (key in names or key in labels):
-        return names.index(key) if key in names else labels.index(key)
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
-        return int(key)
-    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=suggestion(str(key), names, f"{what}s"))

@@ -22,6 +22,7 @@ from microc.device.transport import Transport, open_transport
 from microc.driver import accepted
 from microc.driver.measure.clock import Clock
 from microc.driver.measure.firmware import Project, networks, open_project
+from microc.driver.shown import signature
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
 from microc.errors import DeviceError, MicrocError, UsageError, suggestion
@@ -132,8 +133,8 @@ class Device:
         self._stack.close()
 
     def __repr__(self) -> str:
-        arrow = " -> ".join(", ".join(map(_spelled, tensors)) for tensors in (self.inputs, self.outputs))
-        return f"<Device {self.project.board.name}: {self.project.manifest['model']}({arrow}), {len(self.kernels)} kernels>"
+        network = signature(self.project.manifest["model"], self.inputs, self.outputs)
+        return f"<Device {self.project.board.name}: {network}, {len(self.kernels)} kernels>"
 
     @property
     def tick_hz(self) -> int:
@@ -205,10 +206,6 @@ class Device:
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""
         self.client.reset_state()
-
-
-def _spelled(tensor: dict[str, Any]) -> str:
-    return f"{tensor['name']}: {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
 
 
 def _is_line(source: Project | str | Path) -> bool:
