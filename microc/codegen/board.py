@@ -28,7 +28,8 @@ class BoardContext:
     """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
 
     ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
-    of macros. ``read_at``: where constants in the first flash region are read, if elsewhere than code runs.
+    of macros. ``loads``: what is left of RAM takes code. ``read_at``: where constants in the first flash region are read, if
+    elsewhere than code runs.
     """
 
     title: Text
@@ -38,21 +39,22 @@ class BoardContext:
     setup: tuple[Code, ...]
     stack_bytes: int
     regions: tuple[RegionContext, ...]
+    loads: bool
     read_at: int | None
 
 
-def board_header(board: Board) -> str:
+def board_header(board: Board, *, loads: bool = False) -> str:
     """``microc_board.h``, which the build includes before every other file."""
-    return render("board/microc_board.h.j2", board_context(board))
+    return render("board/microc_board.h.j2", board_context(board, loads=loads))
 
 
-def linker_script(board: Board) -> str:
+def linker_script(board: Board, *, loads: bool = False) -> str:
     """``linker.ld`` of a board with a flash and a RAM region."""
-    return render("board/linker.ld.j2", board_context(board))
+    return render("board/linker.ld.j2", board_context(board, loads=loads))
 
 
-def board_context(board: Board) -> BoardContext:
-    """The parts of a board's file that these two files show."""
+def board_context(board: Board, *, loads: bool = False) -> BoardContext:
+    """The parts of a board's file that these two files show; ``loads``: of firmware for tuning."""
     raw = board.raw
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
     return BoardContext(
@@ -68,6 +70,7 @@ def board_context(board: Board) -> BoardContext:
         setup=tuple(_register(entry) for entry in raw["setup"]["registers"]),
         stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
         regions=tuple(RegionContext(Name(r.name), Name(r.kind), r.origin, r.size) for r in board.regions),
+        loads=loads,
         read_at=flash.get("data_origin"),
     )
 

@@ -19,6 +19,7 @@ from microc.codegen.sbom import with_sbom
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name, Setting, Text, Word
+from microc.errors import UsageError
 from microc.module import Module
 from microc.target import Board
 
@@ -27,14 +28,21 @@ RESERVED = frozenset({"board", "runtime", "build", "firmware", "main", "m"})
 RUNTIME = (
     "SPEC.md",
     "include/microc_frame.h",
+    "include/microc_load.h",
     "include/microc_mlperf.h",
     "include/microc_port.h",
     "include/microc_rpc.h",
 )
 RUNTIME_SOURCES = MappingProxyType(
-    {"rpc": ("src/microc_frame.c", "src/microc_rpc.c"), "mlperf": ("src/microc_mlperf.c",)}
+    {
+        "rpc": ("src/microc_frame.c", "src/microc_rpc.c"),
+        "mlperf": ("src/microc_mlperf.c",),
+        "tuning": ("src/microc_frame.c", "src/microc_rpc.c", "src/microc_load.c"),
+    }
 )
 """C files of the runtime by protocol."""
+LOADING = MappingProxyType({"ports/cortex_m.c": "ports/cortex_m_load.c", "ports/riscv.c": "ports/riscv_load.c"})
+"""What a port of a core needs beside its own file to run code from RAM."""
 _LONGEST = 100
 """Letters of a project's name, which is of all its networks' names."""
 
@@ -106,11 +114,12 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     files.update(_framework_files(context))
     protocol = modules[0].options["protocol"]
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
-    files["board/microc_board.h"] = board_header(board) + buffer_sizes(board)
+    loads = protocol == "tuning"
+    files["board/microc_board.h"] = board_header(board, loads=loads) + buffer_sizes(board)
     if context.has_linker_script:
-        files["board/linker.ld"] = linker_script(board)
+        files["board/linker.ld"] = linker_script(board, loads=loads)
     runtime = paths.runtime_c()
-    for name in (*RUNTIME, *RUNTIME_SOURCES[protocol], *board.raw["build"]["sources"], *_headers(runtime)):
+    for name in (*RUNTIME, *_sources(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files["board/board.json"] = to_json(dict(board.raw))
     files["manifest.json"] = to_json(
@@ -132,6 +141,18 @@ def shared_arena(modules: Sequence[Module]) -> int:
     """Bytes of the arena that several networks share, one after the other: those without state. 0 for one network."""
     sizes = [m.plan.size for m in modules if m.plan is not None and not m.state]
     return max(sizes, default=0) if len(modules) > 1 else 0
+
+
+def _sources(board: Board, protocol: str) -> tuple[str, ...]:
+    """C files around the networks; UsageError where the board has none that run code from RAM, and is to."""
+    own: tuple[str, ...] = tuple(board.raw["build"]["sources"])
+    more = [LOADING[name] for name in own if name in LOADING] if protocol == "tuning" else []
+    if protocol == "tuning" and (not more or "framework" in board.raw or not board.regions):
+        raise UsageError(
+            f"board {board.name} takes no code over its line",
+            hint="a Cortex-M or RISC-V board without a vendor's framework does: leave out --protocol tuning, or --load",
+        )
+    return (*RUNTIME_SOURCES[protocol], *own, *more)
 
 
 def _headers(runtime: Path) -> tuple[str, ...]:
@@ -161,7 +182,7 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in (*RUNTIME_SOURCES[options["protocol"]], *build["sources"])),
+        sources=tuple(Word(f"runtime/{name}") for name in _sources(board, options["protocol"])),
         optimisation=Code(optimisation(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 from microc.device.framing import VERSION, Operation
-from microc.device.info import DTYPES, KINDS, DeviceInfo, ModelInfo, Stats, TensorInfo, Timing, readable
+from microc.device.info import DTYPES, KINDS, DeviceInfo, Image, ModelInfo, Region, Stats, TensorInfo, Timing, readable
 from microc.device.link import Link
 from microc.device.transport import Transport
 from microc.errors import DeviceError, UsageError
@@ -114,12 +114,7 @@ class Client:
             raise UsageError(
                 f"tensor {index} takes {tensor.nbytes} bytes ({tensor.dtype}), not {len(data)}", where=self._link.where
             )
-        step = self.info.max_payload - 6
-        with self._transfer(len(data)):
-            for offset in range(0, len(data), step):
-                chunk = data[offset : offset + step]
-                self._ask(Operation.WRITE, struct.pack("<HI", index, offset) + chunk, 0)
-                self._tell("write", offset + len(chunk), len(data))
+        self._put(Operation.WRITE, struct.pack("<H", index), 0, data)
 
     def read_tensor(self, index: int, nbytes: int | None = None) -> bytes:
         """The first ``nbytes`` bytes of tensor ``index``, or all of them.
@@ -130,13 +125,35 @@ class Client:
         nbytes = has if nbytes is None else nbytes
         if not 0 <= nbytes <= min(has, _LARGEST_READ):
             raise UsageError(f"cannot read {nbytes} bytes of tensor {index}, which has {has}", where=self._link.where)
-        data = bytearray()
-        with self._transfer(nbytes):
-            while len(data) < nbytes:
-                size = min(self.info.max_payload, nbytes - len(data))
-                data += self._ask(Operation.READ, struct.pack("<HIH", index, len(data), size), size)
-                self._tell("read", len(data), nbytes)
-        return bytes(data)
+        return self._take(Operation.READ, struct.pack("<H", index), 0, nbytes)
+
+    def region(self) -> Region:
+        """The memory that takes code; DeviceError where the firmware was not built for tuning."""
+        return Region(*struct.unpack("<QI", self._ask(Operation.REGION, b"", 12)))
+
+    def load(self, offset: int, data: bytes) -> None:
+        """Set bytes of the region; DeviceError where they do not lie in it."""
+        self._put(Operation.LOAD, b"", offset, data)
+
+    def fetch(self, offset: int, nbytes: int) -> bytes:
+        """Bytes of the region."""
+        return self._take(Operation.FETCH, b"", offset, nbytes)
+
+    def call(
+        self, image: Image, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
+    ) -> Timing:
+        """Enter an image that was loaded ``repeat`` times, with a number and addresses in the region, given as offsets.
+
+        DeviceError where the image is not there whole, or has returned an error, or does not return within ``timeout``
+        seconds (default: as runs); the board must be reset then.
+        """
+        head = struct.pack("<6I", image.offset, image.nbytes, image.crc, image.entry, number, repeat)
+        addresses = struct.pack(f"<{len(places)}I", *places)
+        answer = self._ask(Operation.CALL, head + addresses, 16, self._run_timeout if timeout is None else timeout)
+        least, most, total = struct.unpack("<IIQ", answer)
+        if not least * repeat <= total <= most * repeat:
+            raise self._link.nonsense(Operation.CALL)
+        return Timing(least, total / repeat, most, repeat)
 
     def run(self, first: int = 0, last: int | None = None, repeat: int = 1) -> Timing:
         """Execute kernels ``first`` to ``last`` (both included; None: the last of all) ``repeat`` times.
@@ -182,6 +199,25 @@ class Client:
         """The board's counters and stack depth."""
         stack, *counters = struct.unpack("<5I", self._ask(Operation.STATS, b"", 20))
         return Stats(stack or None, *counters)
+
+    def _put(self, operation: Operation, what: bytes, begin: int, data: bytes) -> None:
+        """Bytes onto the board, piece by piece, from an offset on."""
+        step = self.info.max_payload - len(what) - 4
+        with self._transfer(len(data)):
+            for done in range(0, len(data), step):
+                chunk = data[done : done + step]
+                self._ask(operation, what + struct.pack("<I", begin + done) + chunk, 0)
+                self._tell(operation.name.lower(), done + len(chunk), len(data))
+
+    def _take(self, operation: Operation, what: bytes, begin: int, nbytes: int) -> bytes:
+        """Bytes of the board, piece by piece, from an offset on."""
+        data = bytearray()
+        with self._transfer(nbytes):
+            while len(data) < nbytes:
+                size = min(self.info.max_payload, nbytes - len(data))
+                data += self._ask(operation, what + struct.pack("<IH", begin + len(data), size), size)
+                self._tell(operation.name.lower(), len(data), nbytes)
+        return bytes(data)
 
     def _ask(self, operation: Operation, payload: bytes, size: int, patience: float = 0.0) -> bytes:
         """A request about this client's model; says hello before the first."""

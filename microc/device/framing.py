@@ -29,6 +29,10 @@ class Operation(IntEnum):
     PROFILE = 7
     RESET = 8
     STATS = 9
+    REGION = 10
+    LOAD = 11
+    FETCH = 12
+    CALL = 13
 
 
 class Status(IntEnum):
@@ -46,6 +50,7 @@ class Status(IntEnum):
     BAD_COUNT = -9
     UNBOUND = -10
     RUN_FAILED = -11
+    BAD_IMAGE = -12
 
 
 @dataclass(frozen=True, slots=True)

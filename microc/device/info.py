@@ -65,6 +65,24 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """Memory of a board that takes code: where it begins, and its bytes."""
+
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Code in a region: where it lies in it, its bytes, their CRC-32, and where in the region it is entered."""
+
+    offset: int
+    nbytes: int
+    crc: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Ticks of ``count`` runs; seconds are ticks divided by :attr:`DeviceInfo.tick_hz`."""
 

@@ -26,12 +26,16 @@ _REASONS: Mapping[int, tuple[str, str]] = MappingProxyType(
         Status.BAD_VERSION: ("the firmware speaks another protocol version", "build and flash the project again"),
         Status.BAD_SESSION: ("the board has restarted", "connect again and repeat; did the firmware crash?"),
         Status.BAD_SEQUENCE: ("the board has lost count of the requests", "does another program use this line?"),
-        Status.BAD_OPERATION: ("the firmware does not know this operation", "build and flash the project again"),
+        Status.BAD_OPERATION: (
+            "the firmware does not know this operation",
+            "build and flash the project again; to load code, with --protocol tuning",
+        ),
         Status.BAD_MODEL: ("the firmware holds no such model", ""),
         Status.BAD_TENSOR: ("the model has no such tensor", ""),
         Status.BAD_RANGE: ("bytes or kernels out of range", ""),
         Status.UNBOUND: ("the tensor has no memory on the board", "bind it in the firmware before the host uses it"),
         Status.RUN_FAILED: ("the model's run function has failed", ""),
+        Status.BAD_IMAGE: ("the code is not there whole", "load it again: something has overwritten it"),
     }
 )
 
@@ -162,7 +166,7 @@ class Link:
             )
         if request.operation == Operation.HELLO:
             return "is the firmware running, and built with the RPC protocol and this baud rate?"
-        if request.operation in (Operation.RUN, Operation.PROFILE):
+        if request.operation in (Operation.RUN, Operation.PROFILE, Operation.CALL):
             return (
                 "a loop of the network may never end, where its condition stays true for these inputs, or the run takes longer: "
                 "allow more time (--timeout), else reset the board, or did the firmware crash?"

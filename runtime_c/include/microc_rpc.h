@@ -43,6 +43,10 @@ enum microc_operation {
     MICROC_PROFILE = 7,
     MICROC_RESET = 8,
     MICROC_STATS = 9,
+    MICROC_REGION = 10, /* this and what follows: firmware for tuning alone, microc_load.h */
+    MICROC_LOAD = 11,
+    MICROC_FETCH = 12,
+    MICROC_CALL = 13,
     MICROC_REPLY = 0x80 /* or-ed to the operation in its reply */
 };
 
@@ -58,7 +62,8 @@ enum microc_status {
     MICROC_BAD_RANGE = -8,     /* bytes outside the tensor, kernels outside the model, or a reply that cannot fit */
     MICROC_BAD_COUNT = -9,     /* a repeat count of zero */
     MICROC_UNBOUND = -10,      /* the tensor has no memory yet */
-    MICROC_RUN_FAILED = -11    /* the model's run returned an error */
+    MICROC_RUN_FAILED = -11,   /* the model's run returned an error, or what was called */
+    MICROC_BAD_IMAGE = -12     /* what is to be called was not loaded whole, or was overwritten */
 };
 
 enum microc_kind { MICROC_INPUT = 0, MICROC_OUTPUT = 1, MICROC_INTERMEDIATE = 2, MICROC_STATE = 3 };

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "microc_load.h"
 #include "microc_port.h"
 
 /* Offsets in the frame's header; SPEC.md, "Header". */
@@ -17,19 +18,10 @@
 #define TENSOR_ENTRY 8u
 #define WRITE_HEADER 6u
 
-/* A request under execution. */
-struct call {
-    const struct microc_rpc *rpc;
-    const struct microc_model *model;
-    const uint8_t *payload;
-    uint16_t size;
-    uint8_t *answer; /* room for MICROC_RPC_MAX_PAYLOAD bytes */
-};
-
 /* Executes a call. Returns the bytes of `answer` it has written, or a negative enum microc_status. */
-typedef int (*handler)(const struct call *call);
+typedef int (*handler)(const struct microc_call *call);
 
-static int hello(const struct call *call)
+static int hello(const struct microc_call *call)
 {
     microc_put16(call->answer, MICROC_RPC_MAX_PAYLOAD);
     call->answer[2] = call->rpc->model_count;
@@ -38,7 +30,7 @@ static int hello(const struct call *call)
     return 8;
 }
 
-static int describe_model(const struct call *call)
+static int describe_model(const struct microc_call *call)
 {
     const struct microc_model *model = call->model;
     int size = 24;
@@ -53,7 +45,7 @@ static int describe_model(const struct call *call)
     return size;
 }
 
-static int list_tensors(const struct call *call)
+static int list_tensors(const struct microc_call *call)
 {
     uint32_t index = microc_get16(call->payload);
     uint16_t size = 0;
@@ -73,7 +65,7 @@ static int list_tensors(const struct call *call)
 }
 
 /* The only place that makes an address of a tensor's bytes: `size` bytes from the offset in the payload on. */
-static int find_bytes(const struct call *call, uint16_t size, uint8_t **bytes)
+static int find_bytes(const struct microc_call *call, uint16_t size, uint8_t **bytes)
 {
     uint16_t index = microc_get16(call->payload);
     uint32_t offset = microc_get32(call->payload + 2);
@@ -92,7 +84,7 @@ static int find_bytes(const struct call *call, uint16_t size, uint8_t **bytes)
     return MICROC_OK;
 }
 
-static int write_tensor(const struct call *call)
+static int write_tensor(const struct microc_call *call)
 {
     uint16_t size = (uint16_t)(call->size - WRITE_HEADER);
     uint8_t *bytes;
@@ -103,7 +95,7 @@ static int write_tensor(const struct call *call)
     return status;
 }
 
-static int read_tensor(const struct call *call)
+static int read_tensor(const struct microc_call *call)
 {
     uint16_t size = microc_get16(call->payload + 6);
     uint8_t *bytes;
@@ -118,14 +110,14 @@ static int read_tensor(const struct call *call)
     return (int)size;
 }
 
-static int kernels_exist(const struct call *call)
+static int kernels_exist(const struct microc_call *call)
 {
     uint16_t first = microc_get16(call->payload);
     uint16_t last = microc_get16(call->payload + 2);
     return first <= last && last < call->model->kernel_count;
 }
 
-static int run(const struct call *call)
+static int run(const struct microc_call *call)
 {
     uint16_t first = microc_get16(call->payload);
     uint16_t last = microc_get16(call->payload + 2);
@@ -175,7 +167,7 @@ static void take_time(void *user, uint32_t kernel)
     profile->begin = microc_port_ticks();
 }
 
-static int profile_kernels(const struct call *call)
+static int profile_kernels(const struct microc_call *call)
 {
     uint16_t first = microc_get16(call->payload);
     uint16_t last = microc_get16(call->payload + 2);
@@ -191,7 +183,7 @@ static int profile_kernels(const struct call *call)
     return call->model->run(first, last, take_time, &profile) ? MICROC_RUN_FAILED : (int)size;
 }
 
-static int reset(const struct call *call)
+static int reset(const struct microc_call *call)
 {
     if (call->model->reset != NULL) {
         call->model->reset();
@@ -199,7 +191,7 @@ static int reset(const struct call *call)
     return 0;
 }
 
-static int tell_statistics(const struct call *call)
+static int tell_statistics(const struct microc_call *call)
 {
     microc_put32(call->answer, microc_port_stack_used());
     microc_put32(call->answer + 4, call->rpc->frames);
@@ -225,13 +217,19 @@ static const struct {
     {profile_kernels, 4, 0, 1},
     {reset, 0, 0, 1},
     {tell_statistics, 0, 0, 0},
+#ifdef MICROC_RPC_LOAD
+    {microc_load_region, 0, 0, 0},
+    {microc_load_bytes, MICROC_LOAD_HEADER, 1, 0},
+    {microc_load_fetch, MICROC_FETCH_REQUEST, 0, 0},
+    {microc_load_call, MICROC_CALL_HEADER, 1, 0},
+#endif
 };
 
 static int execute(struct microc_rpc *rpc, uint16_t size)
 {
     uint8_t index = (uint8_t)(rpc->request[AT_OPERATION] - 1u);
     uint8_t model = rpc->request[AT_MODEL];
-    struct call call;
+    struct microc_call call;
     if (index >= sizeof operations / sizeof operations[0]) {
         return MICROC_BAD_OPERATION;
     }

@@ -68,6 +68,9 @@ static void check_answers(unsigned most)
     }
     CHECK(replies <= most);
     CHECK(fake_gaps_intact());
+    for (i = 0; i < 8; i++) {
+        CHECK(memory_region[i] == MEMORY_GUARD && memory_region[8 + MEMORY_REGION + i] == MEMORY_GUARD);
+    }
     check_echo();
 }
 
@@ -102,6 +105,11 @@ static void deliver_sealed(unsigned operation, unsigned twist, const uint8_t *pa
         frame[MICROC_FRAME_HEADER + 7] = 0;
         frame[MICROC_FRAME_HEADER + 4] &= 3u;
     }
+    if (operation == MICROC_CALL && size >= 24) { /* the same, of an image that is there */
+        memset(frame + MICROC_FRAME_HEADER + 21, 0, 3);
+        frame[MICROC_FRAME_HEADER + 20] &= 3u;
+        microc_put32(frame + MICROC_FRAME_HEADER + 8, microc_crc32(memory_region + 8, 9));
+    }
     microc_frame_seal(frame, whole);
     CHECK(microc_frame_send(frame, whole) == 0);
     line_size = memory_sent_size;
@@ -115,6 +123,7 @@ static void deliver_sealed(unsigned operation, unsigned twist, const uint8_t *pa
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     microc_rpc_init(&rpc, models, 1);
+    memset(memory_region, MEMORY_GUARD, sizeof memory_region);
     fake_reset();
     deliver_sealed(MICROC_HELLO, OTHER_SESSION, data, 0);
     while (size >= 2) {

@@ -18,6 +18,10 @@ from microc.device.framing import Decoder, Frame, Operation, Status, encode
 from tests.device.firmware import make
 
 
+ORDINARY = [operation for operation in Operation if operation < Operation.REGION]
+"""What firmware knows that was not built for tuning."""
+
+
 @pytest.mark.parametrize(
     ("compiler", "options"),
     [("gcc", ["SANITIZE=1"]), ("gcc", ["SANITIZE=1", "PAYLOAD=32"]), ("clang", [])],
@@ -26,7 +30,7 @@ from tests.device.firmware import make
 def test_the_c_tests_pass(compiler: str, options: list[str], tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
-    assert make("test", f"CC={compiler}", f"BUILD={tmp_path}", *options).count(": ok") == 2
+    assert make("test", f"CC={compiler}", f"BUILD={tmp_path}", *options).count(": ok") == 3
 
 
 def test_frames_agree_with_python(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_twenty_thousand_random_frames(firmware: Path) -> None:
     replies = Decoder().feed(done.stdout)
     assert len(replies) == asked > 14000
     counts = Counter(reply.status for reply in replies)
-    assert set(counts) == set(Status) - {Status.BAD_VERSION, Status.RUN_FAILED}
+    assert set(counts) == set(Status) - {Status.BAD_VERSION, Status.RUN_FAILED, Status.BAD_IMAGE}
     assert counts[Status.OK] > 2000, counts
     assert (replies[-1].session, replies[-1].status) == (6, 0)
 
@@ -124,7 +128,7 @@ def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
 
 
 def _hostile(chance: Random, session: int, last: int) -> Frame:
-    operation = chance.choice([*Operation, chance.randrange(256)])
+    operation = chance.choice([*ORDINARY, chance.randrange(256)])
     payload = chance.randbytes(chance.choice([0, 2, 4, 8, 8, 20, 256, 257, 300]))
     if operation in (Operation.WRITE, Operation.READ):
         offset = chance.choice([0, 1, 500, 599, 600, 601, 2**32 - 1])

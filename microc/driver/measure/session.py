@@ -246,7 +246,7 @@ def _reach(
 ) -> tuple[Transport, float, bool]:
     """The line to a project's board, for how long to wait for it when it is lost, and whether it is our emulator's."""
     protocol = project.manifest["options"]["protocol"]
-    if protocol != "rpc":
+    if protocol == "mlperf":
         raise UsageError(
             f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
             where=str(project.folder),

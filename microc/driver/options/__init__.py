@@ -30,7 +30,7 @@ HYBRID = ("float", "dynamic")
 ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
 MATH = ("exact", "fast")
-PROTOCOLS = ("rpc", "mlperf")
+PROTOCOLS = ("rpc", "mlperf", "tuning")
 OPT_LEVELS = (0, 1, 2, 3, 4)
 LATE = ("window", "lookahead")
 PREPARATION = ("normalize", "colour", "frame", "crop", "resize")
@@ -133,8 +133,9 @@ class Options:
     )  # fmt: skip
     protocol: str = choice(
         "rpc", PROTOCOLS,
-        "what the firmware answers: microc, or the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01), which "
-        "keeps inputs outside the arena", "protocol", flag="--protocol",
+        "what the firmware answers: microc; the runner of MLPerf Tiny (name the network kws01, vww01, ic01 or ad01), which keeps "
+        "inputs outside the arena; or microc, which may also load code into RAM and call it: never ship that",
+        "protocol", flag="--protocol",
     )  # fmt: skip
     requantize: str = choice(
         "float", REQUANTIZE, "how integers are requantised: as ONNX defines it, or in fixed point, faster on small cores",
