@@ -53,6 +53,7 @@ def boards(arguments: Arguments) -> show.Answer:
         ),
         *((("project of", board.raw["framework"]["name"]),) if "framework" in board.raw else ()),
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
+        *((("simulator", board.raw["simulator"]["argv"][0]),) if "simulator" in board.raw else ()),
         ("tried", _TRIED[data["tried"]]),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
@@ -64,6 +65,7 @@ _TRIED: Mapping[str, str] = MappingProxyType(
     {
         "runs": "runs as a process in the tests",
         "booted": "boots under emulation in the tests, and agrees with the host bit by bit",
+        "simulated": "runs in the tests where its simulator is installed, cycle by cycle, and agrees with the host bit by bit",
         "built": "builds in the tests; we have not run it on hardware",
         "unbuilt": "its framework has not built it here; its code is compiled and run against stand-ins in the tests",
         "yours": "a file of your own",
@@ -81,6 +83,8 @@ def _tried(board: Board) -> str:
         return "runs"
     if "framework" in board.raw:
         return "unbuilt"
+    if "simulator" in board.raw:
+        return "simulated"
     return "booted" if "emulator" in board.raw else "built"
 
 

@@ -28,6 +28,7 @@ PACKAGES: Mapping[str, str] = MappingProxyType(
         "qemu-system-avr": "qemu-system-misc",
         "qemu-system-riscv32": "qemu-system-misc",
         "qemu-system-riscv64": "qemu-system-misc",
+        "verilator": "verilator",
         "gdb-multiarch": "gdb-multiarch",
         "openocd": "openocd",
     }

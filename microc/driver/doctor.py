@@ -29,6 +29,8 @@ PROGRAMS = (
     ("qemu-system-riscv32", "emulated RISC-V boards", False),
     ("avr-gcc", "building for AVR boards", False),
     ("qemu-system-avr", "emulated AVR boards", False),
+    ("hazard3-sim", "the simulated board hazard3-sim: scripts/hazard3/build.sh makes it", False),
+    ("verilator", "making hazard3-sim", False),
     ("gdb-multiarch", "flashing emulated boards", False),
     ("openocd", "flashing over a debug probe", False),
 )

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from microc.device.simulator import ELF, simulated
 from microc.device.toolchain import find_compiler
 from microc.driver.api import Program
 from microc.driver.measure import firmware
@@ -22,23 +23,21 @@ from microc.tuning.image import image_module
 from microc.tuning.runner import Result, Runner, disagreement, sample
 from microc.tuning.space import Candidate
 
-ELF = "{elf}"
-"""What stands for the image in a line that is a program: ``pipe:simulate {elf}``."""
-
 
 class BoardRunner(Runner):
-    """A board, or its emulator where ``port`` is empty. A board on a port is flashed for every image; a ``pipe:`` that names
-    ``{elf}`` is a program that is started with it, and speaks for the board. ``patience`` as in :class:`Device`."""
+    """A board, or its emulator or simulator where ``port`` is empty. A board on a port is flashed for every image; a ``pipe:``
+    that names ``{elf}`` is a program that is started with it, and speaks for the board. ``patience`` as in :class:`Device`."""
 
     def __init__(self, board: Board, port: str = "", *, patience: float = PATIENCE) -> None:
-        if not port and "emulator" not in board.raw:
+        emulated = "emulator" in board.raw
+        if not (port or emulated or simulated(board)):
             raise UsageError(
                 f"board {board.name} has no emulator to measure on",
                 hint="name its serial port (--port auto finds it), or take an emulated board of the same core",
             )
         self._board, self._port, self._patience = board, port, patience
         self.board = board.name
-        self.unit = Clock(board, 1, emulated=not port).unit
+        self.unit = Clock(board, 1, emulated=emulated and not port).unit
         self.toolchain = find_compiler(board).version
 
     def check(self) -> None:

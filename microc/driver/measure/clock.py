@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from microc.device.emulator import instructions
+from microc.device.simulator import simulated
 from microc.target import Board
 
 INSTRUCTIONS, TICKS = "instructions", "ticks"
@@ -42,6 +43,8 @@ class Clock:
             return f"{rate}, of this computer's clock"
         if self.emulated:
             return f"{rate}, of an emulator that follows this computer's time: they say nothing about the chip"
+        if simulated(self.board):
+            return f"{rate}, of the timer of a core that is simulated cycle by cycle"
         return f"{rate}, of the board's timer"
 
     def amount(self, ticks: int) -> int:

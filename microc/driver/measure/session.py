@@ -18,6 +18,7 @@ from microc.device.client import Client, Progress
 from microc.device.emulator import Emulator
 from microc.device.info import Stats, Timing
 from microc.device.ports import find_port
+from microc.device.simulator import simulated, simulator_line
 from microc.device.transport import Transport, open_transport
 from microc.driver import accepted
 from microc.driver.measure.clock import Clock
@@ -252,6 +253,8 @@ def _reach(
             where=str(project.folder),
             hint="compile it with --protocol rpc",
         )
+    if simulated(project.board) and not port:
+        return open_transport(simulator_line(project.board, project.elf)), 0.0, False
     if port or not (project.emulated or project.board.target.isa == "host"):
         port = find_port(project.board) if port in ("", AUTO) else port
         return _open(port, bauds, project.board.raw["console"].get("baud", _BAUD)), patience, False
