@@ -17,7 +17,6 @@ from microc.device import framing, info
 from microc.device.framing import Decoder, Frame, Operation, Status, encode
 from tests.device.firmware import make
 
-
 ORDINARY = [operation for operation in Operation if operation < Operation.REGION]
 """What firmware knows that was not built for tuning."""
 

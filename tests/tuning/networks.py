@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from microc.driver.compile.pipeline import compiled
@@ -11,22 +12,25 @@ from microc.driver.tuned.records import OK
 from microc.driver.tuned.task import Task, tasks_of
 from microc.target import SIZE, SPEED, target_for
 from microc.tuning.runner import Result, Runner
-from microc.tuning.space import Candidate
+from microc.tuning.space import Candidate, Space
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_qdq.onnx"
 """Convolutions, pools and a dense layer of bytes."""
 
 
+space_of = cache(Space)
+"""The space of a task; its candidates are built once for all tests."""
+
+
+@cache
 def tasks(cpu: str = "cortex-m4", optimize: str = "speed") -> tuple[Task, ...]:
     """The kernels of the network on a core."""
     return tasks_of(compiled(DIGITS, target_for(cpu), make_options(optimize=optimize)), (SPEED, SIZE))
 
 
 def product(cpu: str = "cortex-m4") -> Task:
-    """The kernel of them that has the largest space."""
-    from microc.tuning.space import Space
-
-    return max(tasks(cpu), key=lambda task: len(Space(task).points))
+    """The dense layer: hundreds of points, which are built in no time."""
+    return next(task for task in tasks(cpu) if task.op.startswith("dense"))
 
 
 class Estimating(Runner):

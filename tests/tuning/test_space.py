@@ -9,16 +9,15 @@ import pytest
 
 from microc.driver.tuned.records import Database
 from microc.tuning.model import Analytic
-from microc.tuning.space import Space
 from microc.tuning.tuner import Limits, Tuner
-from tests.tuning.networks import Estimating, product, tasks
+from tests.tuning.networks import Estimating, product, space_of, tasks
 
 
 def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None:
     found = tasks()
     assert len({task.key for task in found}) == len(found)
     for task in found:
-        space = Space(task)
+        space = space_of(task)
         goal, number, choice = task.untuned[0]
         assert (goal, space.default.number, space.default.choice) == ("speed", number, choice)
         assert str(space.default.point) == f"{task.algorithms[number]}: {choice.schedule.rule}"
@@ -26,7 +25,7 @@ def test_equal_layers_are_one_task_and_the_default_is_what_is_compiled() -> None
 
 @pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m0", "cortex-m55", "rv32imc", "x86-64-v3"])
 def test_points_are_kernels_or_none(cpu: str) -> None:
-    space = Space(product(cpu))
+    space = space_of(product(cpu))
     drawn = random.Random(1).sample(space.points, min(len(space.points), 12))
     built = [candidate for point in drawn if (candidate := space.candidate(point))]
     assert built and all(c.instructions > 0 and c.code > 0 for c in built)
@@ -34,7 +33,7 @@ def test_points_are_kernels_or_none(cpu: str) -> None:
 
 
 def test_neighbours_differ_in_one_decision() -> None:
-    space, draw = Space(product()), random.Random(2)
+    space, draw = space_of(product()), random.Random(2)
     for point in draw.sample(space.points, 20):
         other = space.mutated(point, draw)
         assert other in space
@@ -44,7 +43,7 @@ def test_neighbours_differ_in_one_decision() -> None:
 
 
 def test_children_have_the_decisions_of_their_parents() -> None:
-    space, draw = Space(product()), random.Random(3)
+    space, draw = space_of(product()), random.Random(3)
     one, *rest = (
         p for p in space.points if p.rule == space.points[0].rule and p.algorithm == space.points[0].algorithm
     )
@@ -55,7 +54,7 @@ def test_children_have_the_decisions_of_their_parents() -> None:
 
 
 def test_a_record_finds_its_candidate_again() -> None:
-    space, database, runner = Space(product()), Database(), Estimating()
+    space, database, runner = space_of(product()), Database(), Estimating()
     Tuner([space.task], runner, database, model=Analytic(), search="random").run(Limits(8))
     found = [space.candidate_of(record) for record in database]
     assert [c and c.point for c in found] == [c.point for c in runner.measured]

@@ -14,7 +14,12 @@ from microc.tuning.runner import Result
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate
 from microc.tuning.tuner import Limits, Tuner
-from tests.tuning.networks import Estimating, product, tasks
+from tests.tuning.networks import Estimating, product, space_of, tasks
+
+
+@pytest.fixture(autouse=True)
+def _spaces_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microc.tuning.tuner.Space", space_of)
 
 
 def tuned(
@@ -75,7 +80,7 @@ def test_a_second_run_goes_on_where_the_first_ended() -> None:
 def test_trials_go_where_there_is_time_to_win() -> None:
     runner = Estimating()
     tuner = Tuner(tasks(), runner, Database(), model=Analytic())
-    tuner.run(Limits(150))
+    tuner.run(Limits(100))
     assert all(kernel.default is not None for kernel in tuner.kernels)
     heavy = max(tuner.kernels, key=lambda k: (k.default or 0) * len(k.task.layers))
     assert heavy.tried > sum(kernel.tried for kernel in tuner.kernels) / len(tuner.kernels)
