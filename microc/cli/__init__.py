@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from microc.cli.arguments import Arguments, make_parser
+from microc.cli.show import INTERRUPTED, SCHEMA_VERSION
 from microc.errors import InternalError, MicrocError, UsageError
 
-SCHEMA_VERSION = 1
-INTERRUPTED, BROKEN_PIPE = 130, 141
+BROKEN_PIPE = 141
+_STREAMS = frozenset({"tune"})
+"""Commands whose ``--json`` is lines, an object each."""
 COLLECT_AFTER = 1_000_000
 """Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""
 
@@ -32,22 +34,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: list[str]) -> int:
-    as_json = "--json" in words
     try:
         return _command(words)
     except UsageError as error:
-        return _report(error, as_json)
+        return _report(error, words)
     except InternalError as error:
-        return _report(_crash(error), as_json)
+        return _report(_crash(error), words)
     except MicrocError as error:
-        return _report(error, as_json)
+        return _report(error, words)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the one place where a defect turns into a message
-        return _report(_crash(error), as_json)
+        return _report(_crash(error), words)
 
 
 def _command(words: list[str]) -> int:
@@ -62,7 +63,7 @@ def _command(words: list[str]) -> int:
     answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         found = {} if answer.error is None else {"error": _fields(answer.error)}
-        _write_json({"command": arguments.command, **found, **answer.data})
+        _write_json({"command": arguments.command, **found, **answer.data}, words)
     elif not arguments.quiet and answer.text:
         sys.stdout.write(answer.text.rstrip() + "\n")
     sys.stdout.flush()
@@ -74,14 +75,16 @@ def _command(words: list[str]) -> int:
     return answer.exit_code
 
 
-def _write_json(data: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2) + "\n")
+def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
+    """One object; on a line of its own by the command that writes several."""
+    indent = None if _STREAMS.intersection(words) else 2
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=indent) + "\n")
 
 
-def _report(error: MicrocError, as_json: bool) -> int:
+def _report(error: MicrocError, words: Sequence[str]) -> int:
     sys.stderr.write(f"{error}\n")
-    if as_json:
-        _write_json({"error": _fields(error), **error.details})
+    if "--json" in words:
+        _write_json({"error": _fields(error), **error.details}, words)
         sys.stdout.flush()
     return error.exit_code
 

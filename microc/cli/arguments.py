@@ -52,6 +52,7 @@ class Arguments(argparse.Namespace):
     runner: str
     dry_run: bool
     port: str
+    ports: list[str]
     baud: tuple[int, ...]
     timeout: float
     repeat: int
@@ -163,7 +164,12 @@ def _global_options(default: object) -> _Parser:
     """Options that stand before or after the command; after it they must not undo what stood before."""
     options = _Parser(add_help=False)
     group = options.add_argument_group("everywhere")
-    group.add_argument("--json", action="store_true", default=default, help="print one JSON object, errors too")
+    group.add_argument(
+        "--json",
+        action="store_true",
+        default=default,
+        help="print one JSON object, errors too; tune: one a line, for every batch",
+    )
     group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
     group.add_argument("-v", "--verbose", action="store_true", default=default, help="say on stderr what goes on")
     return options

@@ -17,6 +17,9 @@ from microc.errors import MicrocError
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
 
+SCHEMA_VERSION = 1
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C ended, as shells have it."""
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1
 _SILENT_SECONDS = 2.0  # before an estimate is worth showing

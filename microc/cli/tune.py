@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.model_options import chosen_options
-from microc.cli.session import progress
+from microc.cli.watch import gain, watching
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
     from microc.tuning.api import Tuning
-    from microc.tuning.tuner import Tuned
 
 _SHOWN_VALUES = 12
 
@@ -39,48 +38,35 @@ def tune(arguments: Arguments) -> show.Answer:
 
 
 def _searched(arguments: Arguments) -> show.Answer:
-    from microc.tuning.api import tune
+    from microc.tuning.api import Interrupted, tune
 
     assert arguments.model is not None
-    found = tune(
-        arguments.model,
-        arguments.target,
-        board=arguments.board or None,
-        records=arguments.records,
-        port=arguments.port,
-        trials=arguments.trials,
-        time=arguments.time,
-        search=arguments.search,
-        cost_model=arguments.cost_model,
-        seed=arguments.seed,
-        jobs=arguments.jobs,
-        layers=arguments.only,
-        callback=_told(arguments),
-        **chosen_options(arguments),
-    )
-    return show.Answer({"records": str(arguments.records), **found.to_data()}, _table(found, arguments.records))
-
-
-def _told(arguments: Arguments) -> Callable[[Tuned], None] | None:
-    """A line for every batch."""
-    told = progress(arguments)
-    if told is None:
-        return None
-    spent = 0
-
-    def event(kernel: Tuned) -> None:
-        nonlocal spent
-        spent += kernel.last
-        text = f"{show.layer(kernel.task.name)}: {kernel.tried} tried, {_gain(kernel.default, kernel.best)}"
-        told(text, min(spent, arguments.trials - 1), arguments.trials)
-
-    return event
-
-
-def _gain(default: float | None, best: float) -> str:
-    if default is None or best == float("inf"):
-        return ""
-    return f"{100 * (best / default - 1):+.1f} %"
+    ended = False
+    with watching(arguments) as callback:
+        try:
+            found = tune(
+                arguments.model,
+                arguments.target,
+                board=arguments.board or None,
+                records=arguments.records,
+                port=arguments.ports,
+                trials=arguments.trials,
+                time=arguments.time,
+                search=arguments.search,
+                cost_model=arguments.cost_model,
+                seed=arguments.seed,
+                jobs=arguments.jobs,
+                layers=arguments.only,
+                callback=callback,
+                **chosen_options(arguments),
+            )
+        except Interrupted as end:
+            found, ended = end.tuning, True
+    data = {"event": "end", "interrupted": ended, "records": str(arguments.records), **found.to_data()}
+    text = _table(found, arguments.records)
+    if ended:
+        text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
+    return show.Answer(data, text, show.INTERRUPTED if ended else 0)
 
 
 def _table(found: Tuning, records: Path) -> str:
@@ -92,7 +78,7 @@ def _table(found: Tuning, records: Path) -> str:
             show.count(k.tried),
             "" if k.default is None else show.count(round(k.default)),
             "" if k.default is None else show.count(round(k.best)),
-            _gain(k.default, k.best),
+            gain(k.default, k.best),
             k.point,
         )
         for k in found.kernels
@@ -100,7 +86,7 @@ def _table(found: Tuning, records: Path) -> str:
     failed = sum(k.failed for k in found.kernels)
     notes = [
         f"tuned kernels: {show.count(round(found.default))} -> {show.count(round(found.best))} {found.unit} "
-        f"({_gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
+        f"({gain(found.default, found.best) or 'nothing measured'}), each by its fastest schedule",
         *([f"{failed} candidates failed: microc tune --show {records}"] if failed else []),
         f"use them: microc compile MODEL --tuned {records}",
     ]

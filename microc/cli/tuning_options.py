@@ -20,6 +20,7 @@ def tuning_command(add: Adder, model: str) -> None:
         "search for faster schedules of a network's kernels, measured on a board, and keep what they took",
         "model.tflite --board mps2-an386 --records tuned.jsonl",
         "model.tflite --board nucleo-l476rg --port auto --time 10m",
+        "model.tflite --board nucleo-l476rg --port /dev/ttyACM0 --port /dev/ttyACM1",
         "model.onnx --target native --trials 2000 --jobs 2",
         "model.tflite --board mps2-an386 --space",
         "--show tuned.jsonl",
@@ -53,11 +54,12 @@ def tuning_command(add: Adder, model: str) -> None:
         help="this computer, as native or as one of its cores, instead of a board",
     )
     where.add_argument(
-        "--port", default="", help="the serial port of the board (auto: found by its USB ids), or 'pipe:PROGRAM {elf}', a "
-        "program that acts as the board (default: its emulator)",
+        "--port", dest="ports", action="append", default=[], metavar="PORT",
+        help="the serial port of the board (auto: found by its USB ids), or 'pipe:PROGRAM {elf}', a program that acts as the "
+        "board; several boards, each on its port, measure side by side (default: its emulator)",
     )  # fmt: skip
     where.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="images built and measured at once (default: 1)"
+        "--jobs", type=int, default=1, metavar="N", help="emulators, or processes here, side by side (default: 1)"
     )
     search = command.add_argument_group("search")
     search.add_argument("--trials", type=int, default=500, metavar="N", help="measurements at most (default: 500)")

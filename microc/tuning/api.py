@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,11 @@ from microc.errors import UsageError
 from microc.plugin import active
 from microc.target import SIZE, SPEED, Board, Target, target_for
 from microc.tuning.model import model_for
-from microc.tuning.on_board import BoardRunner
-from microc.tuning.on_host import HostRunner
-from microc.tuning.runner import Runner
+from microc.tuning.places import meter_for
+from microc.tuning.runner import Meter
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Space
-from microc.tuning.tuner import Limits, Tuned, Tuner
+from microc.tuning.tuner import Event, Limits, Tuned, Tuner
 
 TRIALS = 500
 MODELS = ("auto", "analytic", "learned")
@@ -61,23 +60,16 @@ class Tuning:
             "best": self.best,
             "measured": sum(k.tried for k in self.kernels),
             "failed": sum(k.failed for k in self.kernels),
-            "kernels": [to_data(kernel) for kernel in self.kernels],
+            "kernels": [kernel.to_data() for kernel in self.kernels],
         }
 
 
-def to_data(kernel: Tuned) -> dict[str, Any]:
-    """A kernel's state as plain data."""
-    return {
-        "layers": list(kernel.task.layers),
-        "op": kernel.task.op,
-        "key": kernel.task.key,
-        "points": len(kernel.search.space.points),
-        "measured": kernel.tried,
-        "failed": kernel.failed,
-        "default": kernel.default,
-        "best": kernel.best if kernel.default is not None else None,
-        "point": kernel.point,
-    }
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended a search: ``tuning`` is what it had found, and the records have it."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        super().__init__()
+        self.tuning = tuning
 
 
 def tune(
@@ -86,7 +78,7 @@ def tune(
     *,
     board: str | Path | Board | None = None,
     records: str | Path | Database | None = None,
-    port: str = "",
+    port: str | Sequence[str] = "",
     trials: int = TRIALS,
     time: float = 0.0,
     search: str = "evolutionary",
@@ -94,8 +86,8 @@ def tune(
     seed: int = 0,
     jobs: int = 1,
     layers: Iterable[str] = (),
-    runner: Runner | None = None,
-    callback: Callable[[Tuned], None] | None = None,
+    runner: Meter | None = None,
+    callback: Callable[[Event], None] | None = None,
     **options: Any,
 ) -> Tuning:
     """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
@@ -103,13 +95,16 @@ def tune(
     ``model`` as in :func:`microc.compile`, ``options`` too. Measured is on ``board``: its emulator, or itself on ``port``; or on
     this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most; ``time``: seconds at most (0:
     any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``, ``learned`` (LightGBM), or ``auto``.
-    ``jobs``: images that are built and measured at once. ``layers``: only those whose name has one of these parts. ``runner``
-    measures instead of a board. ``callback`` is told of every batch; what it raises ends the search, and keeps the records.
+    ``port``: one, or several with a board each, which measure side by side; where one fails, its batch goes to another. ``jobs``:
+    emulators, or processes here, that do. ``layers``: only those whose name has one of these parts. ``runner`` measures instead.
+    ``callback`` is told of every batch; what it raises ends the search, and keeps the records; so does Ctrl-C, as
+    :class:`Interrupted`.
 
     Compile with ``tuned=FILE`` to use them. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
     trials = accepted.integer("trials", trials, 1)
     seconds = accepted.number("time", time, 0.0, 1e9, "seconds")
+    ports = (port,) if isinstance(port, str) else accepted.names("port", port)
     jobs, seed = accepted.integer("jobs", jobs, 1, 64), accepted.integer("a seed", seed)
     _one_of("search", search, tuple(SEARCHES))
     _one_of("cost_model", cost_model, MODELS)
@@ -118,18 +113,23 @@ def tune(
     found_board, core = _place(target, board)
     made = compiled_for(model, core, chosen, found_board)
     tasks = _named(tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE)), tuple(layers))
-    runner = runner or (BoardRunner(found_board, port) if found_board is not None else HostRunner(core))
+    runner = runner or meter_for(found_board, core, ports, jobs)
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
-        tuner = Tuner(
-            tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, jobs=jobs, event=callback
-        )
+        tuner = Tuner(tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, event=callback)
         try:
             tuner.run(Limits(trials, seconds or float("inf")))
+        except KeyboardInterrupt as end:
+            raise Interrupted(_tuning(tuner)) from end
         finally:
             if database is not records:
                 database.close()
-    return Tuning(tuple(tuner.kernels), database, runner.unit, runner.board)
+    return _tuning(tuner)
+
+
+def _tuning(tuner: Tuner) -> Tuning:
+    """What a search has found."""
+    return Tuning(tuple(tuner.kernels), tuner.database, tuner.runner.unit, tuner.runner.board)
 
 
 def _place(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:

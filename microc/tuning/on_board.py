@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from microc.device.simulator import ELF, simulated
@@ -20,6 +21,7 @@ from microc.driver.tuned.task import Task
 from microc.errors import UsageError
 from microc.target import Board
 from microc.tuning.image import image_module
+from microc.tuning.known import check_device
 from microc.tuning.runner import Result, Runner, disagreement, sample
 from microc.tuning.space import Candidate
 
@@ -42,17 +44,24 @@ class BoardRunner(Runner):
 
     def check(self) -> None:
         find_compiler(self._board)
+        check_device(self._board, self._running)
 
     def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
+        with self._running(Program(image_module(task, candidates), self._board)) as device:
+            code = [layer.code for layer in sizes_of(device.project).layers]
+            return self._run(device, task, candidates, code)
+
+    @contextmanager
+    def _running(self, program: Program) -> Iterator[Device]:
+        """A program, built, and brought onto the board."""
         with tempfile.TemporaryDirectory(prefix="microc-tune-") as folder:
-            Program(image_module(task, candidates), self._board).write(folder)
+            program.write(folder)
             project = open_project(folder)
             firmware.build(project)
-            code = [layer.code for layer in sizes_of(project).layers]
             if self._port and ELF not in self._port:
                 flash_project(project, port=self._port)
             with Device(project, self._line(project), patience=self._patience) as device:
-                return self._run(device, task, candidates, code)
+                yield device
 
     def _line(self, project: Project) -> str:
         return self._port.replace(ELF, str(Path(project.elf).resolve()))

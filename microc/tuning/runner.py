@@ -37,33 +37,52 @@ class Result:
     detail: str = ""
 
 
-class Runner(ABC):
-    """Where candidates run. ``board``, ``unit``, ``toolchain`` as in records; ``batch``: how many fill an image well."""
+class Meter(ABC):
+    """Whatever measures. ``board``, ``unit``, ``toolchain`` as in records; ``batch``: how many candidates fill an image well;
+    ``places``: batches that it measures at once. ``lost``: places that failed, and why, in words."""
 
     board: str
     unit: str
     toolchain: str
     batch = 24
+    places = 1
+    lost: Sequence[str] = ()
 
+    @abstractmethod
     def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         """The result of every candidate, in order. MicrocError where nothing can be measured at all, not even one of them."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Give up what is being measured: its results are not wanted any more."""
+
+
+class Runner(Meter):
+    """One place where candidates run."""
+
+    _stopped = False
+
+    def measure(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:
         if not candidates:
             return []
+        if self._stopped:
+            raise DeviceError("the search was ended")
         try:
             return self._measured(task, candidates)
-        except FitError as error:
-            if len(candidates) == 1:
-                return [Result(candidates[0], FAILED, detail=str(error.what))]
-        except (ToolError, DeviceError) as error:
-            if len(candidates) == 1:
+        except (FitError, ToolError, DeviceError) as error:
+            if not isinstance(error, FitError):
                 self.check()
+            if len(candidates) == 1:
                 return [Result(candidates[0], FAILED, detail=str(error.what))]
         half = len(candidates) // 2
         return [*self.measure(task, candidates[:half]), *self.measure(task, candidates[half:])]
 
+    def stop(self) -> None:
+        self._stopped = True
+
     @abstractmethod
     def check(self) -> None:
-        """MicrocError unless whatever measures is there: asked before a candidate is blamed."""
+        """MicrocError unless whatever measures is there, and works: asked before candidates are blamed."""
 
     @abstractmethod
     def _measured(self, task: Task, candidates: Sequence[Candidate]) -> list[Result]:

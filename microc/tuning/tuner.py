@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from microc.device.info import readable
 from microc.driver.tuned.records import OK, Database, Record
 from microc.driver.tuned.task import Task
 from microc.tuning.model import Model
-from microc.tuning.runner import Result, Runner
+from microc.tuning.runner import Meter, Result
 from microc.tuning.search import SEARCHES, GridSearch
 from microc.tuning.space import Candidate, Space
 
@@ -71,8 +72,46 @@ class Tuned:
         slope = (recent[0] - recent[-1]) / len(recent) if len(recent) > 1 else 0.0
         return len(self.task.layers) * max(slope, HOPE * self.best / (1 + len(self.history)))
 
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "layers": list(self.task.layers),
+            "op": self.task.op,
+            "key": self.task.key,
+            "points": len(self.search.space.points),
+            "measured": self.tried,
+            "failed": self.failed,
+            "default": self.default,
+            "best": self.best if self.default is not None else None,
+            "point": self.point,
+        }
 
-Event = Callable[[Tuned], None]
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A batch was measured. ``kernel``: whose it was, as it stands now; ``measured`` of at most ``trials`` in this run;
+    ``seconds`` since it began, and how many are ``left`` at this pace, at most; ``lost``: places that failed, in words."""
+
+    kernel: Tuned
+    measured: int
+    trials: int
+    seconds: float
+    left: float
+    lost: tuple[str, ...]
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {
+            "event": "batch",
+            "measured": self.measured,
+            "trials": self.trials,
+            "seconds": round(self.seconds, 3),
+            "left": round(self.left, 3),
+            "lost": list(self.lost),
+            "kernel": self.kernel.to_data(),
+        }
+
+
 """Told after every batch."""
 
 
@@ -90,29 +129,29 @@ class Tuner:
     def __init__(
         self,
         tasks: Sequence[Task],
-        runner: Runner,
+        runner: Meter,
         database: Database,
         *,
         model: Model,
         search: str = "evolutionary",
         seed: int = 0,
-        jobs: int = 1,
-        event: Event | None = None,
+        event: Callable[[Event], None] | None = None,
     ) -> None:
-        self.runner, self.database, self.seed, self.jobs, self.event = runner, database, seed, jobs, event
+        self.runner, self.database, self.seed, self.event = runner, database, seed, event
         self.kernels = [Tuned(task, SEARCHES[search](Space(task), seed, model)) for task in tasks]
         self.spent = 0
 
     def run(self, limits: Limits) -> None:
         """Measure until a limit, or until nothing is left to win. What was measured is in the database whatever ends this."""
-        end = time.monotonic() + limits.seconds
+        begin = time.monotonic()
+        end = begin + limits.seconds
         for each in self.kernels:
             self._recall(each)
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(self.runner.places) as pool:
             running: dict[Future[list[Result]], Tuned] = {}
             try:
                 while True:
-                    while len(running) < self.jobs and time.monotonic() < end:
+                    while len(running) < self.runner.places and time.monotonic() < end:
                         batch = self._batch(limits.trials, running.values())
                         if batch is None:
                             break
@@ -121,10 +160,11 @@ class Tuner:
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        self._keep(running.pop(future), future.result())
+                        each = running.pop(future)
+                        self._keep(each, future.result())
+                        self._tell(each, limits, time.monotonic() - begin)
             finally:
-                for future in running:
-                    future.cancel()
+                self.runner.stop()
 
     def _recall(self, each: Tuned) -> None:
         """What earlier runs measured on the same board, by the same compiler."""
@@ -139,8 +179,8 @@ class Tuner:
 
     def _batch(self, trials: int, busy: Collection[Tuned]) -> tuple[Tuned, list[Candidate]] | None:
         """What is measured next; None where nothing is."""
-        open_ = sorted((k for k in self.kernels if not k.done and k not in busy), key=lambda k: -k.worth)
-        for each in open_:
+        open_ = [k for k in self.kernels if not k.done and (k not in busy or k.default is not None)]
+        for each in sorted(open_, key=lambda k: (k in busy, -k.worth)):
             found = each.search.propose(min(self.runner.batch, trials - self.spent))
             if found:
                 self.spent += len(found)
@@ -158,8 +198,14 @@ class Tuner:
         for result in good:
             each.keep(result.candidate, result.ticks)
         each.history.append(each.best)
+
+    def _tell(self, each: Tuned, limits: Limits, seconds: float) -> None:
+        """Whoever watches of a kernel's batch."""
         if self.event is not None:
-            self.event(each)
+            measured = sum(kernel.tried for kernel in self.kernels)
+            left = seconds * (limits.trials - measured) / max(1, measured)
+            left = max(0.0, min(left, limits.seconds - seconds))
+            self.event(Event(each, measured, limits.trials, seconds, left, tuple(self.runner.lost)))
 
     def _record(self, task: Task, result: Result) -> Record:
         candidate, runner = result.candidate, self.runner

@@ -1,0 +1,40 @@
+"""Where a search measures: on this computer, on emulators of a board, or on boards behind ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from microc.errors import UsageError
+from microc.target import Board, Target
+from microc.tuning.on_board import ELF, BoardRunner
+from microc.tuning.on_host import HostRunner
+from microc.tuning.pool import Pool
+from microc.tuning.runner import Meter
+
+
+def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int) -> Meter:
+    """What measures on ``board``, or on this computer as ``target``; ``ports``: its lines, one that is empty is its emulator;
+    ``jobs``: how many emulators, programs or processes run at once. UsageError for a line that several would share."""
+    lines = [port for port in ports if port]
+    if board is None:
+        if lines:
+            raise UsageError(
+                "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
+            )
+        return _pooled([(f"process {number}", HostRunner(target)) for number in range(1, jobs + 1)])
+    if not lines:
+        return _pooled([(f"emulator {number}", BoardRunner(board)) for number in range(1, jobs + 1)])
+    single = [line for line in lines if ELF not in line]
+    if len(set(single)) < len(single):
+        raise UsageError("a port is named twice", where=", ".join(single), hint="name the port of each board once")
+    if jobs > 1 and single:
+        raise UsageError(
+            f"{jobs} jobs cannot share a port, which has one board",
+            hint="name the port of each board: --port A --port B",
+        )
+    return _pooled([(line, BoardRunner(board, line)) for line in lines for _ in range(jobs)])
+
+
+def _pooled(runners: Sequence[tuple[str, Meter]]) -> Meter:
+    """One by itself, several as a pool."""
+    return Pool(runners) if len(runners) > 1 else runners[0][1]
