@@ -38,10 +38,14 @@ def tune(arguments: Arguments) -> show.Answer:
 
 
 def _searched(arguments: Arguments) -> show.Answer:
-    from microc.tuning.api import Interrupted, tune
+    from microc.driver.tuned.plan import write_plan
+    from microc.tuning.api import Interrupted, tune, tuning_plan
 
     assert arguments.model is not None
-    ended = False
+    options, ended = chosen_options(arguments), False
+    plan = options.pop("plan", None)
+    if plan is not None and plan.exists():
+        raise UsageError(f"there is a plan {plan} already, and a person may have edited it", hint="name another file")
     with watching(arguments) as callback:
         try:
             found = tune(
@@ -58,7 +62,7 @@ def _searched(arguments: Arguments) -> show.Answer:
                 jobs=arguments.jobs,
                 layers=arguments.only,
                 callback=callback,
-                **chosen_options(arguments),
+                **options,
             )
         except Interrupted as end:
             found, ended = end.tuning, True
@@ -66,6 +70,11 @@ def _searched(arguments: Arguments) -> show.Answer:
     text = _table(found, arguments.records)
     if ended:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
+    elif plan is not None:
+        board, records = arguments.board or None, arguments.records
+        write_plan(plan, tuning_plan(arguments.model, arguments.target, board=board, records=records, **options))
+        text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"
+        data["plan"] = str(plan)
     return show.Answer(data, text, show.INTERRUPTED if ended else 0)
 
 

@@ -11,6 +11,8 @@ from microc.cli.values import duration
 
 Adder = Callable[..., ArgumentParser]
 RECORDS = Path("tuned.jsonl")
+_PLAN = """--plan names a file that is written here: what a compilation takes with these records, layer by layer.
+Edit it, and give it back to microc compile --plan."""
 
 
 def tuning_command(add: Adder, model: str) -> None:
@@ -23,6 +25,7 @@ def tuning_command(add: Adder, model: str) -> None:
         "model.tflite --board nucleo-l476rg --port /dev/ttyACM0 --port /dev/ttyACM1",
         "model.onnx --target native --trials 2000 --jobs 2",
         "model.tflite --board mps2-an386 --space",
+        "model.tflite --board mps2-an386 --trials 0 --plan plan.json",
         "--show tuned.jsonl",
         "--merge desk.jsonl lab.jsonl --records all.jsonl",
     )
@@ -62,7 +65,9 @@ def tuning_command(add: Adder, model: str) -> None:
         "--jobs", type=int, default=1, metavar="N", help="emulators, or processes here, side by side (default: 1)"
     )
     search = command.add_argument_group("search")
-    search.add_argument("--trials", type=int, default=500, metavar="N", help="measurements at most (default: 500)")
+    search.add_argument(
+        "--trials", type=int, default=500, metavar="N", help="measurements at most; 0: none (default: 500)"
+    )
     search.add_argument(
         "--time", type=duration, default=0.0, metavar="TIME", help="time at most: 90s, 10m, 2h (default: any)"
     )
@@ -82,3 +87,4 @@ def tuning_command(add: Adder, model: str) -> None:
     )
     search.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
     compile_options(command)
+    command.epilog = f"{command.epilog}\n\n{_PLAN}"

@@ -16,7 +16,8 @@ from microc.driver.compile.maker import Compiled
 from microc.driver.compile.pipeline import compiled
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
-from microc.driver.tuned.records import Database
+from microc.driver.tuned.plan import plan_of
+from microc.driver.tuned.records import Database, records_of
 from microc.driver.tuned.task import Task, tasks_of
 from microc.errors import UsageError
 from microc.plugin import active
@@ -93,16 +94,16 @@ def tune(
     """Measure schedules of a network's kernels, and keep what they took in ``records`` (a file, which grows, or a database).
 
     ``model`` as in :func:`microc.compile`, ``options`` too. Measured is on ``board``: its emulator, or itself on ``port``; or on
-    this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most; ``time``: seconds at most (0:
-    any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``, ``learned`` (LightGBM), or ``auto``.
-    ``port``: one, or several with a board each, which measure side by side; where one fails, its batch goes to another. ``jobs``:
-    emulators, or processes here, that do. ``layers``: only those whose name has one of these parts. ``runner`` measures instead.
-    ``callback`` is told of every batch; what it raises ends the search, and keeps the records; so does Ctrl-C, as
-    :class:`Interrupted`.
+    this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most (0: none, what the records
+    say); ``time``: seconds at most (0: any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``,
+    ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which measure side by side; where one fails,
+    its batch goes to another. ``jobs``: emulators, or processes here, that do. ``layers``: only those whose name has one of these
+    parts. ``runner`` measures instead. ``callback`` is told of every batch; what it raises ends the search, and keeps the
+    records; so does Ctrl-C, as :class:`Interrupted`.
 
     Compile with ``tuned=FILE`` to use them. Everything refused is a :class:`~microc.errors.MicrocError`.
     """
-    trials = accepted.integer("trials", trials, 1)
+    trials = accepted.integer("trials", trials)
     seconds = accepted.number("time", time, 0.0, 1e9, "seconds")
     ports = (port,) if isinstance(port, str) else accepted.names("port", port)
     jobs, seed = accepted.integer("jobs", jobs, 1, 64), accepted.integer("a seed", seed)
@@ -161,6 +162,20 @@ def _named(tasks: tuple[Task, ...], parts: tuple[str, ...]) -> tuple[Task, ...]:
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise UsageError(f"{name}={value!r} is none", hint="one of: " + ", ".join(known))
+
+
+def tuning_plan(
+    model: Any, target: str = "", *, board: str | Path | Board | None = None, records: str | Path, **options: Any
+) -> dict[str, Any]:
+    """The optimisation plan of a network: what a compilation with ``tuned=records`` takes for each of its kernels, why, and what
+    else it could; ``write_plan`` makes it a file."""
+    path = accepted.path("records", records)
+    chosen = make_options(**options, tuned=path)
+    found_board, core = _place(target, board)
+    name = found_board.name if found_board is not None else "host"
+    with active(chosen.plugins):
+        made = compiled_for(model, core, chosen, found_board)
+        return plan_of(made, records_of(path), board=name, optimize=chosen.optimize, records=path.name)
 
 
 def spaces(

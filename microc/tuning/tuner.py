@@ -179,6 +179,8 @@ class Tuner:
 
     def _batch(self, trials: int, busy: Collection[Tuned]) -> tuple[Tuned, list[Candidate]] | None:
         """What is measured next; None where nothing is."""
+        if trials <= self.spent:
+            return None
         open_ = [k for k in self.kernels if not k.done and (k not in busy or k.default is not None)]
         for each in sorted(open_, key=lambda k: (k in busy, -k.worth)):
             found = each.search.propose(min(self.runner.batch, trials - self.spent))

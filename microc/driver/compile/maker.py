@@ -48,6 +48,8 @@ class TunedSchedule:
     trace: tuple[Step, ...]
 
 
+TAKEN = ", tuned"
+"""What the names of rules end with whose schedules were measured."""
 Tuned = Mapping[str, TunedSchedule]
 """By :func:`key_of`."""
 Origin = Group | Copy | Chain
@@ -97,7 +99,7 @@ class Maker:
         if group is None:
             return None
         try:
-            return group, replayed(group, found.trace, f"{found.rule}, tuned")
+            return group, replayed(group, found.trace, found.rule + TAKEN)
         except MicrocError:  # what constants promise is less here than in the layer that was measured
             return None
 

@@ -174,11 +174,11 @@ def _planned(
 
     plain = planned(first.module)
     limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
-    if options.tuned is not None:
-        from microc.driver.tuned.schedules import tuned_schedules
+    untuned = replace(first, module=plain)
+    if options.tuned is not None or options.plan is not None:
+        from microc.driver.tuned.taken import as_planned, measured_schedules
 
-        untuned, board = replace(first, module=plain), room.board if room else ""
-        tuned = tuned_schedules(untuned, options.tuned, board, min(limits, default=0))
+        tuned = measured_schedules(untuned, options, room.board if room else "", min(limits, default=0))
         first = _built(graph, target, source, progress, Maker(graph, target, goal, options.threads, tuned))
         plain = planned(first.module)
 
@@ -198,14 +198,15 @@ def _planned(
 
     tried = [replace(first, module=plain)]
     if all(arena(plain) <= limit for limit in limits):
-        return tried[0]
+        return as_planned(untuned, tried[0], options) if options.plan else tried[0]
     groups = {nodes[0].group: nodes for nodes in groups_of(graph) if nodes[0].group}
     streams = Streams(graph, groups, target, goal)
     search = Search(streams, plain, io_in_arena=options.io_in_arena)
     found = stream_within(min(limits), plain, search, streamed)
     if options.ram and arena(found) > options.ram:
         raise ram_refusal(options.ram, found, search)
-    return next(made for made in tried if made.module is found)
+    chosen = next(made for made in tried if made.module is found)
+    return as_planned(untuned, chosen, options) if options.plan else chosen
 
 
 def _with_sizes(
@@ -214,6 +215,8 @@ def _with_sizes(
     """The planned module of a model some of whose sizes are told when it runs."""
     if options.threads > 1:
         raise UsageError("a network whose sizes vary runs in one thread", hint="leave out threads, or fix the sizes")
+    if options.plan is not None:
+        raise UsageError("a network whose sizes vary takes no plan", hint="leave out plan, or fix the sizes")
     if options.stream or options.protocol == "mlperf":
         what = "is not streamed" if options.stream else "does not speak MLPerf's protocol"
         raise UsageError(f"a network whose sizes vary {what}", hint="leave out --bound")

@@ -171,6 +171,10 @@ class Options:
         None, checks.folder, "schedules that microc tune measured, where it has records of them: balanced takes the fastest in "
         "no more flash than without, speed the fastest, size the smallest", flag="--tuned", word=Path, metavar="FILE",
     )  # fmt: skip
+    plan: Path | None = option(
+        None, checks.folder, "the schedules that an optimisation plan chooses, which microc tune --plan writes and a person may "
+        "edit; one that does not fit the network is refused", flag="--plan", word=Path, metavar="FILE",
+    )  # fmt: skip
     stream: Mapping[str, int] = option(
         dict, checks.by_name(checks.axis),
         "the input's time axis: a run takes the next frames, and gives what the whole sequence gives",
@@ -212,7 +216,7 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments", "tuned"})
+_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments", "tuned", "plan"})
 
 
 def _words(value: Any) -> str:

@@ -6,6 +6,7 @@ only where it would make the arena grow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -24,18 +25,20 @@ class Chosen:
     default: Record
 
 
-def fronts(tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int]) -> dict[str, list[Record]]:
+def fronts(
+    tasks: Sequence[Task], database: Database, board: str, room: Mapping[str, int] | None
+) -> dict[str, list[Record]]:
     """For every kernel whose default was measured: that, and what beats it in something, by one board and one compiler.
 
     ``board``: whose records are preferred; else those of any board of the core that has most of them. ``room``: bytes of
-    workspace that a kernel may take without making the arena larger, by key.
+    workspace that a kernel may take without making the arena larger, by key (None: any number).
     """
     found = {}
     for task in tasks:
         records = _together([r for r in database.of(task.key) if r.status == OK and r.cpu == task.target.cpu], board)
         default = next((r for r in records if is_default(task, r)), None)
         if default is not None:
-            most = max(default.workspace, room.get(task.key, 0))
+            most = math.inf if room is None else max(default.workspace, room.get(task.key, 0))
             found[task.key] = [default, *unbeaten([r for r in records if r.workspace <= most and r is not default])]
     return found
 

@@ -6,6 +6,7 @@ counted when the file is read; nothing in a record is run: traces are steps that
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -56,6 +57,11 @@ class Record:
     workspace: int
     seed: int = 0
     version: str = __version__
+
+    @property
+    def id(self) -> str:
+        """What it is called by: 12 hex digits of its line."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
 
     @property
     def flash(self) -> int:
