@@ -79,13 +79,16 @@ class Space:
                 self._ways.setdefault(Point(algorithm, rule, _parts(decisions)), (number, way))
 
     def _choices(self, number: int) -> Iterator[tuple[str, Mapping[str, Any], Way]]:
-        """What the rules may do with an algorithm's function: a rule, its decisions, and the way to the schedule."""
+        """What the rules may do with an algorithm's function: a rule, its decisions, and the way to the schedule. Of rules that
+        others beat only their own choices: some take less code."""
         group, target = self.task.lowered[number], self.task.target
         start = begun(group.func, target)
-        for rule in OURS:
-            if rule.suits(start, target):
-                for decisions in rule.points(start, target, SPEED):
-                    yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
+        suited = [rule for rule in OURS if rule.suits(start, target)]
+        beaten = {name for rule in suited for name in rule.over}
+        for rule in suited:
+            choices = rule.choices if rule.name in beaten else rule.points
+            for decisions in choices(start, target, SPEED):
+                yield rule.name, decisions, partial(rule.schedule, start, target, decisions)
         for name, own in RULES.items():
             for variant, schedule in enumerate(own.schedules(group.func, group.anchor.op, target)):
                 yield name, {"variant": variant}, partial(Schedule.named, schedule, name)

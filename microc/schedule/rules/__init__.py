@@ -10,19 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.rules import depthwise, matrix, spaces, vectors
+from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, winograd
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
 from microc.schedule.rules.lanes import float_lanes
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
-from microc.schedule.rules.matrix_mve import schedule_matrix_mve, suits_mve
+from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
 from microc.schedule.rules.opened_columns import opened_columns, suits_opened_columns
 from microc.schedule.rules.product import product_of
 from microc.schedule.rules.rows import schedule_rows, suits_rows
 from microc.schedule.rules.rule import Matches, Rule, fixed, matching
-from microc.schedule.rules.winograd import schedule_floats, schedule_winograd, suits_floats, suits_winograd
 from microc.schedule.schedule import Schedule
 from microc.schedule.step import Step
 from microc.sealed import Registry
@@ -70,7 +69,7 @@ def _unless_product(suits: Matches) -> Matches:
     return lambda start, target: _serves(start, target) and suits(start, target)
 
 
-_ANY = ("generic", "copies", "several", "picks", "lanes", "rows")
+_ANY = ("generic", "sketch", "copies", "several", "picks", "lanes", "rows")
 _PLAIN = ("matrix", *_ANY)
 _BYTES = ("matrix dsp", *_PLAIN)
 _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
@@ -112,6 +111,8 @@ OURS: tuple[Rule, ...] = (
         "matrix mve",
         suits_mve,
         schedule_matrix_mve,
+        {"sums": known_sums},
+        space={"sums": all_sums},
         needs=frozenset({"lanes"}),
         over=("matrix bit pairs", "matrix bits", *_BYTES),
     ),
@@ -143,13 +144,30 @@ OURS: tuple[Rule, ...] = (
         over=_PLAIN,
     ),
     Rule("matrix", matrix.suits_any, matrix.by_tile, {"tile": matrix.plain_tiles}, space={"tile": spaces.plain_tiles}),
-    Rule("winograd", suits_winograd, schedule_winograd, needs=frozenset({"pairs"}), over=_ANY),
-    Rule("winograd floats", suits_floats, schedule_floats, needs=frozenset({"fma"}), over=(*_ANY, "vectors")),
+    Rule(
+        "winograd",
+        winograd.suits_winograd,
+        winograd.schedule_winograd,
+        {"held": winograd.known_held, "unroll": winograd.known_unroll},
+        space={"held": winograd.all_held, "unroll": winograd.all_unrolls},
+        needs=frozenset({"pairs"}),
+        over=_ANY,
+    ),
+    Rule(
+        "winograd floats",
+        winograd.suits_floats,
+        winograd.schedule_floats,
+        {"square": winograd.known_square, "unroll": winograd.known_unroll},
+        space={"square": winograd.all_squares, "unroll": winograd.all_unrolls},
+        needs=frozenset({"fma"}),
+        over=(*_ANY, "vectors"),
+    ),
     Rule(
         "depthwise mve",
         depthwise.suits_lanes,
         depthwise.in_lanes,
-        {"abreast": fixed(1, 2, 3)},
+        {"axis": depthwise.known_axis, "abreast": fixed(1, 2, 3), "taps": fixed(depthwise.LANE_TAPS)},
+        space={"axis": fixed(2, 1, depthwise.CHANNELS), "abreast": fixed(*range(1, 7)), "taps": spaces.lane_taps},
         needs=frozenset({"lanes"}),
         over=("depthwise dsp", *_BY_ROWS),
     ),
@@ -181,6 +199,13 @@ OURS: tuple[Rule, ...] = (
     ),
     Rule("depthwise", depthwise.suits_window, depthwise.by_rows, over=_ANY),
     Rule("generic", _serves, schedule_generic, {"unrolled": fixed(False, True)}),
+    Rule(
+        "sketch",
+        _unless_product(sketch.suits_sketch),
+        sketch.schedule_sketch,
+        {"square": fixed()},
+        space={"square": sketch.squares},
+    ),
     Rule("copies", suits_copies, schedule_copies, {"words": fixed(False, True)}),
     Rule("several", suits_several, several, {"results": fixed(4)}, space={"results": fixed(2, 3, 4, 6, 8)}),
     Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),

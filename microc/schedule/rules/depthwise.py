@@ -172,24 +172,51 @@ def suits_lanes(start: Schedule, target: Target) -> bool:
     return depthwise_of(start) is not None
 
 
-def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
-    """Four outputs along a row or column are sums of loaded vectors times the channel's weights, by planes where a row or column
-    of the image fills most of a vector, some rows abreast; images of one or two pixels take four channels at a time instead.
-    Of equals rows are better: their pixels lie closer (16 of up to 17 channels are loaded at once)."""
+CHANNELS = 0
+"""Channels in lanes, not outputs along an axis of the image."""
+
+
+def known_axis(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+    """By planes where a row or column of the image fills most of a vector; images of one or two pixels take four channels at a
+    time instead. Of equals rows are better: their pixels lie closer (16 of up to 17 channels are loaded at once)."""
     form = known(start)
-    if max(form.outputs) >= LANES - 1:
-        run = min((2, 1), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis])
-        abreast = decisions["abreast"]
-        if abreast > form.outputs[2 - run]:
-            return None
-        return walk_planes(start, Walk(run, LANES, LANE_TAPS, lanes=True, abreast=abreast))
-    if decisions["abreast"] > 1:
+    if max(form.outputs) < LANES - 1:
+        return (CHANNELS,)
+    return (min((2, 1), key=lambda axis: -(-form.outputs[axis - 1] // LANES) * form.outputs[2 - axis]),)
+
+
+def in_lanes(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+    """Four outputs along a row or column are sums of loaded vectors times the channel's weights, some rows ``abreast``; or four
+    channels of so many neighbouring pixels."""
+    form, run, abreast = known(start), decisions["axis"], decisions["abreast"]
+    if run == CHANNELS:
+        return (
+            by_channels(start, abreast) if abreast <= form.outputs[1] and (abreast == 1 or form.channels > 1) else None
+        )
+    if abreast > form.outputs[2 - run]:
         return None
+    return walk_planes(start, Walk(run, LANES, decisions["taps"], lanes=True, abreast=abreast))
+
+
+def by_channels(start: Schedule, pixels: int) -> Schedule:
+    """Taps within vectors of channels, whose weights ``pixels`` neighbours share."""
     schedule = inline_elementwise(start)
-    channel, taps = schedule.loops_of(ACC)[3], reduce_loops(schedule, ACC)
+    x, channel = schedule.loops_of(ACC)[2:4]
+    taps = reduce_loops(schedule, ACC)
+    lanes, inner = channel, []
+    if pixels > 1:
+        schedule = schedule.split(x, (None, pixels)).split(channel, (None, LANES))
+        channel, lanes, inner = f"{channel}_0", f"{channel}_1", [f"{x}_1"]
+        schedule = schedule.reorder(f"{x}_0", channel, *taps, *inner, lanes)
     schedule = schedule.decompose_reduction(ACC, taps[0])
-    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(form.total.name, "register")
-    return vectorize_lanes(unroll_small(schedule, ACC, taps, LANE_TAPS), channel)
+    schedule = schedule.reverse_compute_at(OUT, channel).set_scope(known(start).total.name, "register")
+    schedule = unroll_small(schedule, ACC, taps, LANE_TAPS)
+    if not inner:
+        return vectorize_lanes(schedule, channel)
+    for block in (f"{ACC}_init", ACC, OUT):
+        pixel, four = schedule.loops_of(block)[-2:]
+        schedule = vectorize_lanes(schedule.unroll(pixel), four)
+    return schedule
 
 
 # ---------------------------------------------------------------- row by row

@@ -7,13 +7,17 @@ its results are written, so that a pointwise layer can work in place.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from microc.isa.vocabulary.products import PRODUCT_SHAPES
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import split_runs
 from microc.schedule.rules.lanes import vectorize_lanes
 from microc.schedule.rules.product import copied_rows, known_product, prepared, product_of
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir.bit_fields import LANES as LANES_OF_BYTES
 from microc.tir.bit_fields import VECTOR, BitFields
 from microc.tir.names import ACC, OUT, PATCH, PRODUCT
@@ -24,6 +28,17 @@ ROW = 4
 """Channels of a product when there is a single pixel."""
 STRETCH, LONG = 32, 128
 """Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
+STRETCHES = (16, 24, 32, 48, 64, 96, 128, 256)
+"""Channels that a search tries there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A choice: ``rows`` by ``columns`` of sums, one product, for a ``stretch`` of channels before these are scaled."""
+
+    rows: int
+    columns: int
+    stretch: int
 
 
 KNOWN = frozenset({("int8", "int8"), ("uint8", "int8"), ("int16", "int8"), ("int8", "int16"), ("int16", "int16")})
@@ -44,17 +59,38 @@ def suits_mve(start: Schedule, target: Target) -> bool:
     return (product.data.dtype, product.weight.dtype) in KNOWN and product.depth > 1
 
 
-def schedule_matrix_mve(start: Schedule, target: Target, _: Decisions) -> Schedule:
+def known_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
+    """Six sums from five vectors, of bytes; of a single row four."""
+    product = known_product(start)
+    tall = min(product.rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
+    wide = min(product.columns, WIDE if tall > 1 else ROW)
+    stretch, wide = _stretch(product.columns, wide, STRETCH if tall > 1 else LONG)
+    return (Sums(tall, wide, stretch),)
+
+
+def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
+    """Every product that there is an intrinsic for, in stretches of whole products that leave no channel over."""
+    product = known_product(start)
+    weights = f"int{product.bits}" if product.bits else product.weight.dtype
+    stretches = [n for n in (*STRETCHES, product.columns) if product.columns % n == 0 and n <= STRETCHES[-1]]
+    found = [
+        Sums(rows, columns, stretch)
+        for a, b, rows, columns in PRODUCT_SHAPES
+        for stretch in dict.fromkeys(stretches)
+        if (a, b) == (product.data.dtype, weights) and rows <= product.rows and stretch % columns == 0
+    ]
+    return tuple(dict.fromkeys((*known_sums(start, target, goal), *found)))
+
+
+def schedule_matrix_mve(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Loops p, o over tiles, then stretches of channels; inside products over all of k. Loops around p stay around it."""
-    schedule = prepared(start, target)
+    schedule, sums = prepared(start, target), decisions["sums"]
     product = known_product(schedule)
-    p, o, k, rows, columns = product.p, product.o, product.k, product.rows, product.columns
-    tall = min(rows, TALL if product.data.dtype == product.weight.dtype == "int8" else WIDE)
-    wide = min(columns, WIDE if tall > 1 else ROW)
+    p, o, k, rows = product.p, product.o, product.k, product.rows
+    tall, wide, stretch = sums.rows, sums.columns, sums.stretch
     patch = ""  # a single row is read where it is
     if rows > 1 or schedule.has(PATCH):
         schedule, patch = copied_rows(schedule, product)
-    stretch, wide = _stretch(columns, wide, STRETCH if tall > 1 else LONG)
     schedule = schedule.split(p, (None, tall)).split(o, (None, stretch))
     terms: tuple[str, ...] = (k,)
     if product.bits:

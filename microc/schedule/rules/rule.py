@@ -45,7 +45,7 @@ class Rule:
 
     def schedules(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Schedule]:
         """One for each choice."""
-        for decisions in _choices(self.decisions, start, target, goal):
+        for decisions in self.choices(start, target, goal):
             made = self.schedule(start, target, decisions)
             if made is not None:
                 yield made
@@ -56,6 +56,10 @@ class Rule:
         return made and made.named(
             ", ".join((self.name, *(name for name, value in decisions.items() if value is True)))
         )
+
+    def choices(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
+        """All that the cost model compares."""
+        return _choices(self.decisions, start, target, goal)
 
     def points(self, start: Schedule, target: Target, goal: Goal) -> Iterator[Decisions]:
         """All choices that a search may make."""

@@ -122,6 +122,11 @@ def single_walks(start: Schedule, target: Target, goal: Goal) -> Sequence[Walk]:
     ]
 
 
+def lane_taps(start: Schedule, target: Target, goal: Goal) -> Sequence[int]:
+    """Taps that are written out: as many as ever, or a row of them."""
+    return tuple(dict.fromkeys((depthwise.LANE_TAPS, *depthwise.known(start).taps)))
+
+
 def _default_walk(start: Schedule, target: Target, goal: Goal) -> Walk:
     walks = depthwise.byte_walks if depthwise.suits_bytes(start, target) else depthwise.single_walks
     return walks(start, target, goal)[0]

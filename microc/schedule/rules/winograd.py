@@ -11,13 +11,15 @@ Floats: the tiles of a row that registers hold, beside a few output channels, ar
 
 from __future__ import annotations
 
-from microc.schedule.placement import loop_extent
+import itertools
+from dataclasses import dataclass
+
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import buffer_named
-from microc.target import Target
+from microc.target import Goal, Target
 from microc.tir.names import ACC, OUT, PADDED, PEEL, ROWS, TILE, UNTILE
 
 SCRATCH = 2048
@@ -34,6 +36,14 @@ TALLEST = 8
 """Tiles, and vectors of output channels, multiplied at once."""
 _AS_IT_IS = (None,)
 _CROSSED = (None, 2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A choice: tiles, and vectors of output channels, at once."""
+
+    tiles: int
+    columns: int
 
 
 def is_winograd(schedule: Schedule) -> bool:
@@ -58,18 +68,41 @@ def suits_floats(start: Schedule, target: Target) -> bool:
     )
 
 
-def held_tiles(columns: int, channels: int) -> int:
-    """Tiles of a row of ``columns`` (an even number) that are transformed at once: an even part of it."""
-    most = max(PAIR, SCRATCH // (2 * 16 * channels))
-    return next(n for n in range(min(columns, most), 0, -1) if columns % n == 0 and n % PAIR == 0)
+def _image(start: Schedule) -> tuple[int, int]:
+    """Tiles of a row (an even number), and input channels."""
+    *_, columns, channels = buffer_named(start.func, TILE).shape
+    return columns, channels
+
+
+def known_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+    """Tiles of a row that are transformed at once: an even part of it, within the scratch."""
+    most = max(PAIR, SCRATCH // (2 * 16 * _image(start)[1]))
+    return (max(n for n in all_held(start, target, goal) if n <= most),)
+
+
+def all_held(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+    """Every even part of a row."""
+    columns, _ = _image(start)
+    return tuple(n for n in range(PAIR, columns + 1, PAIR) if columns % n == 0)
+
+
+def known_unroll(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+    """Steps of the products that are written out: as many as leave none over."""
+    return all_unrolls(start, target, goal)[:1]
+
+
+def all_unrolls(start: Schedule, target: Target, goal: Goal) -> tuple[int, ...]:
+    """Of products of integers :data:`STEP` terms, of floats one; the most first."""
+    tile = buffer_named(start.func, TILE)
+    steps = tile.shape[-1] // (STEP if tile.dtype == "int16" else 1)
+    return tuple(n for n in range(UNROLL, 0, -1) if steps % n == 0)
 
 
 def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """Everything is computed where the outputs of a pair of tiles and a pair of channels want it."""
     schedule, end, weight = _with_one_end(start)
-    *image, channels = buffer_named(schedule.func, TILE).shape
     outputs = buffer_named(schedule.func, ACC).shape[-1]
-    held = held_tiles(image[-1], channels)
+    held = decisions["held"]
     *_, y, x, o = schedule.loops_of(end)
     pair = PAIR if outputs % PAIR == 0 else 1
     schedule = schedule.split(y, (None, 2)).split(x, (None, held // PAIR, PAIR, 2)).split(o, (None, pair))
@@ -79,7 +112,7 @@ def schedule_winograd(start: Schedule, target: Target, decisions: Decisions) -> 
     schedule = schedule.compute_at(ACC, schedule.loops_of("acc_register")[-5]).compute_at(TILE, f"{x}_0")
     if schedule.has(PADDED):
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
-    schedule = _multiplied(_transformed(schedule), weight, channels)
+    schedule = _multiplied(_transformed(schedule), weight, decisions["unroll"])
     for loop in (f"{y}_0", f"{x}_0", f"{x}_1", f"{x}_2"):
         schedule = schedule.annotate(loop, PEEL, 0)
     for loop in (*schedule.loops_of("acc_register")[-2:], *schedule.loops_of(ROWS)[-6:-4], f"{y}_1", f"{x}_3"):
@@ -103,11 +136,10 @@ def _transformed(schedule: Schedule) -> Schedule:
     return schedule.unroll(s).vectorize(f"{c}_1")
 
 
-def _multiplied(schedule: Schedule, weight: str, channels: int) -> Schedule:
+def _multiplied(schedule: Schedule, weight: str, unroll: int) -> Schedule:
     """The sums of a point: k innermost, two by two of them in registers."""
     schedule = schedule.transform_layout(weight, (_AS_IT_IS, _AS_IT_IS, _CROSSED), (0, 1, 2, 4, 3))
     *_, x, o, k = schedule.loops_of(ACC)
-    unroll = next(n for n in range(UNROLL, 0, -1) if channels // STEP % n == 0)
     schedule = schedule.split(k, (None, unroll, STEP)).reorder(f"{k}_0", f"{k}_1", x, o, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0").tensorize(f"{k}_2", "dot4_crossed_int16_int16")
     for loop in (*schedule.loops_of("acc_init")[-2:], f"{k}_1", x, o):
@@ -118,10 +150,8 @@ def _multiplied(schedule: Schedule, weight: str, channels: int) -> Schedule:
 def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """For some tiles of a row: their input with its border, V, and for a few output channels after the other sums and outputs."""
     schedule, end, weight = _with_one_end(start)
-    *image, channels = buffer_named(schedule.func, TILE).shape
-    outputs = buffer_named(schedule.func, ACC).shape[-1]
-    inner, lanes = (lanes_of(n, target) if target.has("vectors") else 1 for n in (channels, outputs))
-    tall, wide = _square(image[-1], outputs // lanes, target)
+    inner, lanes = _lanes(start, target)
+    tall, wide = decisions["square"].tiles, decisions["square"].columns
     *_, y, x, o = schedule.loops_of(end)
     schedule = schedule.split(y, (None, 2)).split(x, (None, tall, 2)).split(o, (None, wide, lanes))
     schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{y}_1", f"{x}_2", f"{o}_2")
@@ -132,7 +162,7 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
         schedule = copy_words(schedule.compute_at(PADDED, f"{x}_0"), PADDED, target)
     for loop in (f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1"):
         schedule = schedule.annotate(loop, PEEL, 0)
-    schedule = _float_products(schedule, weight, wide, lanes)
+    schedule = _float_products(schedule, weight, wide, lanes, decisions["unroll"])
     s, *_, tile, c = schedule.loops_of(TILE)[-5:]
     schedule = schedule.split(c, (None, inner)).reorder(tile, f"{c}_0", s, f"{c}_1").unroll(s)
     for block, loops in (("acc_init", 3), (ACC, 4), ("acc_register", 3), (ROWS, 6), (end, 3)):
@@ -144,24 +174,31 @@ def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Sc
     return schedule
 
 
-def _float_products(schedule: Schedule, weight: str, wide: int, lanes: int) -> Schedule:
+def _float_products(schedule: Schedule, weight: str, wide: int, lanes: int, unroll: int) -> Schedule:
     """The sums of a point: columns innermost, whose weights lie side by side."""
     schedule = schedule.transform_layout(weight, (_AS_IT_IS, (None, wide * lanes), _AS_IT_IS), (0, 1, 3, 2))
     *_, tile, column, k = schedule.loops_of(ACC)
-    depth = loop_extent(schedule.func, k)
-    unroll = next(n for n in range(UNROLL, 0, -1) if depth % n == 0)
     schedule = schedule.split(column, (wide, lanes)).split(k, (None, unroll))
     schedule = schedule.reorder(f"{k}_0", f"{k}_1", tile, f"{column}_0", f"{column}_1")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
     return schedule.split(schedule.loops_of("acc_register")[-1], (wide, lanes))
 
 
-def _square(tiles: int, columns: int, target: Target) -> tuple[int, int]:
-    """Tiles and vectors of output channels at once: divisors of both for which registers hold the sums, a row of weights and what
-    is repeated, with the fewest loads for a product."""
+def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
+    """Lanes of input channels and of outputs; one where there are no vectors."""
+    channels, outputs = (buffer_named(start.func, name).shape[-1] for name in (TILE, ACC))
+    return (lanes_of(channels, target), lanes_of(outputs, target)) if target.has("vectors") else (1, 1)
+
+
+def known_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
+    """That of the fewest loads for a product."""
+    found = all_squares(start, target, goal)
+    return (min(found, key=lambda one: (1 / one.tiles + 1 / one.columns, one.tiles, one.columns)),)
+
+
+def all_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
+    """Divisors of tiles and channels for which registers hold the sums, a row of weights and what is repeated."""
     registers = target.core.vectors if target.has("vectors") else REGISTERS
-    pairs = (
-        (t, c) for t in range(1, TALLEST + 1) for c in range(1, TALLEST + 1) if tiles % t == 0 and columns % c == 0
-    )
-    fitting = [(t, c) for t, c in pairs if t * c + c + 2 <= registers]
-    return min(fitting, key=lambda pair: (1 / pair[0] + 1 / pair[1], pair))
+    tiles, columns = _image(start)[0], buffer_named(start.func, ACC).shape[-1] // _lanes(start, target)[1]
+    pairs = itertools.product(range(1, TALLEST + 1), repeat=2)
+    return tuple(Square(t, c) for t, c in pairs if tiles % t == 0 and columns % c == 0 and t * c + c + 2 <= registers)

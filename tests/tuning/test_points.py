@@ -1,0 +1,87 @@
+"""Points compute what their kernel is: drawn of every rule of a space, they run on this computer in the C of any core."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from microc.driver.compile.kernel import algorithms_of, chosen
+from microc.driver.tuned.records import OK
+from microc.driver.tuned.task import NAME, Task, Untuned, part_of
+from microc.dtypes import Array
+from microc.graph.ir import Graph, Node, TensorType
+from microc.ops import registry
+from microc.ops.attributes import defaults_of
+from microc.ops.convolution.geometry import DEFAULTS
+from microc.schedule.rules.algorithms import FAST_MATH
+from microc.target import SPEED, target_for
+from microc.tuning.on_host import HostRunner
+from microc.tuning.space import Candidate, Point, Space
+from tests.tuning.networks import tasks
+
+DRAWN = 3
+"""Points of every rule."""
+
+
+def drawn(task: Task, rules: tuple[str, ...]) -> list[Candidate]:
+    """Some points of each rule."""
+    space, by_rule = Space(task), defaultdict[str, list[Point]](list)
+    for point in space.points:
+        by_rule[point.rule].append(point)
+    found = []
+    for rule in set(rules) & by_rule.keys():
+        points = random.Random(rule).sample(by_rule[rule], min(DRAWN, len(by_rule[rule])))
+        found += [candidate for point in points if (candidate := space.candidate(point)) is not None]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rules"),
+    [
+        ("cortex-m55", ("matrix mve", "depthwise mve")),
+        ("cortex-m4", ("matrix dsp", "depthwise dsp")),
+        ("cortex-m0", ("depthwise bytes", "matrix")),
+    ],
+)
+def test_points_are_exact(cpu: str, rules: tuple[str, ...]) -> None:
+    runner, met = HostRunner(target_for("x86-64-v2")), set[str]()
+    for task in tasks(cpu):
+        candidates = drawn(task, rules)
+        results = runner.measure(task, candidates)
+        assert [(r.candidate.point, r.status, r.detail) for r in results if r.status != OK] == []
+        met |= {candidate.point.rule for candidate in candidates}
+    assert met == set(rules)
+
+
+def task_of(op: str, attrs: dict[str, Any], x: TensorType, consts: dict[str, Array]) -> Task:
+    """A kernel of one operator on a Cortex-M4."""
+    types = {"x": x} | {name: TensorType(array.shape, str(array.dtype)) for name, array in consts.items()}
+    types["y"] = registry.get(op).infer(attrs, tuple(types.values()))[0]
+    nodes = (Node(op, ("x", *consts), ("y",), attrs),)
+    graph, target = Graph("net", ("x",), ("y",), nodes, types, consts), target_for("cortex-m4").having(FAST_MATH)
+    lowered = algorithms_of(graph, nodes, target, NAME)
+    untuned = (Untuned("speed", *chosen(lowered, target, SPEED, 1)),)
+    return Task(part_of(graph, nodes, lowered), ("y",), op, target, 1, lowered, untuned)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_points_of_winograd_are_exact(dtype: str) -> None:
+    weight = np.random.default_rng(1).integers(-127, 128, (8, 3, 3, 8)).astype(dtype)
+    attrs = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32" if dtype == "int8" else ""}
+    check(task_of("conv2d", attrs, TensorType((1, 8, 8, 8), dtype), {"w": weight}), "winograd", "winograd floats")
+
+
+def test_points_of_the_sketch_are_exact() -> None:
+    pool = registry.get("avg_pool2d")
+    attrs = {**defaults_of(pool.attrs), "kernel": (2, 3), "strides": (2, 2), "padding": (0, 1, 0, 1)}
+    check(task_of("avg_pool2d", attrs, TensorType((1, 8, 8, 6), "float32"), {}), "sketch")
+
+
+def check(task: Task, *rules: str) -> None:
+    candidates = drawn(task, rules)
+    assert len(candidates) == DRAWN
+    assert {result.status for result in HostRunner(target_for("x86-64-v2")).measure(task, candidates)} == {OK}
