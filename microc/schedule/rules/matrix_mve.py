@@ -26,7 +26,7 @@ TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
 ROW = 4
 """Channels of a product when there is a single pixel."""
-STRETCH, LONG = 32, 128
+STRETCH, LONG = 64, 128
 """Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
 STRETCHES = (16, 24, 32, 48, 64, 96, 128, 256)
 """Channels that a search tries there."""
