@@ -85,3 +85,12 @@ def check(task: Task, *rules: str) -> None:
     candidates = drawn(task, rules)
     assert len(candidates) == DRAWN
     assert {result.status for result in HostRunner(target_for("x86-64-v2")).measure(task, candidates)} == {OK}
+
+
+def test_layers_of_one_shape_have_one_key_whatever_numbers_they_compute_with() -> None:
+    def key(**attrs: Any) -> str:
+        known = {**defaults_of(registry.get("sum_pool2d").attrs), "kernel": (2, 2), "strides": (2, 2), **attrs}
+        return task_of("sum_pool2d", known, TensorType((1, 8, 8, 6), "int8"), {}).key
+
+    assert key(pad_value=0, offset=3) == key(pad_value=-128, offset=-70000)
+    assert key(pad_value=0, offset=3) != key(pad_value=0, offset=3, kernel=(2, 3))

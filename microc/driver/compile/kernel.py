@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from threading import Lock
 
 from microc.graph.ir import Graph, Node
@@ -18,8 +19,10 @@ from microc.schedule.rules.algorithms import suits_core, unbeaten
 from microc.schedule.schedule import Schedule, replay
 from microc.schedule.step import Step
 from microc.target import Goal, Target
+from microc.tir import ir
 from microc.tir.lower import lower
 from microc.tir.names import PROMISES
+from microc.tir.rewrite import map_children, map_stmt
 from microc.tir.text import to_text
 from microc.tir.verify import verify
 
@@ -77,11 +80,32 @@ def texts_of(lowered: Sequence[LoweredGroup]) -> tuple[str, ...]:
 
 
 def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
-    """What records of measurements are found by: 40 hex digits of the functions' structure, whatever their constants hold and
-    promise, and of the core with its features."""
-    texts = [_PROMISE.sub(r"\1", text) for text in texts_of(lowered)]
+    """What records of measurements are found by: 40 hex digits of the functions' structure and of the core with its features.
+    Numbers do not count, neither those of constants and what they promise nor those that values are computed with: layers of one
+    shape whose zero points or shifts differ have one key."""
+    texts = [(group.anchor.op, _PROMISE.sub(r"\1", to_text(_numberless(group.func)))) for group in lowered]
     digest = hashlib.sha256(repr((texts, target.cpu, sorted(target.features))).encode())
     return digest.hexdigest()[:40]
+
+
+def _numberless(func: ir.PrimFunc) -> ir.PrimFunc:
+    """A function that computes its values with zeros alone; what is read, and under which conditions, stays."""
+
+    def value(expr: ir.Expr) -> ir.Expr:
+        match expr:
+            case ir.Const():
+                return ir.const(0, expr.dtype)
+            case ir.Load():
+                return expr
+            case ir.Select(condition, a, b):
+                return ir.Select(condition, value(a), value(b))
+            case _:
+                return map_children(expr, value)
+
+    def stmt(s: ir.Stmt) -> ir.Stmt:
+        return replace(s, value=value(s.value)) if isinstance(s, ir.Store) else s
+
+    return replace(func, body=map_stmt(func.body, stmt))
 
 
 def replayed(lowered: LoweredGroup, trace: Iterable[Step], rule: str) -> Choice:
