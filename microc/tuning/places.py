@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from microc.device.simulator import ELF
 from microc.errors import UsageError
 from microc.target import Board, Target
-from microc.tuning.on_board import ELF, BoardRunner
+from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.pool import Pool
 from microc.tuning.runner import Meter

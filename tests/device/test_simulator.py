@@ -31,7 +31,7 @@ def test_the_program_is_started_with_the_image(tmp_path: Path) -> None:
         Device(project)
     build(project)
     with Device(project) as device:
-        outputs = device.run(np.zeros(device.inputs[0]["shape"], np.int8))
+        outputs = np.asarray(device.run(np.zeros(device.inputs[0]["shape"], np.int8)))
         assert (device.emulated, device.clock.unit) == (False, "ticks")
     assert outputs.shape == tuple(device.outputs[0]["shape"])
 
