@@ -119,7 +119,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loads=loads)
     runtime = paths.runtime_c()
-    for name in (*RUNTIME, *_sources(board, protocol), *_headers(runtime)):
+    for name in (*RUNTIME, *sources_around(board, protocol), *_headers(runtime)):
         files[f"runtime/{name}"] = (runtime / name).read_bytes()
     files["board/board.json"] = to_json(dict(board.raw))
     files["manifest.json"] = to_json(
@@ -143,11 +143,12 @@ def shared_arena(modules: Sequence[Module]) -> int:
     return max(sizes, default=0) if len(modules) > 1 else 0
 
 
-def _sources(board: Board, protocol: str) -> tuple[str, ...]:
+def sources_around(board: Board, protocol: str) -> tuple[str, ...]:
     """C files around the networks; UsageError where the board has none that run code from RAM, and is to."""
     own: tuple[str, ...] = tuple(board.raw["build"]["sources"])
     more = [LOADING[name] for name in own if name in LOADING] if protocol == "tuning" else []
-    if protocol == "tuning" and (not more or "framework" in board.raw or not board.regions):
+    apart = any("data_origin" in memory for memory in board.raw["memory"])  # RAM runs at addresses of its own, too
+    if protocol == "tuning" and (not more or apart or "framework" in board.raw):
         raise UsageError(
             f"board {board.name} takes no code over its line",
             hint="a Cortex-M or RISC-V board without a vendor's framework does: leave out --protocol tuning, or --load",
@@ -182,7 +183,7 @@ def _project_context(
         is_host=board.target.isa == "host",
         c_flags=tuple(map(Word, build["c_flags"])),
         ld_flags=tuple(map(Word, build["ld_flags"])),
-        sources=tuple(Word(f"runtime/{name}") for name in _sources(board, options["protocol"])),
+        sources=tuple(Word(f"runtime/{name}") for name in sources_around(board, options["protocol"])),
         optimisation=Code(optimisation(board.target, options["optimize"])),
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own

@@ -52,11 +52,12 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A function or an object of a linked program; ``size`` in bytes."""
+    """A function or an object of a linked program; ``size`` in bytes; ``address``: that of a function says Thumb in bit 0."""
 
     name: str
     section: str
     size: int
+    address: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def _symbols(elf: ELFFile) -> tuple[Symbol, ...]:
     table = elf.get_section_by_name(".symtab")
     names = [section.name for section in elf.iter_sections()]
     found = [
-        Symbol(symbol.name, names[symbol["st_shndx"]], symbol["st_size"])
+        Symbol(symbol.name, names[symbol["st_shndx"]], symbol["st_size"], symbol["st_value"])
         for symbol in (table.iter_symbols() if table is not None else ())
         if symbol["st_info"]["type"] in ("STT_FUNC", "STT_OBJECT")
         and symbol["st_size"]
@@ -183,26 +184,26 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: 
 
     ``flags``: more arguments for the compiler; a later ``-O`` counts.
     """
-    compiler = host_compiler()
-    command = [
-        compiler,
-        "-std=c99",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        f"-I{folder}",
-        *flags,
-        *map(str, sources),
-        "-o",
-        str(target),
-        "-lm",
-    ]
+    kind = ("-std=c99", "-O2", "-shared", "-fPIC", "-pthread", f"-I{folder}")
+    _compile((host_compiler(), *kind, *flags, *map(str, sources), "-o", str(target), "-lm"), folder)
+    return target
+
+
+def link_program(board: Board, folder: Path, sources: Sequence[str], script: str, *flags: str) -> Path:
+    """Compile C sources of a folder as a board's, and link them by a script of the folder: ``image.elf`` there."""
+    build = board.raw["build"]
+    kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
+    link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
+    _compile((require(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder)
+    return folder / "image.elf"
+
+
+def _compile(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler. ToolError with the first lines of what it said."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"{compiler} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
+        raise ToolError(f"{command[0]} did not finish within {_COMPILE_SECONDS} s", where=str(folder)) from error
     if done.returncode != 0:
         said = "\n".join(done.stderr.strip().splitlines()[:_SHOWN_LINES])
         raise ToolError("the generated C does not compile", where=str(folder), hint=said)
-    return target

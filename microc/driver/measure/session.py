@@ -29,6 +29,7 @@ from microc.dtypes import Array
 from microc.errors import DeviceError, MicrocError, UsageError, suggestion
 
 if TYPE_CHECKING:
+    from microc.driver.measure.loading import Loaded, Loader
     from microc.driver.measure.profile import Profile
 
 PATIENCE = 10.0
@@ -101,6 +102,7 @@ class Device:
         self.client = client
         self.emulated = emulated
         self.last: Timing | None = None
+        self.loader: Loader | None = None
         self.shapes = RunShapes(project.manifest)
         self._tensors = project.tensors
         self._expect_tables()
@@ -199,6 +201,16 @@ class Device:
     def time(self, repeat: int = 10) -> Timing:
         """Ticks of ``repeat`` inferences; see :meth:`microc.device.client.Client.run` about the inputs."""
         return self.client.run(repeat=accepted.integer("repeat", repeat, 1, (1 << 32) - 1))
+
+    def load(self, what: Any, **constants: Any) -> Loaded:
+        """A kernel into the board's memory, without flashing; see :func:`microc.driver.measure.loading.load`."""
+        from microc.driver.measure.loading import load
+
+        return load(self, what, constants)
+
+    def unload(self) -> None:
+        """Forget all that was loaded: its memory is free again."""
+        self.loader = None
 
     def stats(self) -> Stats:
         """Stack depth and counters of the line."""
