@@ -54,6 +54,7 @@ def _searched(arguments: Arguments) -> show.Answer:
                 board=arguments.board or None,
                 records=arguments.records,
                 port=arguments.ports,
+                load=arguments.load,
                 trials=arguments.trials,
                 time=arguments.time,
                 search=arguments.search,

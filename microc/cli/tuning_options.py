@@ -62,6 +62,10 @@ def tuning_command(add: Adder, model: str) -> None:
         "board; several boards, each on its port, measure side by side (default: its emulator)",
     )  # fmt: skip
     where.add_argument(
+        "--load", action="store_true", help="flash the board once, with firmware that takes code over the line, and load "
+        "candidates into its RAM; ticks are those of code in RAM, and records say so",
+    )  # fmt: skip
+    where.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="emulators, or processes here, side by side (default: 1)"
     )
     search = command.add_argument_group("search")

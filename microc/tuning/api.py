@@ -80,6 +80,7 @@ def tune(
     board: str | Path | Board | None = None,
     records: str | Path | Database | None = None,
     port: str | Sequence[str] = "",
+    load: bool = False,
     trials: int = TRIALS,
     time: float = 0.0,
     search: str = "evolutionary",
@@ -97,7 +98,8 @@ def tune(
     this computer as ``target``, ``native`` or one of its cores. ``trials``: measurements at most (0: none, what the records
     say); ``time``: seconds at most (0: any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``,
     ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which measure side by side; where one fails,
-    its batch goes to another. ``jobs``: emulators, or processes here, that do. ``layers``: only those whose name has one of these
+    its batch goes to another. ``load``: a board is flashed once, and candidates are loaded into its RAM, where they take other
+    ticks, as records say. ``jobs``: emulators, or processes here, that do. ``layers``: only those whose name has one of these
     parts. ``runner`` measures instead. ``callback`` is told of every batch; what it raises ends the search, and keeps the
     records; so does Ctrl-C, as :class:`Interrupted`.
 
@@ -114,7 +116,7 @@ def tune(
     found_board, core = _place(target, board)
     made = compiled_for(model, core, chosen, found_board)
     tasks = _named(tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE)), tuple(layers))
-    runner = runner or meter_for(found_board, core, ports, jobs)
+    runner = runner or meter_for(found_board, core, ports, jobs, load=accepted.truth("load", load))
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
         tuner = Tuner(tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, event=callback)

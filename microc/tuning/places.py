@@ -7,24 +7,29 @@ from collections.abc import Sequence
 from microc.device.simulator import ELF
 from microc.errors import UsageError
 from microc.target import Board, Target
+from microc.tuning.loaded import LoadRunner
 from microc.tuning.on_board import BoardRunner
 from microc.tuning.on_host import HostRunner
 from microc.tuning.pool import Pool
 from microc.tuning.runner import Meter
 
 
-def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int) -> Meter:
+def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: int, *, load: bool = False) -> Meter:
     """What measures on ``board``, or on this computer as ``target``; ``ports``: its lines, one that is empty is its emulator;
-    ``jobs``: how many emulators, programs or processes run at once. UsageError for a line that several would share."""
+    ``jobs``: how many emulators, programs or processes run at once; ``load``: boards are flashed once, and candidates loaded.
+    UsageError for a line that several would share."""
     lines = [port for port in ports if port]
+    kind = LoadRunner if load else BoardRunner
     if board is None:
+        if load:
+            raise UsageError("this computer loads no code over a line", hint="--load is for boards: --board BOARD")
         if lines:
             raise UsageError(
                 "this computer has no port to measure on", hint="name the board: --board BOARD --port PORT"
             )
         return _pooled([(f"process {number}", HostRunner(target)) for number in range(1, jobs + 1)])
     if not lines:
-        return _pooled([(f"emulator {number}", BoardRunner(board)) for number in range(1, jobs + 1)])
+        return _pooled([(f"emulator {number}", kind(board)) for number in range(1, jobs + 1)])
     single = [line for line in lines if ELF not in line]
     if len(set(single)) < len(single):
         raise UsageError("a port is named twice", where=", ".join(single), hint="name the port of each board once")
@@ -33,7 +38,7 @@ def meter_for(board: Board | None, target: Target, ports: Sequence[str], jobs: i
             f"{jobs} jobs cannot share a port, which has one board",
             hint="name the port of each board: --port A --port B",
         )
-    return _pooled([(line, BoardRunner(board, line)) for line in lines for _ in range(jobs)])
+    return _pooled([(line, kind(board, line)) for line in lines for _ in range(jobs)])
 
 
 def _pooled(runners: Sequence[tuple[str, Meter]]) -> Meter:
