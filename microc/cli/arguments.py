@@ -55,7 +55,7 @@ class Arguments(argparse.Namespace):
     ports: list[str]
     baud: tuple[int, ...]
     timeout: float
-    repeat: int
+    repeat: Any
     trace: Path | None
     html: Path | None
     csv: Path | None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.files import write_text
 from microc.cli.model_options import chosen_options
+from microc.cli.tuned_records import repeated, rewritten, shown
 from microc.cli.watch import gain, watching
 from microc.errors import UsageError
 
@@ -21,9 +22,9 @@ _SHOWN_VALUES = 12
 def tune(arguments: Arguments) -> show.Answer:
     """``microc tune``."""
     if arguments.show is not None:
-        return _shown(arguments.show)
+        return shown(arguments.show, arguments.html)
     if arguments.merge or arguments.prune is not None:
-        return _rewritten(arguments)
+        return rewritten(arguments)
     if arguments.model is None:
         raise UsageError("there is no model to tune", hint="microc tune MODEL --board BOARD")
     if not arguments.board and not arguments.target:
@@ -34,12 +35,15 @@ def tune(arguments: Arguments) -> show.Answer:
         )
     if arguments.space:
         return _spaces(arguments)
+    if arguments.repeat:
+        return repeated(arguments)
     return _searched(arguments)
 
 
 def _searched(arguments: Arguments) -> show.Answer:
     from microc.driver.tuned.plan import write_plan
     from microc.tuning.api import Interrupted, tune, tuning_plan
+    from microc.tuning.page import to_html
 
     assert arguments.model is not None
     options, ended = chosen_options(arguments), False
@@ -71,11 +75,16 @@ def _searched(arguments: Arguments) -> show.Answer:
     text = _table(found, arguments.records)
     if ended:
         text += f"\nended by Ctrl-C: {arguments.records} has every batch that was told; the same command goes on there"
-    elif plan is not None:
+    elif plan is not None or arguments.html is not None:
         board, records = arguments.board or None, arguments.records
-        write_plan(plan, tuning_plan(arguments.model, arguments.target, board=board, records=records, **options))
-        text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"
-        data["plan"] = str(plan)
+        chosen = tuning_plan(arguments.model, arguments.target, board=board, records=records, **options)
+        if plan is not None:
+            write_plan(plan, chosen)
+            text += f"\nor what the plan chooses: microc compile MODEL --plan {plan}"
+        if arguments.html is not None:
+            choices = {kernel["key"]: kernel["choice"] for kernel in chosen["kernels"]}
+            keys = [kernel.task.key for kernel in found.kernels]
+            write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys, chosen=choices))
     return show.Answer(data, text, show.INTERRUPTED if ended else 0)
 
 
@@ -122,57 +131,3 @@ def _spaces(arguments: Arguments) -> show.Answer:
 def _values(values: list[Any]) -> str:
     shown = ", ".join(str(value) or "-" for value in values[:_SHOWN_VALUES])
     return shown + (f", ... ({len(values)})" if len(values) > _SHOWN_VALUES else "")
-
-
-def _shown(path: Path) -> show.Answer:
-    """The kernels of a file of records."""
-    from microc.driver.tuned.records import OK, records_of
-
-    database = records_of(path)
-    groups: dict[tuple[str, str, str], list[Any]] = {}
-    for record in database:
-        groups.setdefault((record.key, record.board, record.unit), []).append(record)
-    rows, data = [], []
-    for (key, board, unit), records in groups.items():
-        good = [record for record in records if record.status == OK]
-        best = min(good, key=lambda record: record.ticks) if good else None
-        first = records[0]
-        rows.append((
-            show.layer(first.layer), first.op, first.cpu, board, show.count(len(records)), show.count(len(records) - len(good)),
-            show.count(round(best.ticks)) if best else "", unit, f"{best.algorithm}: {best.rule}" if best else "",
-        ))  # fmt: skip
-        data.append(_kernel(key, records, best))
-    head = ("layer", "operators", "core", "board", "records", "failed", "best", "unit", "schedule")
-    skipped = f"\n\n{database.skipped} lines of the file are damaged and were skipped" if database.skipped else ""
-    return show.Answer(
-        {"records": len(database), "skipped": database.skipped, "kernels": data}, show.table(head, rows, 4) + skipped
-    )
-
-
-def _kernel(key: str, records: list[Any], best: Any) -> Mapping[str, Any]:
-    first = records[0]
-    return {
-        "key": key,
-        "layer": first.layer,
-        "op": first.op,
-        "cpu": first.cpu,
-        "board": first.board,
-        "unit": first.unit,
-        "records": len(records),
-        "best": None if best is None else best.ticks,
-        "failures": [
-            {"status": r.status, "rule": r.rule, "decisions": dict(r.decisions)} for r in records if r.status != "ok"
-        ],
-    }
-
-
-def _rewritten(arguments: Arguments) -> show.Answer:
-    """Files of records, merged or pruned."""
-    from microc.driver.tuned.records import merged, records_of, write
-
-    if arguments.prune is not None:
-        target, kept = arguments.prune, records_of(arguments.prune).pruned()
-    else:
-        target, kept = arguments.records, merged(arguments.merge or ())
-    count = write(target, kept)
-    return show.Answer({"file": str(target), "records": count}, f"{target}: {show.count(count)} records")

@@ -26,7 +26,8 @@ def tuning_command(add: Adder, model: str) -> None:
         "model.onnx --target native --trials 2000 --jobs 2",
         "model.tflite --board mps2-an386 --space",
         "model.tflite --board mps2-an386 --trials 0 --plan plan.json",
-        "--show tuned.jsonl",
+        "--show tuned.jsonl --html page.html",
+        "model.tflite --board mps2-an386 --records tuned.jsonl --repeat 0123456789ab",
         "--merge desk.jsonl lab.jsonl --records all.jsonl",
     )
     command.add_argument("model", type=Path, nargs="?", default=None, metavar="MODEL", help=model)
@@ -34,11 +35,23 @@ def tuning_command(add: Adder, model: str) -> None:
         "--records", type=Path, default=RECORDS, metavar="FILE",
         help="the file of records, which grows; microc compile --tuned FILE uses it (default: tuned.jsonl)",
     )  # fmt: skip
+    command.add_argument(
+        "--html",
+        type=Path,
+        metavar="F.html",
+        help="write a page: the best against trials, the space, what is taken",
+    )
     what = command.add_argument_group("instead of a search")
     what.add_argument(
         "--space", action="store_true", help="list kernels with the size of their spaces and all decisions"
     )
-    what.add_argument("--show", type=Path, metavar="FILE", help="list what a file of records holds")
+    what.add_argument("--show", type=Path, metavar="FILE", help="list what a file of records holds, failures too")
+    what.add_argument(
+        "--repeat",
+        default="",
+        metavar="RECORD",
+        help="measure the schedule of one record of --records again, by its number",
+    )
     what.add_argument(
         "--merge",
         type=Path,

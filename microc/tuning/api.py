@@ -112,10 +112,9 @@ def tune(
     _one_of("search", search, tuple(SEARCHES))
     _one_of("cost_model", cost_model, MODELS)
     accepted.call("callback", callback)
-    chosen = make_options(**options)
-    found_board, core = _place(target, board)
-    made = compiled_for(model, core, chosen, found_board)
-    tasks = _named(tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE)), tuple(layers))
+    found_board, core = place_of(target, board)
+    chosen, tasks = tasks_for(model, core, found_board, options)
+    tasks = _named(tasks, tuple(layers))
     runner = runner or meter_for(found_board, core, ports, jobs, load=accepted.truth("load", load))
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
@@ -135,7 +134,7 @@ def _tuning(tuner: Tuner) -> Tuning:
     return Tuning(tuple(tuner.kernels), tuner.database, tuner.runner.unit, tuner.runner.board)
 
 
-def _place(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
+def place_of(target: str, board: str | Path | Board | None) -> tuple[Board | None, Target]:
     """The board and its core, or this computer as a core."""
     if board is not None:
         if target:
@@ -150,6 +149,15 @@ def compiled_for(model: Any, target: Target, options: Options, board: Board | No
     """A network with what its kernels were made from."""
     with active(options.plugins):
         return compiled(source_of(model, options), target, options, room=room_of(board) if board else None)
+
+
+def tasks_for(
+    model: Any, target: Target, board: Board | None, options: Mapping[str, Any]
+) -> tuple[Options, tuple[Task, ...]]:
+    """The options by name, and the kernels of a network under them."""
+    chosen = make_options(**options)
+    made = compiled_for(model, target, chosen, board)
+    return chosen, tasks_of(made, (SPEED, goals(made.make.graph, make_options())[0], SIZE))
 
 
 def _named(tasks: tuple[Task, ...], parts: tuple[str, ...]) -> tuple[Task, ...]:
@@ -173,7 +181,7 @@ def tuning_plan(
     else it could; ``write_plan`` makes it a file."""
     path = accepted.path("records", records)
     chosen = make_options(**options, tuned=path)
-    found_board, core = _place(target, board)
+    found_board, core = place_of(target, board)
     name = found_board.name if found_board is not None else "host"
     with active(chosen.plugins):
         made = compiled_for(model, core, chosen, found_board)
@@ -185,7 +193,7 @@ def spaces(
 ) -> list[Mapping[str, Any]]:
     """The spaces of a network's kernels without measuring: layers, points, and every decision with its values."""
     chosen = make_options(**options)
-    found_board, core = _place(target, board)
+    found_board, core = place_of(target, board)
     with active(chosen.plugins):
         return [
             {

@@ -1,4 +1,4 @@
-"""Points in a plane as a picture: axes with round numbers, and perhaps a line through all points."""
+"""Points in a plane as a picture: axes with round numbers, and perhaps a line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The picture: ``points`` in pixels, ``path`` (SVG) through them in order, or empty."""
+    """The picture: ``points`` in pixels, ``path`` (SVG) of a line, or empty."""
 
     points: tuple[Point, ...]
     path: str
@@ -45,13 +45,13 @@ class Plot:
     frame: tuple[int, int, int, int] = (LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM)
 
 
-def plot(points: Sequence[Point], labels: tuple[str, str], line: bool = False) -> Plot:
-    """The picture of at least one point; ``labels``: what the axes are; ``line``: whether one goes through all points."""
+def plot(points: Sequence[Point], labels: tuple[str, str], line: Sequence[tuple[float, float]] = ()) -> Plot:
+    """The picture of at least one point; ``labels``: what the axes are; ``line``: where one goes through, if any."""
     x, across = _axis([point.x for point in points], LEFT, WIDTH - RIGHT)
     y, up = _axis([point.y for point in points], HEIGHT - BOTTOM, TOP)
     placed = tuple(Point(x(point.x), y(point.y), point.kind, point.title) for point in points)
-    path = "M" + "L".join(f"{point.x:.1f} {point.y:.1f}" for point in placed)
-    return Plot(placed, path if line else "", across, up, labels)
+    path = "M" + "L".join(f"{x(right):.1f} {y(top):.1f}" for right, top in line) if line else ""
+    return Plot(placed, path, across, up, labels)
 
 
 def _axis(numbers: Sequence[float], start: int, end: int) -> tuple[Callable[[float], float], tuple[Tick, ...]]:

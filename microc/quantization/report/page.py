@@ -213,7 +213,8 @@ def _plots(found: Mapping[str, Any]) -> Iterator[Plot]:
     for key, label in (("flash", "bytes of flash"), ("cycles", "cycles, estimated")):
         points = sorted((_point(p, p[key]) for p in found["front"]), key=lambda point: (point.x, point.y))
         if points:
-            yield plot(points, (label, "signal to noise, dB"), line=key == found.get("against", "flash"))
+            line = [(point.x, point.y) for point in points] if key == found.get("against", "flash") else []
+            yield plot(points, (label, "signal to noise, dB"), line)
 
 
 def _point(p: Mapping[str, Any], x: int) -> Point:
