@@ -53,6 +53,7 @@ class Arguments(argparse.Namespace):
     dry_run: bool
     port: str
     ports: list[str]
+    fleet: str
     baud: tuple[int, ...]
     timeout: float
     repeat: Any

@@ -65,6 +65,7 @@ def _searched(arguments: Arguments) -> show.Answer:
                 cost_model=arguments.cost_model,
                 seed=arguments.seed,
                 jobs=arguments.jobs,
+                fleet=arguments.fleet,
                 layers=arguments.only,
                 callback=callback,
                 **options,

@@ -23,6 +23,7 @@ def tuning_command(add: Adder, model: str) -> None:
         "model.tflite --board mps2-an386 --records tuned.jsonl",
         "model.tflite --board nucleo-l476rg --port auto --time 10m",
         "model.tflite --board nucleo-l476rg --port /dev/ttyACM0 --port /dev/ttyACM1",
+        "model.tflite --board mps2-an386 --fleet tcp://lab:8786",
         "model.onnx --target native --trials 2000 --jobs 2",
         "model.tflite --board mps2-an386 --space",
         "model.tflite --board mps2-an386 --trials 0 --plan plan.json",
@@ -80,6 +81,12 @@ def tuning_command(add: Adder, model: str) -> None:
     )  # fmt: skip
     where.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="emulators, or processes here, side by side (default: 1)"
+    )
+    where.add_argument(
+        "--fleet",
+        default="",
+        metavar="ADDRESS",
+        help="boards that workers of Dask Distributed offer behind this scheduler",
     )
     search = command.add_argument_group("search")
     search.add_argument(

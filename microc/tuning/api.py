@@ -87,6 +87,7 @@ def tune(
     cost_model: str = "auto",
     seed: int = 0,
     jobs: int = 1,
+    fleet: str = "",
     layers: Iterable[str] = (),
     runner: Meter | None = None,
     callback: Callable[[Event], None] | None = None,
@@ -99,7 +100,8 @@ def tune(
     say); ``time``: seconds at most (0: any). ``search``: ``evolutionary``, ``random`` or ``grid``; ``cost_model``: ``analytic``,
     ``learned`` (LightGBM), or ``auto``. ``port``: one, or several with a board each, which measure side by side; where one fails,
     its batch goes to another. ``load``: a board is flashed once, and candidates are loaded into its RAM, where they take other
-    ticks, as records say. ``jobs``: emulators, or processes here, that do. ``layers``: only those whose name has one of these
+    ticks, as records say. ``jobs``: emulators, or processes here, that do; ``fleet``: the address of a scheduler of Dask, whose
+    workers' boards do. ``layers``: only those whose name has one of these
     parts. ``runner`` measures instead. ``callback`` is told of every batch; what it raises ends the search, and keeps the
     records; so does Ctrl-C, as :class:`Interrupted`.
 
@@ -115,7 +117,10 @@ def tune(
     found_board, core = place_of(target, board)
     chosen, tasks = tasks_for(model, core, found_board, options)
     tasks = _named(tasks, tuple(layers))
-    runner = runner or meter_for(found_board, core, ports, jobs, load=accepted.truth("load", load))
+    load = accepted.truth("load", load)
+    if fleet:
+        runner = _fleet(accepted.text("a fleet", fleet), found_board, bool(any(ports) or jobs > 1 or load), chosen)
+    runner = runner or meter_for(found_board, core, ports, jobs, load=load)
     database = records if isinstance(records, Database) else Database(records)
     with active(chosen.plugins):
         tuner = Tuner(tasks, runner, database, model=model_for(cost_model), search=search, seed=seed, event=callback)
@@ -127,6 +132,18 @@ def tune(
             if database is not records:
                 database.close()
     return _tuning(tuner)
+
+
+def _fleet(address: str, board: Board | None, others: bool, options: Options) -> Meter:
+    """The boards of a fleet; UsageError for what a fleet does not do."""
+    from microc.tuning.fleet import Fleet
+
+    if board is None or others or options.plugins:
+        raise UsageError(
+            "a fleet measures on boards of its workers",
+            hint="name the board alone: neither ports, jobs nor plugins, whose code does not travel",
+        )
+    return Fleet(address, board)
 
 
 def _tuning(tuner: Tuner) -> Tuning:
