@@ -49,13 +49,19 @@ def _longer(form: Depthwise) -> int:
 
 MOST_TERMS = 128
 """Sums of more products, by bytes of data in each, could overflow on undefined 16-bit numbers times doubled bytes."""
+ABREAST = (2, 4, 6)
+"""Outputs at once, none of which is for nothing in every row."""
 LEAST_USE = 1.5
 """A plane pays where its elements are multiplied that often on average."""
 REGISTERS = 9
 """Words of weights that stay in registers or cost as much as if; more are loaded for every tile."""
 SUMS = 4
 """Sums that stay in registers; each further one costs :data:`SPILL` instructions more."""
-SPILL = 2
+SPILL = 6
+PART = 5
+"""Instructions of a part of a tile beside its share."""
+TURN = 6
+"""Instructions of a loop over tiles, for each, where a row has several."""
 END = 5
 """Instructions that scale, clamp and store a sum."""
 ROW = 10
@@ -84,14 +90,16 @@ def correlations(form: Depthwise) -> list[tuple[int, Walk]]:
         length, lines = form.outputs[axis], form.outputs[1 - axis]
         taps = form.taps[axis] if form.dilation[axis] == 1 else 1
         rows = form.taps[1 - axis] * (form.taps[axis] // taps)
-        for tile in (2, 4, 6) if length > 1 else (1,):
+        for tile in [n for n in ABREAST if n - 2 < length] if length > 1 else [1]:
             intrin = TENSOR.get(correlation(tile, taps, form.strides[axis]))
             if intrin is None or (taps == 1 and form.strides[axis] > 1):
                 continue
             weights = rows * len({step.right for step in intrin.steps})
             loads = rows * len({step.left for step in intrin.steps}) + (weights if weights > REGISTERS else 0)
-            each = loads + rows * len(intrin.steps) + SPILL * max(0, tile - SUMS) + 3
-            cost = lines * (ROW + -(-length // tile) * each + length * END)
+            each = loads + rows * len(intrin.steps) + 3
+            turns, rest = divmod(length, tile)
+            tiles = turns * (each + SPILL * max(0, tile - SUMS) + (TURN if turns > 1 else 0))
+            cost = round(lines * (ROW + tiles + (each * rest / tile + PART if rest else 0) + length * END))
             found.append((cost, Walk(axis + 1, tile, ALL_TAPS, taps, intrin.name, plane="int16")))
     return found
 

@@ -6,6 +6,7 @@ multiply-add has registers of its own, the tiles of other rules only lose: they 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isqrt
 
 from microc.isa import word_product
@@ -82,6 +83,9 @@ TALL, ACROSS = 3, 2
 unrolled by 16, 0.85 where two columns share their words."""
 ROW_WIDTHS = (6, 4, 2)
 """Columns of a single row at once: as many as divide them where they are even."""
+WHOLE, LOW = 7, 2
+"""Steps of k, and no more, that are written out all where that is worth its code, and rows of a tile for that: a first layer of
+3 x 3 taps and 3 channels has so many."""
 PAIRED_DEPTH = 20
 """Terms of a sum from which on pairing saves more than entangling and separating the sums costs."""
 SAVED, SAVED_PAIRS = 0.5 / TALL, 0.25 / TALL
@@ -124,7 +128,10 @@ def pair_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     )
     if rows == 1:
         return wide, tight
-    return (wide if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price else tight,)
+    tile = wide if rows * (SAVED_PAIRS if pairs else SAVED) >= goal.price else tight
+    if product.depth == WHOLE * STEP and rows >= LOW:
+        return tile, replace(tile, rows=LOW, unroll=WHOLE)
+    return (tile,)
 
 
 def _row_width(columns: int) -> int:
