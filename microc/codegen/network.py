@@ -15,6 +15,7 @@ from microc.codegen.render import render
 from microc.codegen.source import ModelContext, model_context
 from microc.codegen.stack import stack_bound
 from microc.codegen.text import Code, Name
+from microc.isa import CORES
 from microc.module import Module, Value
 
 
@@ -29,6 +30,18 @@ class SharedContext:
     inputs: tuple[Name, ...]
     outputs: tuple[Name, ...]
     sizes: tuple[Name, ...]
+    end: Code
+    probe: ProbeContext
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeContext:
+    """How the library asks whether this computer has the instructions that it was compiled to: :class:`microc.isa.sets.Probe`."""
+
+    guard: Code
+    text: Code
+    header: Code
+    attribute: Code
 
 
 def network_files(module: Module, version: str) -> dict[str, str]:
@@ -48,19 +61,25 @@ def shared_files(module: Module, version: str) -> dict[str, str]:
     return {**network_files(module, version), "shared.c": shared_source(data), "manifest.json": to_json(data)}
 
 
-def shared_source(data: Mapping[str, Any]) -> str:
-    """``shared.c``: a manifest's network as a desktop library."""
+def shared_source(data: Mapping[str, Any], level: int = 0, model: str = "") -> str:
+    """``shared.c``: a manifest's network as a desktop library; ``level``: its place where a library has several of them, for one
+    core each, which all are called ``model``."""
+    end, core = entry_end(level), CORES.get(data["options"]["cpu"])
+    probe = core.probe if core else None
+    asked = (probe.guard, probe.text, probe.header, probe.attribute) if probe else ("", "", "", "")
     sizes = tuple(Name(size["name"]) for size in data.get("sizes", ()))
     last = ", const int32_t *sizes" if sizes else ""
     prototypes = (
-        "extern const int8_t microc_manifest[];",
-        f"int microc_run_kernel(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
-        f"int microc_run(void *arena, const void *const *inputs, void *const *outputs{last});",
-        "int microc_run_batch(void *arena, const void *const *inputs, const size_t *input_steps, void *const *outputs,\n"
+        f"extern const int8_t microc_manifest{end}[];",
+        f"int microc_runs_here{end}(void);",
+        f"int microc_run_kernel{end}(void *arena, const void *const *inputs, void *const *outputs, uint32_t kernel{last});",
+        f"int microc_run{end}(void *arena, const void *const *inputs, void *const *outputs{last});",
+        f"int microc_run_batch{end}(void *arena, const void *const *inputs, const size_t *input_steps, void *const *outputs,\n"
         f"    const size_t *output_steps, size_t count{last});",
-        "void microc_reset(void *arena);",
+        f"void microc_reset{end}(void *arena);",
     )
-    manifest_lines = definition(_text_value("microc_manifest", json.dumps(data, ensure_ascii=True)))
+    told = {**data, "model": model or data["model"]}
+    manifest_lines = definition(_text_value(f"microc_manifest{end}", json.dumps(told, ensure_ascii=True)))
     context = SharedContext(
         name=Name(data["model"]),
         upper=Name(data["model"].upper()),
@@ -69,8 +88,15 @@ def shared_source(data: Mapping[str, Any]) -> str:
         inputs=tuple(map(Name, data["inputs"])),
         outputs=tuple(map(Name, data["outputs"])),
         sizes=sizes,
+        end=Code(end),
+        probe=ProbeContext(*map(Code, asked)),
     )
     return render("project/shared.c.j2", context)
+
+
+def entry_end(level: int) -> str:
+    """What the names of a level's entry points end with."""
+    return f"_{level}" if level else ""
 
 
 def _text_value(name: str, text: str) -> Value:

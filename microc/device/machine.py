@@ -14,6 +14,8 @@ from microc.target import Target, target_for
 
 HERE, PORTABLE = ("host", "native"), "portable"
 """What libraries are compiled for: this computer, or any."""
+MOST_CORES = 4
+"""Cores that one library holds kernels for."""
 PLAIN = "host"
 """The core of which nothing is known."""
 _SECONDS = 30
@@ -56,3 +58,19 @@ def library_core(name: str) -> Target:
         known = (*HERE, PORTABLE, *(core for core in CORES if core != PLAIN))
         raise UsageError(f"unknown core {name!r}", hint="known: " + ", ".join(known))
     return target_for(PLAIN if name == PORTABLE else name)
+
+
+def library_cores(names: str) -> tuple[Target, ...]:
+    """What a library for several cores is compiled for, by their names with commas, the first to be taken first. UsageError for
+    cores that no computer of this kind is, for one that stands twice, and for too many."""
+    cores = tuple(library_core(name.strip()) for name in names.split(","))
+    known = [core.cpu for core in cores]
+    if len(set(known)) < len(known) or len(known) > MOST_CORES:
+        raise UsageError(f"a library for {names}", hint=f"name {MOST_CORES} different cores at most")
+    other = [c for c in known if c != PLAIN and platform.machine() not in FAMILIES[CORES[c].family].computers]
+    if other:
+        raise UsageError(
+            f"{other[0]} is no computer of this kind ({platform.machine()})",
+            hint="a library holds kernels for one kind",
+        )
+    return cores

@@ -184,8 +184,40 @@ def compile_shared(folder: Path, sources: Sequence[Path], target: Path, *flags: 
 
     ``flags``: more arguments for the compiler; a later ``-O`` counts.
     """
-    kind = ("-std=c99", "-O2", "-shared", "-fPIC", "-pthread", f"-I{folder}")
-    _compile((host_compiler(), *kind, *flags, *map(str, sources), "-o", str(target), "-lm"), folder)
+    return _shared(folder, [*flags, *map(str, sources)], target)
+
+
+def link_shared(folder: Path, objects: Sequence[Path], target: Path) -> Path:
+    """Link what :func:`compile_object` made into the shared library ``target``."""
+    return _shared(folder, [*map(str, objects)], target)
+
+
+def compile_object(folder: Path, sources: Sequence[Path], target: Path, *flags: str) -> Path:
+    """The same as one object, which may become part of a shared library with others that were compiled with other flags."""
+    return _for_host(folder, ("-r", "-nostdlib"), [*flags, *map(str, sources)], target)
+
+
+def _shared(folder: Path, what: Sequence[str], target: Path) -> Path:
+    return _for_host(folder, ("-shared",), what, target, "-lm")
+
+
+def _for_host(folder: Path, kind: Sequence[str], what: Sequence[str], target: Path, *ends: str) -> Path:
+    _compile(
+        (
+            host_compiler(),
+            "-std=c99",
+            "-O2",
+            *kind,
+            "-fPIC",
+            "-pthread",
+            f"-I{folder}",
+            *what,
+            "-o",
+            str(target),
+            *ends,
+        ),
+        folder,
+    )
     return target
 
 

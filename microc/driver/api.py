@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from microc import __version__
 from microc.codegen.files import write_tree
+from microc.codegen.names import network_name
 from microc.device.boards import load_board
 from microc.driver import accepted
 from microc.driver.compile.cache import Entry, Found, entry_of
@@ -186,8 +188,9 @@ def compile(
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order.
     ``target``: ``host``, as ``native``, uses the vectors that this computer has, and what is exported runs on any;
     ``portable`` uses none; a core by its name (``x86-64-v3``) uses those of that core where this computer is one, else it is
-    that core's kernels in portable C. With ``board``, a name or the path of a board file, it becomes a :class:`Program`, which
-    writes the C project of a firmware.
+    that core's kernels in portable C. Several with commas (``x86-64-v3,portable``) are one library with the kernels of each,
+    of which the first are taken that a computer runs. With ``board``, a name or the path of a board file, it becomes a
+    :class:`Program`, which writes the C project of a firmware.
 
     An object of a framework is asked itself: a few random rows go through both, where that takes tenths of a second, and
     VerificationError says by how much the answers differ; ``check=False`` leaves that out
@@ -229,6 +232,8 @@ def compile(
 
 def _library(source: Path | Graph, target: str, options: Options, progress: Progress | None) -> Library:
     """The network for this computer; made for it alone, it is exported as portable C, which is made when that is asked for."""
+    if "," in target:
+        return _several(source, target, options, progress)
     from microc.device.machine import HERE, PORTABLE, library_core, machine_flags
     from microc.driver.desktop.load import build_library
 
@@ -237,6 +242,21 @@ def _library(source: Path | Graph, target: str, options: Options, progress: Prog
         flags = machine_flags(core.core.machine)
     elsewhere = partial(_library, source, PORTABLE, options, None) if flags and target in HERE else None
     return build_library(_desktop_files(source, core, options, progress), *flags, elsewhere=elsewhere)
+
+
+def _several(source: Path | Graph, targets: str, options: Options, progress: Progress | None) -> Library:
+    """The network for several cores in one library, the first of which is taken that a computer is."""
+    from microc.device.machine import library_cores
+    from microc.driver.desktop.load import build_levels, levels_of
+
+    with active(options.plugins):
+        cores = library_cores(targets)
+    name = network_name(options.name or (source.name if isinstance(source, Graph) else source.stem))
+    made = [
+        _desktop_files(source, core, replace(options, name=f"level{level}_{name}"), progress)
+        for level, core in enumerate(cores)
+    ]
+    return build_levels(levels_of(made, name))
 
 
 def _compiled(source: Path | Graph, board: Board, options: Options, progress: Progress | None) -> Module:

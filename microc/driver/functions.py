@@ -13,6 +13,7 @@ from typing import Any, overload
 from microc import __version__
 from microc.codegen.network import shared_files
 from microc.device.boards import load_board
+from microc.device.machine import machine_flags
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.fit import check_modules
@@ -45,7 +46,12 @@ _OPERATORS = ("", "dense", "matmul")
 def build(what: Project) -> BuildResult: ...
 @overload
 def build(
-    what: Function | Callable[..., Function], target: str = "host", *, constants: Named = None, bounds: Named = None
+    what: Function | Callable[..., Function],
+    target: str = "host",
+    *,
+    constants: Named = None,
+    bounds: Named = None,
+    threads: int = 1,
 ) -> Library: ...
 @overload
 def build(
@@ -56,7 +62,9 @@ def build(
     bounds: Named = None,
 ) -> Program: ...
 @overload
-def build(what: Sequence[Function], target: str = "host", *, constants: Named = None) -> dict[str, Library]: ...
+def build(
+    what: Sequence[Function], target: str = "host", *, constants: Named = None, threads: int = 1
+) -> dict[str, Library]: ...
 @overload
 def build(what: Sequence[Function], *, board: str | Path | Board, constants: Named = None) -> dict[str, Program]: ...
 def build(
@@ -66,6 +74,7 @@ def build(
     board: str | Path | Board | None = None,
     constants: Named = None,
     bounds: Named = None,
+    threads: int = 1,
 ) -> Any:
     """Compile functions: a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of them, which
     become a dictionary by their names. A project that was written (``microc.open_project``) becomes a firmware.
@@ -73,7 +82,9 @@ def build(
     Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs, the others
     its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs it as any network
     (:func:`microc.bundle` puts several into one firmware). Parameters of scope ``const`` are weights: ``constants`` has their
-    data by name, as the function without a schedule reads them. ``target``: ``host``, or the core whose intrinsics may be called.
+    data by name, as the function without a schedule reads them. ``target``: ``host``, or the core whose intrinsics may be called;
+    its instructions are used where this computer has them, else they are portable C. ``threads`` share large loops of a library,
+    as in :func:`microc.compile`, with the same results for any number.
 
     ``bounds``: sizes that are told when it runs, by name, as ``microc.compile`` takes them; for a PrimFunc of symbolic extents,
     or a Python function ``(n, m) -> PrimFunc or Schedule``, which is called at several sizes and makes the same loops at all.
@@ -87,10 +98,18 @@ def build(
         if len({_name(each) for each in what}) < len(what):
             raise UsageError("two of the functions have one name", hint="schedule.renamed(name) gives another")
         one: Any = build
-        return {_name(each): one(each, target, board=board, constants=constants, bounds=bounds) for each in what}
+        given: dict[str, Any] = {"board": board, "constants": constants, "bounds": bounds, "threads": threads}
+        return {_name(each): one(each, target, **given) for each in what}
+    count = checks.threads("threads", threads)
+    if count > 1 and (bounds or board is not None):
+        raise UsageError(
+            "threads are for libraries of functions whose sizes are fixed",
+            hint="leave out threads, or bounds and board",
+        )
     if board is None:
-        module = _module(what, target_for(accepted.text("a target", target)), constants or {}, bounds)
-        return build_library(shared_files(module, __version__))
+        core = target_for(accepted.text("a target", target))
+        module = _module(what, core, constants or {}, bounds, count)
+        return build_library(shared_files(module, __version__), *machine_flags(core.core.machine))
     found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
     program = Program(_module(what, found.target, constants or {}, bounds), found)
     check_modules((program.module,), found)
@@ -114,9 +133,9 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     return choose(found, core, _GOALS[optimize]).schedule
 
 
-def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Named) -> Module:
+def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1) -> Module:
     if not bounds:
-        return function_module(_schedule(what), target, constants)
+        return function_module(_schedule(what), target, constants, threads)
     if not isinstance(what, ir.PrimFunc) and not callable(what):
         raise UsageError(
             f"{type(what).__name__} has no sizes that vary",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from microc.isa.base import Body
 from microc.isa.gnu_vectors import gnu_vectors
 from microc.isa.library import LIBRARY
-from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
+from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.words import UNALIGNED
 
 _GUARD = "defined(__aarch64__) && defined(__ARM_NEON) && !defined(__AARCH64EB__)"
@@ -92,15 +92,23 @@ _COSTS = Costs(
 )
 
 
-def _core(name: str, machine: str, *sets: InstructionSet) -> Core:
+_DOT_PROBE = Probe(
+    "defined(__ARM_FEATURE_DOTPROD) && defined(__linux__)",
+    "(getauxval(AT_HWCAP) & (unsigned long)HWCAP_ASIMDDP) != 0UL",
+    "sys/auxv.h",
+)
+
+
+def _core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
-    return Core(name, "aarch64", _COSTS, every, features, machine=f"-march={machine}", lanes=(_LANES,), vectors=32)
+    option = f"-march={machine}"
+    return Core(name, "aarch64", _COSTS, every, features, machine=option, lanes=(_LANES,), vectors=32, probe=probe)
 
 
 AARCH64 = Family(
     "aarch64",
-    (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT)),
+    (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE)),
     PLAIN,
     threads=True,
     computers=("aarch64", "arm64"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from microc import dtypes
 from microc.isa.base import Body, Turns
 from microc.isa.library import LIBRARY, PORTABLE_LIBRARY
-from microc.isa.sets import Core, Costs, InstructionSet, VectorUnit
+from microc.isa.sets import Core, Costs, InstructionSet, Probe, VectorUnit
 from microc.isa.vocabulary.lanes import MEMORY, WIDTHS
 from microc.isa.vocabulary.words import COPIED
 from microc.isa.words import WORD_MOVES
@@ -228,6 +228,11 @@ _CYCLES = {"load": 2.0, "taken": 2.0, "divide": 32.0}
 _INTEGER = Costs(26, 0, 2047, frozenset({"compared"}), 3.5, {**PORTABLE_LIBRARY, "multiply_long": 2.0}, _CYCLES)
 _FLOAT = Costs(26, 30, 2047, frozenset({"compared"}), 3.5, {**LIBRARY, "multiply_long": 2.0}, _CYCLES)
 _LANES = tuple(sorted(WIDTHS, reverse=True))
+_PROBE = Probe(
+    "defined(__riscv_vector) && defined(__linux__)",
+    "(getauxval(AT_HWCAP) & (1UL << ('V' - 'A'))) != 0UL",
+    "sys/auxv.h",
+)
 
 
 def _core(name: str, costs: Costs, *features: str, floats: bool, length: str = "") -> Core:
@@ -235,7 +240,9 @@ def _core(name: str, costs: Costs, *features: str, floats: bool, length: str = "
     sets = (RVV_FLOAT, RVV, WORD_MOVES) if floats else (RVV, WORD_MOVES)
     machine = f"-march={name}{length}"
     every = frozenset({"mul64", *features})
-    return Core(name, "riscv", costs, sets, every, machine, machine, lanes=_LANES, vectors=32 * 4 // _LANES[0])
+    return Core(
+        name, "riscv", costs, sets, every, machine, machine, lanes=_LANES, vectors=32 * 4 // _LANES[0], probe=_PROBE
+    )
 
 
 RVV_CORES = (

@@ -113,6 +113,18 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """How a program finds out whether it may use a core's instructions: ``guard`` is the C preprocessor condition under which its
+    compiler used them, ``text`` an expression of C that is true on a computer that has them; ``header`` declares what it calls.
+    ``attribute``: what keeps those instructions out of the function that asks."""
+
+    guard: str
+    text: str
+    header: str = ""
+    attribute: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Core:
     """A row of a family's table: what code is compiled for.
 
@@ -121,6 +133,7 @@ class Core:
     - ``vectors``: how many of them it has.
     - ``options``: what compilers are told about the network's files, beside its family's options and behind the board's.
     - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
+    - ``probe``: of computers, how a library that was made for the core knows that it runs on one.
     """
 
     name: str
@@ -132,6 +145,7 @@ class Core:
     machine: str = ""
     lanes: tuple[int, ...] = ()
     vectors: int = 0
+    probe: Probe | None = None
 
     @property
     def has(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from microc.isa.base import Body
 from microc.isa.gnu_vectors import counted, gnu_vectors
 from microc.isa.library import LIBRARY
-from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet
+from microc.isa.sets import PLAIN, Core, Costs, Family, InstructionSet, Probe
 from microc.isa.words import UNALIGNED
 from microc.isa.x86_memory import memory
 from microc.isa.x86_words import accumulated, arithmetic
@@ -61,11 +61,21 @@ VNNI = InstructionSet(
     "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _products()}
 )
 _FPU = frozenset({"fpu"})
+_UNITS = {
+    "x86-64-v2": ("sse4.2", "popcnt"),
+    "x86-64-v3": ("avx2", "fma", "bmi", "bmi2"),
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "x86-64-v4-vnni": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512vnni"),
+}
+"""What a computer of each level has beside those of the levels below; it is asked for these."""
 
 
 def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: str, *sets: InstructionSet) -> Core:
     units = gnu_vectors(f"vectors of {name}", guard)
-    return Core(name, "x86", COSTS, (*sets, units, HOST_WORDS), _FPU, machine=machine, lanes=lanes, vectors=vectors)
+    asked = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
+    probe = Probe(guard, asked, attribute='__attribute__((target("arch=x86-64")))')
+    every = (*sets, units, HOST_WORDS)
+    return Core(name, "x86", COSTS, every, _FPU, machine=machine, lanes=lanes, vectors=vectors, probe=probe)
 
 
 X86 = Family(

@@ -19,6 +19,8 @@ from microc.errors import InternalError, ProgramError, UsageError
 from microc.graph.ir import Graph, TensorType
 from microc.module import Call, Kernel, Module
 from microc.plan.plan import plan_module
+from microc.schedule.choose import Choice
+from microc.schedule.rules.threads import across_threads
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
@@ -27,10 +29,11 @@ from microc.tir.rewrite import buffers_written
 from microc.tir.verify import verify
 
 
-def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any]) -> Module:
-    """The module of a schedule's function; ``constants`` as in :func:`microc.build`."""
+def function_module(schedule: Schedule, target: Target, constants: Mapping[str, Any], threads: int = 1) -> Module:
+    """The module of a schedule's function; ``constants`` and ``threads`` as in :func:`microc.build`."""
     ends = ends_of(schedule, constants)
-    return planned(schedule, lower(schedule.func), Maker(ends, target, SPEED))
+    choice = across_threads(Choice(schedule, lower(schedule.func)), target, threads)
+    return planned(choice.schedule, choice.func, Maker(ends, target, SPEED, threads))
 
 
 def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
@@ -46,7 +49,13 @@ def planned(schedule: Schedule, kernel: ir.PrimFunc, make: Maker) -> Module:
     args, trace = (*(builder.name_of(p.name) for p in params), *scratch), describe(schedule.trace)
     layer = schedule.func.name
     call = Call(name, args, reads, writes, scratch, layer=layer, op="function", schedule=trace, rule=schedule.rule)
-    chosen = {**make_options().chosen(), "optimize": "speed", "cpu": make.target.cpu, "protocol": "rpc"}
+    chosen = {
+        **make_options().chosen(),
+        "optimize": "speed",
+        "cpu": make.target.cpu,
+        "protocol": "rpc",
+        "threads": str(make.threads),
+    }
     module = Module(
         graph.name,
         builder.values,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
-from microc.codegen.manifest import SCHEMA_VERSION
 from microc.driver import accepted
 from microc.driver.desktop.export import export_shared, export_tar
+from microc.driver.desktop.levels import level_of
 from microc.driver.desktop.named import in_order, position_of
 from microc.driver.shown import signature, table
 from microc.driver.sizes.shapes import RunShapes, as_array
@@ -44,7 +43,8 @@ class Library:
     call was given and gave. One instance has one arena, where its state lives, too: use one per thread; :meth:`instance` gives
     more of them.
 
-    ``elsewhere`` makes what is exported, where this one uses what only some computers have.
+    ``elsewhere`` makes what is exported, where this one uses what only some computers have. ``core``: whose kernels run, where
+    the library has those of several; the first ones that this computer runs unless given.
     """
 
     def __init__(
@@ -53,19 +53,18 @@ class Library:
         sources: Mapping[str, str] | None = None,
         folder: Any = None,
         elsewhere: Callable[[], Library] | None = None,
+        core: str = "",
     ) -> None:
         self.path = path
         self._elsewhere = elsewhere
         self._sources = dict(sources or {})
         self._folder = folder  # keeps a temporary folder alive
         try:
-            self._library = ctypes.CDLL(str(path))
-            text = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(self._library, "microc_manifest")))
-            self.manifest: dict[str, Any] = json.loads(text.decode())
-        except (OSError, ValueError) as error:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
             raise ModelError(f"{path.name} is no library made by microc", where=str(path)) from error
-        if self.manifest.get("schema_version") != SCHEMA_VERSION or not hasattr(self._library, "microc_run_batch"):
-            raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
+        self._level = level_of(library, path, core)
+        self.manifest: dict[str, Any] = self._level.manifest
         self._tensors: dict[str, dict[str, Any]] = {t["name"]: t for t in self.manifest["tensors"]}
         self.inputs = tuple(self._tensors[n] for n in self.manifest["inputs"])
         self.outputs = tuple(self._tensors[n] for n in self.manifest["outputs"])
@@ -86,6 +85,11 @@ class Library:
         # what the last call was given and gave, until steps have copied it
         self._called: tuple[Sequence[Array], Sequence[Array]] | None = None
         self.reset()
+
+    @property
+    def core(self) -> str:
+        """The core whose kernels run; ``portable`` where they need none in particular."""
+        return self._level.core
 
     @property
     def _sizes(self) -> tuple[Any, ...]:
@@ -124,7 +128,7 @@ class Library:
                     f"input {tensor['name']} of shape {shape} does not fit the sizes {self._shapes.sizes} of other inputs",
                     hint="set all inputs whose shapes change",
                 )
-        self._check(self._library.microc_run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
+        self._check(self._level.run(self._memory, self._in_pointers, self._out_pointers, *self._sizes))
 
     def _check(self, status: int) -> None:
         if status != 0:
@@ -134,7 +138,7 @@ class Library:
         """One kernel of the call sequence; all in order are one inference."""
         number = accepted.integer("a kernel", kernel, most=(1 << 32) - 1)
         self._keep_call()
-        status = self._library.microc_run_kernel(
+        status = self._level.run_kernel(
             self._memory, self._in_pointers, self._out_pointers, ctypes.c_uint32(number), *self._sizes
         )
         if status != 0:
@@ -148,11 +152,11 @@ class Library:
 
     def instance(self) -> Library:
         """The same network with memory of its own, at its initial state: what the two run does not touch each other."""
-        return Library(self.path, self._sources, self._folder, self._elsewhere)
+        return Library(self.path, self._sources, self._folder, self._elsewhere, self.core)
 
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""
-        self._library.microc_reset(self._memory)
+        self._level.reset(self._memory)
 
     def __repr__(self) -> str:
         network = signature(self.manifest["model"], self.inputs, self.outputs)
@@ -178,7 +182,7 @@ class Library:
         for k, array in enumerate(made):
             self._call_out[k] = _address(array)
         self._called = given, made
-        self._check(self._library.microc_run(self._memory, self._call_in, self._call_out, *self._sizes))
+        self._check(self._level.run(self._memory, self._call_in, self._call_out, *self._sizes))
         return made[0] if len(made) == 1 else tuple(made)
 
     def batch(self, *arrays: Any) -> Array | tuple[Array, ...]:
@@ -201,7 +205,7 @@ class Library:
         made = [np.empty((count, *self._shapes.of(t)), dtypes.to_numpy(t["dtype"])) for t in self.outputs]
         steps = [(ctypes.c_size_t * max(1, len(each)))(*(a[:1].nbytes for a in each)) for each in (given, made)]
         places = _pointers(given), steps[0], _pointers(made), steps[1], ctypes.c_size_t(count)
-        self._check(self._library.microc_run_batch(self._memory, *places, *self._sizes))
+        self._check(self._level.run_batch(self._memory, *places, *self._sizes))
         return made[0] if len(made) == 1 else tuple(made)
 
     def tensor(self, name: str) -> Array:
@@ -241,8 +245,9 @@ class Library:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).
 
         What was compiled for ``host`` is compiled again as portable C, so that it runs on any computer of this kind; floats may
-        differ in their last bits. A core that was named is kept, and needed where the library is loaded. OutputError where the
-        model's file has changed since.
+        differ in their last bits. A core that was named is kept, and needed where the library is loaded: elsewhere it is refused.
+        What was compiled for several holds the kernels of each, and chooses when it is loaded. OutputError where the model's
+        file has changed since.
         """
         target = accepted.path("a library", path)
         if target.suffix not in (".tar", ".so"):
