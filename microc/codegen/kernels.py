@@ -12,6 +12,7 @@ from microc.codegen.text import Code, Note
 from microc.isa import CORES, FAMILIES
 from microc.module import Call, Kernel, Module
 from microc.tir import ir
+from microc.tir.names import FLAGS
 from microc.tir.rewrite import walk_stmt
 
 
@@ -45,7 +46,12 @@ def kernel_function(module: Module, printer: StmtPrinter, position: int) -> Code
     arrays = ", ".join(f"{name} {' x '.join(shape)}" for name, shape in shapes.items() if len(shape) > 1)
     notes = [*layers, *kernel.comment, *([f"in memory: {arrays}"] if arrays else []), *_in_place(module, kernel, uses)]
     head = [line for note in notes for line in textwrap.wrap(f" * {Note(note)}", WIDTH, subsequent_indent=" *     ")]
-    code = printer.function(kernel.func, f"{module.name.upper()}_KERNEL", kernel.blocks)
+    declared = f"{module.name.upper()}_KERNEL"
+    code = printer.function(kernel.func, declared, kernel.blocks)
+    flags = dict(kernel.func.annotations).get(FLAGS)
+    if flags:
+        start = next(k for k, line in enumerate(code) if line.startswith(declared))
+        code.insert(start, f'{module.name.upper()}_OPTIMIZE("{flags}")')
     return Code("\n".join(["/*", *head, " */", *(line for whole in code for line in wrapped(whole))]))
 
 

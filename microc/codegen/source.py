@@ -18,6 +18,7 @@ from microc.errors import InternalError
 from microc.module import Module, Value
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.names import FLAGS
 from microc.tir.rewrite import map_expr, substitute
 
 
@@ -87,6 +88,7 @@ class ModelContext:
     arena_end: int
     stem: Name
     threads: int
+    optimized: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         arena_end=max((offset + module.values[name].nbytes for name, offset in plan.offsets.items()), default=0),
         stem=Name(stem),
         threads=threads_of(module),
+        optimized=any(FLAGS in dict(kernel.func.annotations) for kernel in module.kernels),
     )
 
 

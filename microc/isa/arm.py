@@ -61,4 +61,5 @@ ARM = Family(
         replace(_core("cortex-m55", _M55, (*_V7EM, ARM_MVE, ARM_MVE_FLOAT), "mul64"), lanes=(4,), vectors=8),
     ),
     UNSCHEDULED,
+    flags=("unroll-loops", "no-gcse", "no-gcse,unroll-loops", "no-tree-loop-im", "Os"),
 )

@@ -111,5 +111,6 @@ AARCH64 = Family(
     (_core("aarch64", "armv8-a"), _core("aarch64-dotprod", "armv8.2-a+dotprod", DOT, probe=_DOT_PROBE)),
     PLAIN,
     threads=True,
+    flags=("unroll-loops", "no-tree-vectorize", "O3"),
     computers=("aarch64", "arm64"),
 )

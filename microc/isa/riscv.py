@@ -40,4 +40,5 @@ RISCV = Family(
     ),
     {**UNSCHEDULED, "speed": _FASTEST, "balanced": _FASTEST},
     computers=("riscv64",),
+    flags=("unroll-loops", "no-gcse", "no-gcse,unroll-loops", "no-tree-loop-im", "schedule-insns", "Os"),
 )

@@ -162,7 +162,8 @@ class Core:
 class Family:
     """Cores that one compiler serves. ``options``: what it is told about the network's files, by goal. ``flash_space``: constants
     lie in an address space of their own. ``threads``: these are computers, with an operating system that has threads of POSIX;
-    ``computers``: what Python calls such (``platform.machine()``)."""
+    ``computers``: what Python calls such (``platform.machine()``). ``flags``: what a search may try for a kernel beside those
+    options, each a list of gcc's ``-f`` options or a level (``O3``) with commas between; none of them changes a result."""
 
     name: str
     cores: tuple[Core, ...]
@@ -170,3 +171,4 @@ class Family:
     flash_space: bool = False
     threads: bool = False
     computers: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()

@@ -88,5 +88,6 @@ X86 = Family(
     ),
     PLAIN,
     threads=True,
+    flags=("unroll-loops", "no-tree-vectorize", "O3"),
     computers=("x86_64", "AMD64"),
 )

@@ -20,6 +20,7 @@ from microc.schedule import (
     blockize,
     conversion,
     doubling,
+    flags,
     loops,
     packing,
     padding,
@@ -77,6 +78,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "select_high_mul": selection.select_high_mul,
         "select_high_mac": selection.select_high_mac,
         "select_clamp": selection.select_clamp,
+        "compile_with": flags.compile_with,
     }
 )
 
@@ -258,6 +260,10 @@ class Schedule:
 
     def select_functions(self, fused: bool) -> Schedule:
         return self.apply("select_functions", fused)
+
+    def compile_with(self, flags: str) -> Schedule:
+        """Options of gcc for this kernel alone."""
+        return self.apply("compile_with", flags)
 
     def loops_of(self, block: str) -> tuple[str, ...]:
         """Names of the loops around a block, outermost first."""

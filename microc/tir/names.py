@@ -53,6 +53,8 @@ MAGNITUDE: Final = "magnitude"
 PROMISES: Final = (SUM_BOUND, SMALLEST_WEIGHT, BOUND, MAGNITUDE)
 """Notes that tell of numbers in constants."""
 
+FLAGS: Final = "flags"
+"""Note on a function: options of gcc for it alone."""
 LANES: Final = "lanes"
 """Note on a loop: so many iterations go side by side in vectors."""
 FLOATS: Final = "floats"

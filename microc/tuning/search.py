@@ -21,6 +21,8 @@ BLIND = 0.15
 """Share of the measurements that go to points drawn at random."""
 CROSSED = 0.3
 """Share of children that have two parents."""
+FINALISTS = 3
+"""Points that are measured with all options of the compiler, too."""
 DRAWS = 20
 """Attempts to find a point that was not seen, for each that is wanted."""
 
@@ -51,13 +53,24 @@ class GridSearch:
 
     @property
     def spent(self) -> bool:
-        """Whether every point was proposed."""
-        return not self.left and not self.untuned
+        """Whether every point was proposed, and the fastest ones with all options of the compiler."""
+        return not self.left and not self.untuned and not self._unflagged()
 
     def propose(self, count: int) -> list[Candidate]:
         """At most so many candidates that were never proposed; none once the space is spent."""
         first, self.untuned = self.untuned[:count], self.untuned[count:]
-        return first + self._others(count - len(first))
+        found = first + self._others(count - len(first))
+        return found + self._flagged(count - len(found))
+
+    def _flagged(self, count: int) -> list[Candidate]:
+        """The fastest points once more, with options of the compiler."""
+        return self._take(self._unflagged()[:count])
+
+    def _unflagged(self) -> list[Candidate]:
+        """Those of them that were not proposed."""
+        best = sorted(self.ticks, key=lambda point: self.ticks[point])[:FINALISTS]
+        points = (other for point in best for other in self.space.flagged(point))
+        return [candidate for point in points if (candidate := self._new(point))]
 
     def _others(self, count: int) -> list[Candidate]:
         """Those that are points."""
@@ -105,7 +118,8 @@ class EvolutionarySearch(RandomSearch):
         blind = max(1, round(BLIND * count))
         pool = self._children(CHILDREN * count)
         ranked = sorted(pool, key=lambda candidate: self.model.predict(self.space.task, candidate))
-        found = self._take(ranked[: count - blind])
+        found = self._flagged(round(BLIND * count))
+        found += self._take(ranked[: count - blind - len(found)])
         return found + super()._others(count - len(found))
 
     def _children(self, wanted: int) -> list[Candidate]:
@@ -132,7 +146,7 @@ class EvolutionarySearch(RandomSearch):
 
 def _same(candidate: Candidate) -> object:
     """What two points have in common that are one kernel."""
-    return candidate.number, candidate.choice.func.body
+    return candidate.number, candidate.choice.func.body, candidate.point.flags
 
 
 SEARCHES: Mapping[str, Callable[[Space, int, Model], GridSearch]] = MappingProxyType(

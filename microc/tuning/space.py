@@ -10,7 +10,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -18,11 +18,13 @@ from microc.driver.compile.kernel import verified
 from microc.driver.tuned.records import UNTUNED, Record
 from microc.driver.tuned.task import Task
 from microc.errors import MicrocError
+from microc.isa import FAMILIES
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost import estimate
 from microc.schedule.rules import OURS, RULES, begun, with_instructions
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED
+from microc.tir.names import FLAGS
 
 MOST = 1 << 14
 """Points of a kernel; of a larger product of domains the first so many are the space."""
@@ -41,6 +43,16 @@ class Point(NamedTuple):
     def values(self) -> tuple[tuple[str, Any], ...]:
         """Everything that is decided, by name."""
         return (("algorithm", self.algorithm), ("rule", self.rule), *self.decisions)
+
+    @property
+    def flags(self) -> str:
+        """The compiler's options for this kernel; empty where it is compiled as its file is."""
+        return next((value for name, value in self.decisions if name == FLAGS), "")
+
+    def with_flags(self, flags: str) -> Point:
+        """The same with other options."""
+        plain = tuple(each for each in self.decisions if each[0] != FLAGS)
+        return self._replace(decisions=(*plain, (FLAGS, flags)) if flags else plain)
 
     def __str__(self) -> str:
         parts = ", ".join(
@@ -68,10 +80,15 @@ class Candidate(NamedTuple):
 
 
 class Space:
-    """All points of a task, the default first; candidates are built when they are asked for, once."""
+    """All points of a task, the default first; candidates are built when they are asked for, once.
+
+    Each of them, and what the compiler takes by itself, may have :attr:`flags` of the C compiler beside; such points count
+    as they are, but are none of :attr:`points`: a search comes to them from points that are fast already.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.flags = FAMILIES[task.target.isa].flags
         self._ways: dict[Point, tuple[int, Way]] = {}
         self._built: dict[Point, Candidate | None] = {}
         for number, algorithm in enumerate(task.algorithms):
@@ -94,6 +111,9 @@ class Space:
                 yield name, {"variant": variant}, partial(Schedule.named, schedule, name)
 
     def __contains__(self, point: object) -> bool:
+        if isinstance(point, Point) and point.flags in self.flags:
+            plain = point.with_flags("")
+            return plain in self._ways or any(plain == each.point for each in self.untuned)
         return point in self._ways
 
     @cached_property
@@ -137,7 +157,15 @@ class Space:
             self._built[point] = self._build(point)
         return self._built[point]
 
+    def flagged(self, point: Point) -> list[Point]:
+        """The same with each of the options."""
+        return [point.with_flags(flags) for flags in self.flags]
+
     def _build(self, point: Point) -> Candidate | None:
+        if point.flags:
+            plain = point.with_flags("")
+            found = next((each for each in self.untuned if each.point == plain), None) or self.candidate(plain)
+            return found and _compiled_with(found, point)
         number, way = self._ways[point]
         try:
             schedule = way()
@@ -150,7 +178,9 @@ class Space:
         return found if found.code <= LONGEST else None
 
     def mutated(self, point: Point, draw: random.Random) -> Point:
-        """A neighbour of a point: one of its decisions changed; where none of them can be, any other point."""
+        """A neighbour of a point: one of its decisions changed; where none of them can be, any other point. Options stay."""
+        if point.flags:
+            return self.mutated(point.with_flags(""), draw).with_flags(point.flags)
         places = list(range(len(point.values)))
         draw.shuffle(places)
         for place in places if point in self else ():
@@ -163,7 +193,7 @@ class Space:
 
     def crossed(self, one: Point, other: Point, draw: random.Random) -> Point:
         """A point that has its decisions from two of one algorithm and rule; ``one`` where there is no such point."""
-        if one[:2] != other[:2]:
+        if one[:2] != other[:2] or len(one.decisions) != len(other.decisions):
             return one
         pairs = zip(one.decisions, other.decisions, strict=True)
         child = Point(one.algorithm, one.rule, tuple(draw.choice(pair) for pair in pairs))
@@ -196,6 +226,13 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         else:
             found.append((name, value))
     return tuple(found)
+
+
+def _compiled_with(plain: Candidate, point: Point) -> Candidate:
+    """The same loops, for which the compiler has options of their own."""
+    schedule = plain.choice.schedule.compile_with(point.flags)
+    func = replace(plain.choice.func, annotations=schedule.func.annotations)
+    return plain._replace(point=point, choice=replace(plain.choice, schedule=schedule, func=func))
 
 
 def _candidate(task: Task, point: Point, number: int, choice: Choice) -> Candidate:

@@ -31,9 +31,9 @@ def test_the_program_is_started_with_the_image(tmp_path: Path) -> None:
         Device(project)
     build(project)
     with Device(project) as device:
-        outputs = np.asarray(device.run(np.zeros(device.inputs[0]["shape"], np.int8)))
+        device.set_inputs(np.zeros(device.inputs[0]["shape"], np.int8))
+        assert device.time(1).max > 0
         assert (device.emulated, device.clock.unit) == (False, "ticks")
-    assert outputs.shape == tuple(device.outputs[0]["shape"])
 
 
 def test_a_missing_program_is_told_with_the_way_to_get_it(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
         Step("decompose_padding", ("padded",)),
     ),
     "decompose_reduction": (product, Step("decompose_reduction", ("acc", "k"))),
+    "compile_with": (product, Step("compile_with", ("no-gcse,unroll-loops",))),
     "tensorize": (
         lambda: product().split("k", (None, 4)).decompose_reduction("acc", "k_0"),
         Step("tensorize", ("k_1", "dot4_int8_int8")),

@@ -126,7 +126,7 @@ def workspaces(builder: Builder, stem: str, buffers: Sequence[ir.Buffer]) -> tup
 def register(builder: Builder, kernel: Kernel, stem: str) -> str:
     """Equal loops become one C function, named after the first layer that uses it."""
     func = kernel.func
-    key = (func.params, func.body)
+    key = (func.params, func.body, func.annotations)
     if key not in builder.kernels:
         if not func.scalars:  # what depends on sizes was verified at some of them
             verify(func, trust_data=True)

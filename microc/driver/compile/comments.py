@@ -55,6 +55,8 @@ def _remarks(step: Step, tensors: tuple[te.Tensor, ...]) -> Iterator[str]:
             yield f"{total} is twice the sum, as high products take it: {constant} is stored doubled"
         case "defer_init", (total,):
             yield f"{total} sums products alone: what it starts from is added where it is read"
+        case "compile_with", (flags,):
+            yield f"options of gcc for this kernel, by measurement: {flags}"
         case "tensorize_pairs", (constant, *_):
             yield f"{constant} holds two rows in one, even + 256 odd; of their sums, odd = (both - even) >> 8"
         case "transform_layout", (name, factors, order) if all(len(f) == 1 for f in factors):
