@@ -74,7 +74,7 @@ def _command(record: Record, path: Path) -> str:
 
 def repeated(arguments: Arguments) -> show.Answer:
     """One record, measured again."""
-    from microc.tuning.replay import repeat
+    from microc.tuning.repeat import repeat
 
     options = chosen_options(arguments)
     if len(arguments.ports) > 1:

@@ -99,6 +99,6 @@ def test_a_worker_that_dies_loses_nothing(cluster: tuple[str, list[subprocess.Po
 def test_what_a_fleet_does_not_do() -> None:
     for more in ({"board": BOARD, "port": "A"}, {"board": BOARD, "jobs": 2}, {"target": "native"}):
         with pytest.raises(UsageError, match="boards of its workers"):
-            microc.tune(DIGITS, fleet="tcp://127.0.0.1:9", **more)  # type: ignore[arg-type]
+            microc.tune(DIGITS, fleet="tcp://127.0.0.1:9", **more)
     with pytest.raises(DeviceError, match="no scheduler answers"):
         microc.tune(DIGITS, board=BOARD, fleet="tcp://127.0.0.1:9")

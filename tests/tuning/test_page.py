@@ -12,7 +12,7 @@ import pytest
 
 from microc.cli import main
 from microc.driver.tuned.records import FAILED, OK, WRONG, Database, Record, write
-from microc.tuning import replay
+from microc.tuning import repeat
 from microc.tuning.page import MOST, to_html
 from tests.tuning.networks import DIGITS, Estimating, product
 from tests.tuning.test_records import RECORD
@@ -98,7 +98,7 @@ def test_a_record_is_measured_again(
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
     write(tmp_path / "r.jsonl", [record])
-    monkeypatch.setattr(replay, "meter_for", lambda *_: Paper())
+    monkeypatch.setattr(repeat, "meter_for", lambda *_: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out

@@ -1,0 +1,50 @@
+"""One record's schedule, measured once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from microc.driver.tuned.records import Record, records_of
+from microc.errors import UsageError
+from microc.plugin import active
+from microc.target import Board
+from microc.tuning.api import place_of, tasks_for
+from microc.tuning.places import meter_for
+from microc.tuning.replay import candidate_of
+from microc.tuning.runner import Result
+from microc.tuning.space import Point
+
+
+def repeat(
+    model: Any,
+    target: str = "",
+    *,
+    board: str | Path | Board | None = None,
+    records: Path,
+    record: str,
+    port: str = "",
+    **options: Any,
+) -> tuple[Record, Result, str]:
+    """Measure the schedule of the record whose number begins with ``record`` again: the record, what became of it now, the unit.
+
+    UsageError where the file has no such record, or the network no such kernel."""
+    found = [each for each in records_of(records) if record and each.id.startswith(record)]
+    if not found:
+        raise UsageError(
+            f"there is no record {record!r}", where=str(records), hint="microc tune --show FILE lists failures"
+        )
+    place, core = place_of(target, board)
+    chosen, tasks = tasks_for(model, core, place, options)
+    task = next((each for each in tasks if each.key == found[-1].key), None)
+    if task is None:
+        raise UsageError(
+            f"the network has no kernel of record {record}: {found[-1].layer}, {found[-1].op}",
+            where=str(records),
+            hint="give the model, the board and the options that it was tuned with",
+        )
+    with active(chosen.plugins):
+        point = Point(found[-1].algorithm, found[-1].rule, found[-1].decisions)
+        meter = meter_for(place, core, [port], 1)
+        (result,) = meter.measure(task, [candidate_of(task, point, found[-1].trace)])
+    return found[-1], result, meter.unit
