@@ -113,7 +113,8 @@ def _intrinsic(intrin: Intrin, printer: ExprPrinter, cpu: str) -> list[str]:
         else f"{dtypes.c_name(p.dtype)} {p.name}"
         for p in intrin.params
     )
-    for dtype in (intrin.result, *(p.dtype for p in intrin.params)):
+    inside = (dtype for _, body in bodies_of(intrin.name, cpu) for dtype in body.types)
+    for dtype in (intrin.result, *(p.dtype for p in intrin.params), *inside):
         if dtype and dtypes.is_vector(dtype):
             printer.helpers[dtype] = None
     apart = any(body.apart for _, body in bodies_of(intrin.name, cpu))

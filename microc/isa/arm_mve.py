@@ -92,7 +92,7 @@ def _strided() -> Iterator[tuple[str, Body]]:
         close = (f"if (step <= {CLOSE}) {{", *_gathered(short, 8), "} else")
         body = "\n".join((*(close if short.endswith("8") else ()), "{", *_gathered(short, 16), "}"))
         turns = Turns("n", 8, (("alu", 1), ("vector_load", 1), ("vector_store", 1)))
-        yield f"copy_strided_{short}", Body(body, (("alu", 2),), turns)
+        yield f"copy_strided_{short}", Body(body, (("alu", 2),), turns, types=("int32x4",))
 
 
 def _gathered(short: str, size: int) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Body:
     ``operations``: what it costs, by kind of operation (``isa/sets.py``); one ``alu`` for each ``__asm__`` and an access for
     each ``memcpy`` unless given. ``turns`` is the loop inside, whose length is an argument. ``apart``: it stays a function of
     its own, since it is long. ``guard``: the C preprocessor condition under which it replaces the meaning, that of its set
-    unless given.
+    unless given. ``types``: vectors that are declared before it, with their header, though no parameter is one.
     """
 
     text: str
@@ -46,6 +46,7 @@ class Body:
     turns: Turns | None = None
     apart: bool = False
     guard: str = ""
+    types: tuple[str, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """What it costs, without the loop inside."""

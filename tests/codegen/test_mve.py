@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 from microc.codegen.data import definition
+from microc.codegen.helpers import helper_texts
 from microc.device.boards import load_board
-from microc.dtypes import Array, to_numpy
+from microc.dtypes import Array, is_vector, to_numpy
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE
 from microc.isa.arm_mve_float import ARM_MVE_FLOAT
@@ -111,3 +113,25 @@ def test_instructions(tmp_path: Path) -> None:
     source = tmp_path / "intrinsics.c"
     source.write_text(program())
     on_board(load_board("mps3-an547"), source, tmp_path, (), wanted())
+
+
+@pytest.mark.cross
+@needs("arm-none-eabi-gcc")
+def test_what_has_no_vector_among_its_parameters_stands_alone(tmp_path: Path) -> None:
+    """A kernel may copy by vectors and compute with none: the copy declares what it needs itself."""
+    words = {name: SCALAR[name] for name in (*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies)}
+    alone = [
+        name
+        for name, word in words.items()
+        if not any(is_vector(dtype) for dtype in (word.result, *(p.dtype for p in word.params)) if dtype)
+    ]
+    assert "copy_strided_i8" in alone
+    files = [tmp_path / f"{name}.c" for name in alone]
+    for name, path in zip(alone, files, strict=True):
+        texts = helper_texts([name], "cortex-m55")
+        lines = (line for lines in texts.values() for line in lines)
+        path.write_text("\n".join(("#include <stdint.h>", "#include <string.h>", *lines, "")))
+    flags = [flag for flag in load_board("mps3-an547").raw["build"]["c_flags"] if not flag.startswith("--specs")]
+    command = ["arm-none-eabi-gcc", *flags, "-Werror=implicit-function-declaration", "-fsyntax-only", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
