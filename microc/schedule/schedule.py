@@ -258,8 +258,8 @@ class Schedule:
     def select_conversion(self) -> Schedule:
         return self.apply("select_conversion")
 
-    def select_functions(self, fused: bool) -> Schedule:
-        return self.apply("select_functions", fused)
+    def select_functions(self, *how: bool) -> Schedule:
+        return self.apply("select_functions", *how)
 
     def compile_with(self, flags: str) -> Schedule:
         """Options of gcc for this kernel alone."""

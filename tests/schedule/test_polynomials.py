@@ -9,6 +9,9 @@ import pytest
 
 from microc.dtypes import Array
 from microc.schedule.polynomials import ERRORS, select_functions
+from microc.schedule.rules import begun
+from microc.schedule.rules.algorithms import FAST_MATH
+from microc.target import target_for
 from microc.tir import ir
 from tests.codegen.machines import meant
 
@@ -18,8 +21,8 @@ BOTH = pytest.mark.parametrize("fused", [True, False])
 def _by_arithmetic(name: str, x: Array, fused: bool) -> Array:
     i, data, out = ir.Var("i"), ir.Buffer("x", x.shape, "float32"), ir.Buffer("out", x.shape, "float32")
     body = ir.For(i, ir.const(len(x), "int32"), ir.Store(out, (i,), ir.call(name, data[i])))
-    func = select_functions(ir.PrimFunc("function", (data, out), body), fused)
-    assert f"T.{name}" not in str(func)
+    func = select_functions(ir.PrimFunc("function", (data, out), body), fused, name == "log")
+    assert f"'{name}'" not in str(func)
     return meant(func, (x,))
 
 
@@ -49,3 +52,35 @@ def test_exp_of_what_is_no_number_and_beyond_the_normal_ones(fused: bool) -> Non
     np.testing.assert_array_equal(found[[1, 2, 3, 4, 6, 8]], np.array([np.inf, 0, 1, 1, np.inf, 0], np.float32))
     assert abs(found[5] - math.exp(x[5])) <= ERRORS["exp"] * math.exp(x[5])
     assert abs(found[7] - math.exp(-95)) <= 2 * np.finfo(np.float32).smallest_subnormal
+
+
+@BOTH
+def test_logarithms_are_near(fused: bool) -> None:
+    near_one = 1 + np.linspace(-1e-3, 1e-3, 401)
+    x = np.concatenate([np.geomspace(1e-45, 3e38, 2001), near_one]).astype(np.float32)
+    wanted = np.log(x.astype(np.float64))
+    found = _by_arithmetic("log", x, fused)
+    assert (np.abs(found - wanted) <= ERRORS["log"] * np.abs(wanted)).all()
+
+
+@BOTH
+def test_logarithms_of_what_has_none(fused: bool) -> None:
+    x = np.array([np.nan, np.inf, 1.0, 0.0, -0.0, -1.0, -np.inf], np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = _by_arithmetic("log", x, fused)
+    assert np.isnan(found[[0, 5, 6]]).all()
+    assert list(found[1:5]) == [np.inf, 0.0, -np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "calls"), [("cortex-m4", False), ("rv32imafc", False), ("host", False), ("cortex-m3", True)]
+)
+@pytest.mark.parametrize("name", ["erf", "exp", "tanh", "log"])
+def test_fast_floats_call_no_library(name: str, cpu: str, calls: bool) -> None:
+    """Where the core computes floats; elsewhere an operation is a call as dear as the function's."""
+    i, data, out = ir.Var("i"), ir.Buffer("x", (64,), "float32"), ir.Buffer("out", (64,), "float32")
+    body = ir.For(i, ir.const(64, "int32"), ir.Store(out, (i,), ir.call(name, data[i])))
+    func = ir.PrimFunc("function", (data, out), body)
+    target = target_for(cpu)
+    assert (f"'{name}'" in str(begun(func, target.having(FAST_MATH)).func)) == calls
+    assert f"'{name}'" in str(begun(func, target).func)

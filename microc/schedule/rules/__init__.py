@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from microc.errors import ProgramError
 from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, winograd
+from microc.schedule.rules.algorithms import FAST_MATH
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
@@ -237,7 +238,9 @@ def begun(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
     to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
     schedule = Schedule(func)
-    if float_lanes(target):
+    if target.has(FAST_MATH) and target.has("fpu"):
+        schedule = _changed(schedule, schedule.select_functions(target.has("fma"), True))
+    elif float_lanes(target):
         schedule = _changed(schedule, schedule.select_functions(target.has("fma")))
     if target.has("lanes") or target.has("high_mul"):
         return schedule
