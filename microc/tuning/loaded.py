@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from microc import te
 from microc.codegen.project import sources_around
+from microc.device.simulator import ELF
 from microc.device.toolchain import find_compiler
 from microc.driver.api import Program
 from microc.driver.compile.fingerprint import fingerprint
@@ -31,7 +32,7 @@ from microc.module import Module
 from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
 from microc.tuning.image import image_module
-from microc.tuning.on_board import ELF, BoardRunner
+from microc.tuning.on_board import BoardRunner
 from microc.tuning.runner import Result, disagreement, sample
 from microc.tuning.space import Candidate
 

@@ -75,16 +75,19 @@ def test_a_whole_network_as_the_flashed_one(device: Device) -> None:
     assert loaded.last.min == pytest.approx(device.last.min, rel=0.02)  # the same instructions; the way in is another
 
 
-def test_constants_are_sent_once(device: Device) -> None:
+def test_constants_are_sent_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     device.unload()
     weights = np.arange(64, dtype=np.int32)
     device.load(scaled(), w=weights)
     sent: list[int] = []
-    load, device.client.load = device.client.load, lambda at, data: (sent.append(len(data)), load(at, data))[1]  # type: ignore[method-assign]
-    try:
-        again = device.load(Schedule(scaled()).split("i", (None, 4)), w=weights)
-    finally:
-        device.client.load = load  # type: ignore[method-assign]
+    load = device.client.load
+
+    def counted(offset: int, data: bytes) -> None:
+        sent.append(len(data))
+        load(offset, data)
+
+    monkeypatch.setattr(device.client, "load", counted)
+    again = device.load(Schedule(scaled()).split("i", (None, 4)), w=weights)
     assert sent == [again.image.nbytes]
 
 
