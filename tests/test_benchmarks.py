@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from microc.device.machine import runs
+from microc.isa import CORES
 from tests.corpus import CORPUS, needs_corpus
 from tests.device.smoke import needs
 
@@ -42,6 +44,7 @@ SMOKES = {
         (str(FOLDER.parent / "tests/data/quantize"), "--networks", "cnn"), "cnn                mixed", "sklearn"
     ),
     "mlperf_tiny": Smoke(("--cores", "m4", "--models", "ad"), "ad         cortex-m4   yes"),
+    "peak": Smoke(("--size", "32", "--rounds", "2"), "conv2d_int8 "),
     "quantisation": Smoke(
         (str(FOLDER.parent / "tests/data/quantize"), "--networks", "lstm", "--schemes", "int8"),
         "lstm               float",
@@ -72,6 +75,7 @@ MARKS = {
     "line": (needs("make", "gcc"),),
     "mixed_precision": (),
     "mlperf_tiny": (*EMULATED, needs_corpus),
+    "peak": (pytest.mark.skipif(not runs(CORES["x86-64-v3"].machine), reason="a computer with AVX2"),),
     "quantisation": (),
     "riscv_vector": (pytest.mark.emulator, needs("clang-19", "riscv64-linux-gnu-gcc", "qemu-riscv64")),
     "operators": EMULATED,
