@@ -1,19 +1,23 @@
 """What a search finds: networks before and after ``microc tune``, and how near to the best it comes in a few trials.
 
     python benchmarks/tuning.py networks [--models kws,ad,vww,ic,strww] [--cores m4,m55,m0] [--trials 500] [--optimize GOAL]
+    python benchmarks/tuning.py rate [--models kws] [--cores m4] [--layers NAME] [--trials 24]
     python benchmarks/tuning.py search [--models kws] [--cores m4] [--layers NAME] [--share 0.1] [--seeds 5]
 
 Models may be files, too. ``networks``: instructions of a whole inference on an emulated board, and bytes of the whole firmware,
 without records and with those of a search; the outputs must be the same. ``--records FILE`` keeps what is measured.
 ``search``: every kernel of a layer's space is measured once; then each search gets a share of the trials, for several seeds.
-What it prints is the median of the best found, over the best there is.
+What it prints is the median of the best found, over the best there is. ``rate``: candidates a second, a batch of each layer, by
+flashing, by loading (``--load``), and by loading over a line that is as slow as a serial one (``paced.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +39,14 @@ from microc.target import Board
 from microc.tuning.api import compiled_for
 from microc.tuning.model import model_for
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.runner import Result, Runner
+from microc.tuning.places import meter_for
+from microc.tuning.runner import Meter, Result, Runner
 from microc.tuning.search import SEARCHES
 from microc.tuning.space import Candidate, Space
 from microc.tuning.tuner import Limits, Tuner
 
+BAUD = 115_200
+"""Of a serial line."""
 MOST = 2000
 """Points of a space that is measured as a whole."""
 
@@ -160,9 +167,54 @@ def _found(task: Task, ticks: Ticks, name: str, arguments: argparse.Namespace) -
     return best
 
 
+def rate(models: Sequence[Path], boards: Sequence[Board], arguments: argparse.Namespace) -> bool:
+    """Candidates a second, building included: flashed, loaded, and loaded over a paced line; of use on a computer at rest."""
+    paced = f"pipe:{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('paced.py')))}"
+    print(f"{'layer':40} {'core':12} {'candidates':>10} {'flashed':>8} {'loaded':>8} {BAUD:>8}")
+    for board in boards:
+        places = [
+            meter_for(board, board.target, (), 1),
+            meter_for(board, board.target, (), 1, load=True),
+            meter_for(board, board.target, (f"{paced} {board.name} {{elf}} {BAUD}",), 1, load=True),
+        ]
+        seconds, count = [0.0] * len(places), 0
+        for model in models:
+            for task in tasks_of(compiled_for(model, board.target, make_options(), board)):
+                if arguments.layers not in task.name:
+                    continue
+                found = _some(Space(task), min(arguments.trials, places[0].batch))
+                count += len(found)
+                took = [_seconds(place, task, found) for place in places]
+                seconds = [a + b for a, b in zip(seconds, took, strict=True)]
+                print(_rates(task.name[-40:], board, len(found), took), flush=True)
+        print(_rates("all", board, count, seconds), flush=True)
+        for place in places:
+            place.stop()
+    return True
+
+
+def _some(space: Space, count: int) -> list[Candidate]:
+    """The default, and candidates from all over a space."""
+    built = (space.candidate(point) for point in space.points[:: max(1, len(space.points) // count)])
+    return [space.default, *[candidate for candidate in built if candidate]][:count]
+
+
+def _seconds(place: Meter, task: Task, found: Sequence[Candidate]) -> float:
+    """What a batch takes; a place is as it is in the middle of a search, started."""
+    place.measure(task, found[:1])
+    begin = time.monotonic()
+    results = place.measure(task, found)
+    assert all(result.status == OK for result in results)
+    return time.monotonic() - begin
+
+
+def _rates(name: str, board: Board, count: int, seconds: Sequence[float]) -> str:
+    return f"{name:40} {board.target.cpu:12} {count:10}" + "".join(f" {count / taken:8.2f}" for taken in seconds)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("networks", "search"))
+    parser.add_argument("what", choices=("networks", "search", "rate"))
     parser.add_argument("--models", default="kws,ad,vww,ic,strww")
     parser.add_argument("--cores", default="m4")
     parser.add_argument("--trials", type=int, default=500)
@@ -177,7 +229,7 @@ def main() -> int:
         Path(name) if Path(name).is_file() else corpus() / "tflite" / f"mlperf_{name}_int8.tflite" for name in named
     ]
     boards = [board_of(CORES[core]) for core in arguments.cores.split(",")]
-    return 0 if {"networks": networks, "search": search}[arguments.what](models, boards, arguments) else 1
+    return 0 if {"networks": networks, "search": search, "rate": rate}[arguments.what](models, boards, arguments) else 1
 
 
 if __name__ == "__main__":

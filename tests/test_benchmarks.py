@@ -17,7 +17,7 @@ from tests.device.smoke import needs
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 PARTS = frozenset(
-    {"architectures", "bars", "operator_cases", "quantisers", "rescaled", "samples", "tflite_twin", "training"}
+    {"architectures", "bars", "operator_cases", "paced", "quantisers", "rescaled", "samples", "tflite_twin", "training"}
 )
 """Modules that the benchmarks share."""
 EMULATED = (pytest.mark.cross, pytest.mark.emulator, needs("arm-none-eabi-gcc", "qemu-system-arm", "make"))
@@ -81,6 +81,30 @@ MARKS = {
     "operators": EMULATED,
     "tuning": EMULATED,
 }
+
+
+@pytest.mark.cross
+@pytest.mark.emulator
+@EMULATED[2]
+def test_rates_of_flashing_and_loading(tmp_path: Path) -> None:
+    model = str(FOLDER.parent / "examples/digits/digits_int8.tflite")
+    command = [
+        sys.executable,
+        str(FOLDER / "tuning.py"),
+        "rate",
+        "--models",
+        model,
+        "--layers",
+        "dense",
+        "--trials",
+        "1",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "all                                      cortex-m4             1" in done.stdout
 
 
 def test_all_are_known() -> None:

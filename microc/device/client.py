@@ -139,6 +139,11 @@ class Client:
         """Bytes of the region."""
         return self._take(Operation.FETCH, b"", offset, nbytes)
 
+    def check(self, offset: int, nbytes: int) -> int:
+        """The CRC-32 of bytes of the region, which the board computes."""
+        answer: tuple[int] = struct.unpack("<I", self._ask(Operation.CHECK, struct.pack("<II", offset, nbytes), 4))
+        return answer[0]
+
     def call(
         self, image: Image, number: int, places: Sequence[int] = (), repeat: int = 1, timeout: float | None = None
     ) -> Timing:

@@ -33,6 +33,7 @@ class Operation(IntEnum):
     LOAD = 11
     FETCH = 12
     CALL = 13
+    CHECK = 14
 
 
 class Status(IntEnum):

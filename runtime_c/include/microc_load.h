@@ -28,12 +28,14 @@ struct microc_call {
 #define MICROC_LOAD_HEADER 4u
 #define MICROC_FETCH_REQUEST 6u
 #define MICROC_CALL_HEADER 24u
+#define MICROC_CHECK_REQUEST 8u
 
 /* Operations. Each returns the bytes of `answer` it has written, or a negative enum microc_status. */
 int microc_load_region(const struct microc_call *call);
 int microc_load_bytes(const struct microc_call *call);
 int microc_load_fetch(const struct microc_call *call);
 int microc_load_call(const struct microc_call *call);
+int microc_load_check(const struct microc_call *call);
 
 /* Where a program begins: `number` and the addresses are the host's. 0, or non-zero on failure. */
 typedef int (*microc_entry)(void *const *places, uint32_t number);

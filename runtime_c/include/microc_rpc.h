@@ -47,6 +47,7 @@ enum microc_operation {
     MICROC_LOAD = 11,
     MICROC_FETCH = 12,
     MICROC_CALL = 13,
+    MICROC_CHECK = 14,
     MICROC_REPLY = 0x80 /* or-ed to the operation in its reply */
 };
 

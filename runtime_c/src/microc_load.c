@@ -49,6 +49,17 @@ int microc_load_fetch(const struct microc_call *call)
     return (int)size;
 }
 
+int microc_load_check(const struct microc_call *call)
+{
+    uint32_t size = microc_get32(call->payload + 4);
+    uint8_t *bytes;
+    if (find_bytes(microc_get32(call->payload), size, &bytes) != MICROC_OK) {
+        return MICROC_BAD_RANGE;
+    }
+    microc_put32(call->answer, microc_crc32(bytes, size));
+    return 4;
+}
+
 /* The addresses that a call passes, behind its header. */
 static int find_places(const struct microc_call *call, void **places)
 {

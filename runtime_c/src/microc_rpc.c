@@ -222,6 +222,7 @@ static const struct {
     {microc_load_bytes, MICROC_LOAD_HEADER, 1, 0},
     {microc_load_fetch, MICROC_FETCH_REQUEST, 0, 0},
     {microc_load_call, MICROC_CALL_HEADER, 1, 0},
+    {microc_load_check, MICROC_CHECK_REQUEST, 0, 0},
 #endif
 };
 

@@ -119,6 +119,19 @@ static void test_bytes(void)
     check_guards();
 }
 
+static void test_checks(void)
+{
+    static const uint8_t bytes[4] = {1, 2, 3, 4};
+    uint8_t payload[8];
+    begin();
+    CHECK(load(5, bytes, 4) == MICROC_OK);
+    microc_put32(payload, 5);
+    microc_put32(payload + 4, 4);
+    CHECK(ask(MICROC_CHECK, payload, 8) == MICROC_OK && answer_size == 4 && microc_get32(answer) == microc_crc32(bytes, 4));
+    microc_put32(payload + 4, MEMORY_REGION - 4);
+    CHECK(ask(MICROC_CHECK, payload, 8) == MICROC_BAD_RANGE && ask(MICROC_CHECK, payload, 7) == MICROC_BAD_LENGTH);
+}
+
 static void test_calls(void)
 {
     static const uint8_t image[12] = {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2};
@@ -164,7 +177,7 @@ static void test_storm(void)
     long i;
     begin();
     for (i = 0; i < 100000; i++) {
-        unsigned operation = MICROC_REGION + memory_random() % 5u;
+        unsigned operation = MICROC_REGION + memory_random() % 6u;
         uint16_t size = (uint16_t)(memory_random() % sizeof payload);
         uint16_t j;
         for (j = 0; j < size; j++) {
@@ -190,6 +203,7 @@ int main(void)
 {
     test_region();
     test_bytes();
+    test_checks();
     test_calls();
 #if MICROC_RPC_MAX_PAYLOAD >= 256
     test_places();
