@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from microc import __version__
 from microc.cli.board_options import device_options, input_options, source_options
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
+from microc.cli.parser import Parser
 from microc.cli.quantizing_options import quantizing_command
 from microc.cli.tuning_options import tuning_command
-from microc.errors import UsageError, suggestion
 
 EXIT_CODES = """exit codes:
   0 success                      4 the model does not fit the board
@@ -94,39 +94,10 @@ class Arguments(argparse.Namespace):
     jobs: int
 
 
-class _Parser(argparse.ArgumentParser):
-    """Mistakes become the one kind of error message that microc has."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help")
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which names what is missing before what is misspelt."""
-        if self._subparsers is None:
-            self._check_options(list(args or ()))
-        return super().parse_known_args(args, namespace)
-
-    def _check_options(self, words: list[str]) -> None:
-        for word in words[: words.index("--")] if "--" in words else words:
-            name, known = word.partition("=")[0], [each for each in self._option_string_actions if each[:2] == "--"]
-            if name.startswith("--") and not any(each.startswith(name) for each in known):
-                near = suggestion(name, known, "options")
-                raise UsageError(f"{self.prog} has no option {name}", hint=f"{near} (all: {self.prog} --help)")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            named = "/".join(action.option_strings) or action.metavar or action.dest
-            what = "command" if named == "COMMAND" else f"choice for {named}"
-            raise UsageError(
-                f"{value!r} is no {what}",
-                hint=suggestion(str(value), map(str, action.choices), "commands" if named == "COMMAND" else "choices"),
-            )
-
-
-def make_parser() -> _Parser:
+def make_parser() -> Parser:
     """The parser of the whole command line."""
     shared = _global_options(argparse.SUPPRESS)
-    parser = _Parser(
+    parser = Parser(
         prog="microc",
         description="Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and "
         "measure the result.",
@@ -136,9 +107,9 @@ def make_parser() -> _Parser:
         parents=[_global_options(False)],
     )
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
-    def add(name: str, summary: str, *examples: str) -> _Parser:
+    def add(name: str, summary: str, *examples: str) -> Parser:
         return commands.add_parser(
             name,
             help=summary,
@@ -158,12 +129,12 @@ def make_parser() -> _Parser:
     return parser
 
 
-Adder = Callable[..., _Parser]
+Adder = Callable[..., Parser]
 
 
-def _global_options(default: object) -> _Parser:
+def _global_options(default: object) -> Parser:
     """Options that stand before or after the command; after it they must not undo what stood before."""
-    options = _Parser(add_help=False)
+    options = Parser(add_help=False)
     group = options.add_argument_group("everywhere")
     group.add_argument(
         "--json",

@@ -12,7 +12,8 @@ from microc.errors import UsageError
 from microc.isa import CORES, FAMILIES
 from microc.target import Target, target_for
 
-HERE, PORTABLE = ("host", "native"), "portable"
+NATIVE, PORTABLE = "native", "portable"
+HERE = ("host", NATIVE)
 """What libraries are compiled for: this computer, or any."""
 MOST_CORES = 4
 """Cores that one library holds kernels for."""

@@ -13,7 +13,7 @@ from typing import Any, overload
 from microc import __version__
 from microc.codegen.network import shared_files
 from microc.device.boards import load_board
-from microc.device.machine import machine_flags
+from microc.device.machine import NATIVE, PORTABLE, library_core, machine_flags
 from microc.driver import accepted
 from microc.driver.api import Program
 from microc.driver.compile.fit import check_modules
@@ -107,7 +107,7 @@ def build(
             hint="leave out threads, or bounds and board",
         )
     if board is None:
-        core = target_for(accepted.text("a target", target))
+        core = _core(target)
         module = _module(what, core, constants or {}, bounds, count)
         return build_library(shared_files(module, __version__), *machine_flags(core.core.machine))
     found = board if isinstance(board, Board) else load_board(accepted.path("a board", board))
@@ -123,7 +123,7 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
     of im2col) are treated as those are.
     """
     verified(func)
-    core = target_for(accepted.text("a target", target))
+    core = _core(target)
     if optimize not in _GOALS:
         raise UsageError(f"optimize={optimize!r} is no goal", hint="one of: " + ", ".join(_GOALS))
     found = [as_written(func, core)]
@@ -131,6 +131,12 @@ def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str =
         with suppress(ScheduleError):  # a rule that wants blocks of other names
             found += candidates(func, op, core, _GOALS[optimize])
     return choose(found, core, _GOALS[optimize]).schedule
+
+
+def _core(target: str) -> Target:
+    """A core by its name; ``host`` and ``portable`` are this computer without its vectors, ``native`` is it with them."""
+    name = accepted.text("a target", target)
+    return library_core(name) if name in (NATIVE, PORTABLE) else target_for(name)
 
 
 def _module(what: Any, target: Target, constants: Mapping[str, Any], bounds: Named, threads: int = 1) -> Module:
