@@ -33,7 +33,7 @@ from microc.schedule.schedule import Schedule
 from microc.target import Board, Target
 from microc.tuning.image import image_module
 from microc.tuning.on_board import BoardRunner
-from microc.tuning.runner import Result, disagreement, sample
+from microc.tuning.runner import Result, disagreement, sample, spoilt
 from microc.tuning.space import Candidate
 
 FROM_RAM = " (RAM)"
@@ -91,6 +91,8 @@ class LoadRunner(BoardRunner):
     def _one(self, desk: Desk, loaded: Loaded, candidate: Candidate, number: int, wanted: Sequence[Array]) -> Result:
         call = loaded.module.calls[number]
         try:
+            for name, array in zip(call.writes, wanted, strict=True):
+                loaded.spoil(name, spoilt(array))
             ticks = loaded.run(number, timeout=self._patience).min
             equal = all(loaded.holds(name, array) for name, array in zip(call.writes, wanted, strict=True))
             wrong = "" if equal else disagreement(wanted, call.writes, loaded.read)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from microc import dtypes
 from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import TOLERANCES, Tally
@@ -21,6 +23,8 @@ from microc.errors import DeviceError, FitError, ToolError
 from microc.ops.meaning import evaluate
 from microc.tuning.space import Candidate
 
+SPOILT = 256
+"""Bytes of an output that are made wrong before a candidate writes it."""
 Read = Callable[[str], Array]
 """A tensor of the image by name."""
 
@@ -96,6 +100,12 @@ def sample(task: Task, tensors: Sequence[Mapping[str, Any]]) -> tuple[list[Array
     arrays = draws({}, tensors, graph, 1, seed=0)[0]
     outputs, _ = evaluate(graph, dict(zip(graph.inputs, arrays, strict=True)))
     return arrays, outputs
+
+
+def spoilt(wanted: Array) -> bytes:
+    """What is put in front of an output before a candidate runs: none of its first bytes are right, though the candidate before
+    left a right output there."""
+    return bytes(~np.ascontiguousarray(wanted).reshape(-1).view(np.uint8)[:SPOILT])
 
 
 def disagreement(wanted: Sequence[Array], names: Sequence[str], read: Read) -> str:

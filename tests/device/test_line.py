@@ -16,7 +16,7 @@ from microc.device.client import Client
 from microc.device.framing import Decoder, Operation
 from microc.device.ports import ADAPTERS, Port, candidates, find_port
 from microc.device.transport import PipeTransport, open_transport
-from microc.driver.measure import session
+from microc.driver.measure import line
 from microc.errors import DeviceError, UsageError
 from tests.device.test_client import DAWDLE, TOTAL, A, first_of, ints, pipe
 
@@ -88,12 +88,12 @@ def test_rates_are_tried_in_turn(firmware: Path, monkeypatch: pytest.MonkeyPatch
         tried.append(rate)
         return OneRate(pipe(firmware), rate == 9600)
 
-    monkeypatch.setattr(session, "open_transport", opened)
-    session._open("port", (115200, 9600, 300), 115200).close()
+    monkeypatch.setattr(line, "open_transport", opened)
+    line.open_line("port", (115200, 9600, 300)).close()
     assert tried == [115200, 9600]
     with pytest.raises(DeviceError, match="no answer at any of the rates 115200, 300"):
-        session._open("port", (115200, 300), 115200)
-    session._open("port", (), 115200).close()
+        line.open_line("port", (115200, 300))
+    line.open_line("port", ()).close()
     assert tried[-1] == 115200
 
 

@@ -50,6 +50,13 @@ def wrong(candidate: Candidate) -> Candidate:
     return candidate._replace(choice=choice)
 
 
+def idle(candidate: Candidate) -> Candidate:
+    """The same kernel, which stores nothing."""
+    func = candidate.choice.func
+    choice = replace(candidate.choice, func=replace(func, body=ir.seq()))
+    return candidate._replace(choice=choice)
+
+
 def checked(runner: Runner, task: Task) -> None:
     found = candidates(task, 3)
     results = runner.measure(task, found)
@@ -76,6 +83,21 @@ def test_a_wrong_output_is_no_time() -> None:
     first, second = candidates(task, 1)
     one, other = HostRunner(task.target).measure(task, [first, wrong(second)])
     assert (one.status, other.status) == (OK, WRONG) and "of its output are wrong" in other.detail
+
+
+def test_a_right_output_of_another_is_no_result() -> None:
+    """Outputs share their memory: what the candidate before has left there is right."""
+    task = dense("host")
+    one, other = HostRunner(task.target).measure(task, [candidates(task, 1)[0], idle(candidates(task, 1)[1])])
+    assert (one.status, other.status) == (OK, WRONG)
+
+
+@emulated
+def test_a_right_output_of_another_is_no_result_on_a_board() -> None:
+    task = dense("cortex-m4")
+    first, second = candidates(task, 1)
+    found = BoardRunner(load_board("mps2-an386")).measure(task, [first, idle(second)])
+    assert [each.status for each in found] == [OK, WRONG]
 
 
 def test_a_board_without_an_emulator_wants_a_port() -> None:

@@ -9,7 +9,8 @@ from microc.device.flash import flash, load
 from microc.device.ports import find_port
 from microc.device.runners import select_runner
 from microc.driver.measure.firmware import Project
-from microc.driver.measure.session import AUTO, PATIENCE, Device
+from microc.driver.measure.line import AUTO
+from microc.driver.measure.session import PATIENCE, Device
 from microc.errors import UsageError
 
 

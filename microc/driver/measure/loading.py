@@ -223,6 +223,10 @@ class Loaded:
         data = self._client.fetch(self._offset(name), prod(value.shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(value.shape)
 
+    def spoil(self, name: str, data: bytes) -> None:
+        """Overwrite the first bytes of a value, so that what it held is not taken for a result."""
+        self._client.load(self._offset(name), data)
+
     def holds(self, name: str, array: Array) -> bool:
         """Whether a value is equal to an array, bit by bit: the board answers a CRC-32 instead of its bytes."""
         data = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()

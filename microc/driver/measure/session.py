@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from math import prod
@@ -13,20 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from microc import dtypes
-from microc.codegen.files import MARKER
 from microc.device.client import Client, Progress
-from microc.device.emulator import Emulator
 from microc.device.info import Stats, Timing
-from microc.device.ports import find_port
-from microc.device.simulator import simulated, simulator_line
-from microc.device.transport import Transport, open_transport
 from microc.driver import accepted
 from microc.driver.measure.clock import Clock
-from microc.driver.measure.firmware import Project, networks, open_project
+from microc.driver.measure.firmware import Project, open_project
+from microc.driver.measure.line import is_line, open_line, project_behind, reach
 from microc.driver.shown import signature
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
-from microc.errors import DeviceError, MicrocError, UsageError, suggestion
+from microc.errors import DeviceError, UsageError, suggestion
 
 if TYPE_CHECKING:
     from microc.driver.measure.loading import Loaded, Loader
@@ -34,12 +29,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Seconds without an answer after which a board is given up."""
-_PROBE_SECONDS = 0.2  # for an answer at one of several rates
 _ATTEMPTS = 20.0  # a client with time-out t gives up after about 20 t, see Client._exchange
-_BAUD = 115200
-AUTO = "auto"
-"""The port that is to be found by the board's USB ids."""
-_SCHEMES = ("socket://", "pipe:", "rfc2217://")
 
 
 class Device:
@@ -77,12 +67,12 @@ class Device:
         bauds = accepted.integers("bauds", bauds, 1)
         patience = accepted.number("patience", patience, 0.001, 1e6, "seconds")
         with ExitStack() as stack:
-            if _is_line(source):
-                transport = _open(str(source), bauds, _BAUD)
-                project, reconnect, emulated = _project_behind(transport, network), patience, False
+            if is_line(source):
+                transport = open_line(str(source), bauds)
+                project, reconnect, emulated = project_behind(transport, network), patience, False
             else:
                 project = source if isinstance(source, Project) else open_project(source, network)
-                transport, reconnect, emulated = _reach(project, port, bauds, patience, stack)
+                transport, reconnect, emulated = reach(project, port, bauds, patience, stack)
             options: dict[str, Any] = {"reconnect": reconnect, "model": project.index, "progress": progress}
             client = stack.enter_context(Client(transport, patience / _ATTEMPTS, **options))
             self._attach(project, client, emulated)
@@ -186,6 +176,10 @@ class Device:
         data = self.client.read_tensor(self._index[name], prod(shape) * dtype.itemsize)
         return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
 
+    def spoil(self, name: str, data: bytes) -> None:
+        """Overwrite the first bytes of a tensor, so that what it held is not taken for a result."""
+        self.client.write_tensor(self._index[name], data, part=True)
+
     def profile(self) -> Profile:
         """One inference on the inputs in memory: what every layer takes. Printed, it is a table."""
         from microc.driver.measure.profile import make_profile
@@ -219,84 +213,3 @@ class Device:
     def reset(self) -> None:
         """Put the state (recurrent layers) to its initial content."""
         self.client.reset_state()
-
-
-def _is_line(source: Project | str | Path) -> bool:
-    """Whether a source is a line: a device file or port, no folder."""
-    if isinstance(source, Project) or Path(source).is_dir():
-        return False
-    text = str(source)
-    return text.startswith((*_SCHEMES, "/dev/", "COM")) or Path(source).is_char_device()
-
-
-def _project_behind(transport: Transport, network: str) -> Project:
-    """The project whose firmware answers, of this folder and those in it; the line is closed where there is none."""
-    try:
-        board = Client(transport).hello()
-        built = {model.fingerprint for model in board.models}
-        places = [Path(), *sorted(path for path in Path().iterdir() if path.is_dir())]
-        for place in (place for place in places if (place / MARKER).is_file()):
-            try:
-                found = networks(open_project(place))
-            except MicrocError:  # an export, or of another version
-                continue
-            for project in found:
-                if project.manifest["fingerprint"] in built and network in ("", project.manifest["model"]):
-                    return project
-        names = ", ".join(model.name for model in board.models)
-        raise UsageError(
-            f"the board runs {names}, and no project here is built of that",
-            where=transport.description,
-            hint="name the project's folder: microc.Device(folder, port)",
-        )
-    except BaseException:
-        transport.close()
-        raise
-
-
-def _reach(
-    project: Project, port: str, bauds: Sequence[int], patience: float, stack: ExitStack
-) -> tuple[Transport, float, bool]:
-    """The line to a project's board, for how long to wait for it when it is lost, and whether it is our emulator's."""
-    protocol = project.manifest["options"]["protocol"]
-    if protocol == "mlperf":
-        raise UsageError(
-            f"the firmware speaks to MLPerf Tiny's runner ({protocol}), not to microc",
-            where=str(project.folder),
-            hint="compile it with --protocol rpc",
-        )
-    if simulated(project.board) and not port:
-        return open_transport(simulator_line(project.board, project.elf)), 0.0, False
-    if port or not (project.emulated or project.board.target.isa == "host"):
-        port = find_port(project.board) if port in ("", AUTO) else port
-        return _open(port, bauds, project.board.raw["console"].get("baud", _BAUD)), patience, False
-    own = stack.enter_context(Emulator(project.board, project.elf)).url if project.emulated else _process(project)
-    return open_transport(own), 0.0, project.emulated
-
-
-def _process(project: Project) -> str:
-    if not project.elf.is_file():
-        raise UsageError("the project is not built", where=str(project.folder), hint=f"microc build {project.folder}")
-    return "pipe:" + shlex.quote(str(project.elf.resolve()))
-
-
-def _open(port: str, bauds: Sequence[int], usual: int) -> Transport:
-    """The line at the first rate at which something answers; with one rate to choose from, at that."""
-    rates = tuple(bauds) or (usual,)
-    for rate in rates:
-        transport = open_transport(port, rate)
-        if len(rates) == 1:
-            return transport
-        client = Client(transport, _PROBE_SECONDS, retries=1)
-        try:
-            client.hello()
-        except DeviceError:
-            transport.close()
-        else:
-            return transport
-    tried = ", ".join(map(str, rates))
-    raise DeviceError(
-        f"no answer at any of the rates {tried}",
-        where=port,
-        hint="is the firmware running, and built with the RPC protocol?",
-    )
