@@ -24,6 +24,8 @@ from typing import Any
 
 NEAREST, LISTED = 3, 24
 """Names in a hint: those that are like a word, and those of a list."""
+LONGEST = 200
+"""Letters of a word that are compared."""
 
 
 class MicrocError(Exception):
@@ -133,7 +135,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for a word that is none of ``known``: those that are most like it; empty where none is."""
     import difflib
 
-    names = {name.lower(): name for name in known}
+    word, names = word[:LONGEST], {name.lower(): name for name in known}
     close = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=NEAREST)]
     close += [name for low, name in names.items() if len(word) > 1 and word.lower() in low and name not in close]
     return f"did you mean {' or '.join(map(_plain, close[:NEAREST]))}?" if close else ""

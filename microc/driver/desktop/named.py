@@ -22,7 +22,10 @@ def position_of(key: int | str, tensors: Tensors, what: str) -> int:
         return names.index(key) if key in names else labels.index(key)
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and 0 <= key < len(tensors):
         return int(key)
-    raise UsageError(f"there is no {what} {accepted.shown(key)}", hint=suggestion(str(key), names, f"{what}s"))
+    raise UsageError(
+        f"there is no {what} {accepted.shown(key)}",
+        hint=suggestion(key if isinstance(key, str) else "", names, f"{what}s"),
+    )
 
 
 def in_order(inputs: Tensors, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
