@@ -26,10 +26,12 @@ TALL, WIDE = 3, 2
 """Pixels and channels of a product: six sums from five loaded vectors."""
 ROW = 4
 """Channels of a product when there is a single pixel."""
-STRETCH, LONG = 64, 128
+STRETCH, LONG = 32, 128
 """Channels whose sums wait on the stack, for a tile of pixels and for a single one."""
-STRETCHES = (16, 24, 32, 48, 64, 96, 128, 256)
+STRETCHES = (16, 24, 32, 40, 48, 64, 96, 128)
 """Channels that a search tries there."""
+WAITING = 128
+"""Sums that wait on the stack at most: tasks of firmware have a kilobyte or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,10 @@ def all_sums(start: Schedule, target: Target, goal: Goal) -> Sequence[Sums]:
         Sums(rows, columns, stretch)
         for a, b, rows, columns in PRODUCT_SHAPES
         for stretch in dict.fromkeys(stretches)
-        if (a, b) == (product.data.dtype, weights) and rows <= product.rows and stretch % columns == 0
+        if (a, b) == (product.data.dtype, weights)
+        and rows <= product.rows
+        and stretch % columns == 0
+        and rows * stretch <= WAITING
     ]
     return tuple(dict.fromkeys((*known_sums(start, target, goal), *found)))
 
