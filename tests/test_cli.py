@@ -150,7 +150,7 @@ def test_compile_and_build(microc: Command, tmp_path: Path) -> None:
     said = microc("build", folder)
     assert said.code == 0 and "flash" in said.out and "largest symbols" in said.out
     sizes = microc("build", folder, "--json").data["sizes"]
-    assert sizes["flash"] > 8000 and {"name", "section", "size"} == set(sizes["symbols"][0])
+    assert sizes["flash"] > 8000 and {"name", "section", "size", "address"} == set(sizes["symbols"][0])
 
 
 def test_import(microc: Command, tmp_path: Path) -> None:

@@ -148,7 +148,9 @@ def _write(net: Net, k: int, folder: Path) -> str:
     for name, text in net.sources.items():
         (own / name).write_text(_MANIFEST.sub("const int8_t microc_manifest[1] = {0};", text))
     (folder / f"{k}.in").write_bytes(b"".join(array.tobytes() for array in net.inputs))
-    names = "".join(f"#define microc_{n} {n}_{k}\n" for n in ("run", "reset", "run_batch", "run_kernel", "manifest"))
+    names = "".join(
+        f"#define microc_{n} {n}_{k}\n" for n in ("run", "reset", "run_batch", "run_kernel", "runs_here", "manifest")
+    )
     unit = names + "".join(f'#include "{k}/{n}"\n' for n in ("shared.c", "model_data.c", "model.c"))
     (folder / f"{k}.c").write_text(unit)
     return f"{k}.c"

@@ -50,7 +50,7 @@ def test_no_range_is_beyond_what_a_function_reaches(method: str) -> None:
 
 
 def test_networks_know_what_functions_reach() -> None:
-    graph = classifier()
-    ends = {node.outputs[0] for node in graph.nodes if node.op == "softmax"}
-    how = microc.quantize(graph, images(40)).recipe.activations
+    found = microc.quantize(classifier(), images(40))
+    ends = {node.outputs[0] for node in found.float_graph.nodes if node.op == "softmax"}
+    how = found.recipe.activations
     assert ends and all((127 - how[name].zero_point) * how[name].scale <= 1 + 1e-6 for name in ends)
