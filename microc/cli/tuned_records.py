@@ -68,7 +68,10 @@ def _failures(database: Database, path: Path) -> list[str]:
 
 
 def _command(record: Record, path: Path) -> str:
-    where = f"--target {record.cpu}" if record.board == "host" else f"--board {shlex.quote(record.board)}"
+    from microc.driver.tuned.records import FROM_RAM
+
+    board = shlex.quote(record.board.removesuffix(FROM_RAM))
+    where = f"--target {record.cpu}" if record.board == "host" else f"--board {board}"
     return f"microc tune MODEL {where} --records {shlex.quote(str(path))} --repeat {record.id}"
 
 

@@ -24,7 +24,7 @@ from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.flashing import flash_project
 from microc.driver.measure.loading import Loaded, Loader
 from microc.driver.measure.session import PATIENCE, Device
-from microc.driver.tuned.records import FAILED, OK, WRONG
+from microc.driver.tuned.records import FAILED, FROM_RAM, OK, WRONG
 from microc.driver.tuned.task import Task
 from microc.dtypes import Array
 from microc.errors import DeviceError, FitError
@@ -36,8 +36,6 @@ from microc.tuning.on_board import BoardRunner
 from microc.tuning.runner import Result, disagreement, sample, spoilt
 from microc.tuning.space import Candidate
 
-FROM_RAM = " (RAM)"
-"""What stands behind a board's name in records: other ticks than those of code in flash."""
 PROTOCOL = "tuning"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from microc.driver.tuned.records import Record, records_of
+from microc.driver.tuned.records import FROM_RAM, Record, records_of
 from microc.errors import UsageError
 from microc.plugin import active
 from microc.target import Board
@@ -45,6 +45,6 @@ def repeat(
         )
     with active(chosen.plugins):
         point = Point(found[-1].algorithm, found[-1].rule, found[-1].decisions)
-        meter = meter_for(place, core, [port], 1)
+        meter = meter_for(place, core, [port], 1, load=found[-1].board.endswith(FROM_RAM))
         (result,) = meter.measure(task, [candidate_of(task, point, found[-1].trace)])
     return found[-1], result, meter.unit

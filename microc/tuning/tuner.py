@@ -35,14 +35,13 @@ ENOUGH = 0.002
 
 @dataclass(slots=True, eq=False)
 class Tuned:
-    """A kernel while it is tuned: ``tried`` measurements, ``last`` of them in the last batch; ``default`` and ``best`` in ticks,
+    """A kernel while it is tuned: ``tried`` measurements; ``default`` and ``best`` in ticks,
     ``point`` of the best in words; ``history``: the best after every batch."""
 
     task: Task
     search: GridSearch
     tried: int = 0
     failed: int = 0
-    last: int = 0
     default: float | None = None
     best: float = float("inf")
     point: str = ""
@@ -112,9 +111,6 @@ class Event:
         }
 
 
-"""Told after every batch."""
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When to stop: measurements of the whole network, seconds."""
@@ -124,7 +120,7 @@ class Limits:
 
 
 class Tuner:
-    """Tunes the kernels of a network. ``jobs`` images are built and measured at a time; ``event`` is told of every batch."""
+    """Tunes the kernels of a network, on as many places as ``runner`` has; ``event`` is told of every batch."""
 
     def __init__(
         self,
@@ -194,7 +190,6 @@ class Tuner:
         self.database.add(self._record(each.task, result) for result in results)
         good = [result for result in results if result.status == OK]
         each.search.tell([(result.candidate, result.ticks) for result in good])
-        each.last = len(results)
         each.tried += len(results)
         each.failed += len(results) - len(good)
         for result in good:

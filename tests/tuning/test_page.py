@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from microc.cli import main
+from microc.cli.tuned_records import _command
 from microc.driver.tuned.records import FAILED, OK, WRONG, Database, Record, write
 from microc.tuning import repeat
 from microc.tuning.page import MOST, to_html
@@ -98,7 +99,7 @@ def test_a_record_is_measured_again(
             return [replace(r, status=status, detail="why") for r in super().measure(task, candidates)]
 
     write(tmp_path / "r.jsonl", [record])
-    monkeypatch.setattr(repeat, "meter_for", lambda *_: Paper())
+    monkeypatch.setattr(repeat, "meter_for", lambda *_, **__: Paper())
     words = ["tune", str(DIGITS), "--board", "mps2-an386", "--records", str(tmp_path / "r.jsonl"), "--repeat"]
     assert main([*words, record.id]) == code
     assert f"{status}: why" in capsys.readouterr().out
@@ -106,3 +107,8 @@ def test_a_record_is_measured_again(
         assert main([*words, "ffffff"]) == 2 and "there is no record" in capsys.readouterr().err
         write(tmp_path / "r.jsonl", [RECORD])
         assert main([*words, RECORD.id]) == 2 and "no kernel of record" in capsys.readouterr().err
+
+
+def test_what_ran_from_ram_is_repeated_from_ram() -> None:
+    """The board's name of such records is no board: the command names the board itself."""
+    assert "--board paper --records" in _command(replace(RECORD, board="paper (RAM)"), Path("tuned.jsonl"))

@@ -24,6 +24,8 @@ LONGEST, LARGEST = 1 << 16, 1 << 28
 """Bytes of a line, and of a file, that are read."""
 OK, WRONG, FAILED = "ok", "wrong", "failed"
 """What became of a measurement: ticks that count; an output that is not the reference's; no answer, or no program."""
+FROM_RAM = " (RAM)"
+"""What stands behind a board's name where code was loaded into RAM: other ticks than those of code in flash."""
 UNTUNED = "untuned"
 """The one decision of a point that is what the compiler takes by itself: for which goal."""
 _NUMBERS = ("ticks", "code", "constants", "workspace", "seed")
