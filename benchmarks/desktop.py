@@ -1,11 +1,13 @@
-"""Desktop libraries beside ONNX Runtime: microseconds of a run on one thread or several, the least of many, taken by turns.
+"""Desktop libraries beside ONNX Runtime and LiteRT: microseconds of a run on threads, the least of many, taken by turns.
 
     python benchmarks/desktop.py [--networks float,int8 | NAME,...] [--target native] [--threads 1] [--math exact] [--rounds 30]
         [--json FILE]
 
-Seven float and seven quantised networks of the corpus (MICROC_CORPUS or ../shared/corpus), and any other .onnx file of it by
-name. Random inputs, batch 1. ``ratio``: our time by that of ONNX Runtime's CPU provider, which picks its kernels by what the
-machine has. ``differ``: the largest difference of outputs. ``compile``: seconds, the C compiler included, without any cache.
+Seven float and seven quantised networks of the corpus (MICROC_CORPUS or ../shared/corpus) as ONNX files, as many as TFLite
+files (``tflite-float``, ``tflite-int8``; these need the package ai-edge-litert), and any other file of it by name. Random
+inputs, batch 1. ``ratio``: our time by that of ONNX Runtime's CPU provider or of LiteRT with XNNPACK, which pick their kernels
+by what the machine has. ``differ``: the largest difference of outputs. ``compile``: seconds, the C compiler included, without
+any cache.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
+from desktop_peers import peer_of
 from mlperf_tiny import corpus
 
 import microc
@@ -46,6 +48,24 @@ NETWORKS: Mapping[str, tuple[str, ...]] = {
         "ortq_tcn_qdq_s8",
         "pulsevad_2.1k_int8",
     ),
+    "tflite-float": (
+        "mlperf_kws_float",
+        "mlperf_vww_float",
+        "mlperf_ic_float",
+        "mlperf_ad_float",
+        "gen_dscnn_float",
+        "gen_unet_float",
+        "gen_lstm2_float",
+    ),
+    "tflite-int8": (
+        "mlperf_kws_int8",
+        "mlperf_vww_int8",
+        "mlperf_ic_int8",
+        "mlperf_ad_int8",
+        "mlperf_strww_int8",
+        "gen_unet_int8",
+        "gen_mobilenetv3s_075_64_int8",
+    ),
 }
 
 
@@ -59,24 +79,6 @@ class Row:
     ratio: float
     differ: float
     compile: float
-
-
-def session_of(path: Path, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def inputs_of(session: onnxruntime.InferenceSession) -> dict[str, Any]:
-    """Random numbers for every input; unknown extents are 1."""
-    dice, made = np.random.default_rng(0), {}
-    kinds = {"tensor(float)": np.float32, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(int64)": np.int64}
-    for each in session.get_inputs():
-        shape = [n if isinstance(n, int) else 1 for n in each.shape]
-        kind = kinds[each.type]
-        small = dice.integers(0, 8, shape)
-        made[each.name] = dice.normal(size=shape).astype(kind) if kind is np.float32 else small.astype(kind)
-    return made
 
 
 def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -97,29 +99,30 @@ def least(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
 
 
 def measured(path: Path, target: str, rounds: int, threads: int, math: str) -> Row:
-    session = session_of(path, threads)
-    inputs = inputs_of(session)
+    peer = peer_of(path, threads)
+    shapes = {name: peer.inputs[name].shape for name in peer.open} or None
     begin = time.perf_counter()
-    library = microc.compile(
-        path, target, input_shapes=_shapes(session, inputs), threads=threads, math=math, cache=False
-    )
+    library = microc.compile(path, target, input_shapes=shapes, threads=threads, math=math, cache=False)
     seconds = time.perf_counter() - begin
-    for name, array in inputs.items():
+    for name, array in peer.inputs.items():
         library.set_input(name, array)
-    wanted = session.run(None, inputs)
+    peer.run()
+    wanted = peer.outputs()
     library.run()
     differ = max(
         float(np.abs(library.get_output(k).astype(np.float64) - np.asarray(want, np.float64)).max())
         for k, want in enumerate(wanted)
     )
-    found = least({"ours": library.run, "theirs": lambda: session.run(None, inputs)}, rounds)
+    found = least({"ours": library.run, "theirs": peer.run}, rounds)
     return Row(path.stem, found["ours"], found["theirs"], found["ours"] / found["theirs"], differ, seconds)
 
 
-def _shapes(session: onnxruntime.InferenceSession, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]] | None:
-    """The extents of inputs that leave some open."""
-    open_ = [e.name for e in session.get_inputs() if any(not isinstance(n, int) for n in e.shape)]
-    return {name: inputs[name].shape for name in open_} or None
+def file_of(name: str) -> Path:
+    """A network of the corpus by its name. Raises: SystemExit where it holds none."""
+    found = [path for kind in ("onnx", "tflite") for path in (corpus() / kind).glob(f"{name}.{kind}")]
+    if not found:
+        raise SystemExit(f"{name}: no such network in {corpus()}")
+    return found[0]
 
 
 def main() -> int:
@@ -133,12 +136,11 @@ def main() -> int:
     options = parser.parse_args()
     target = native() if options.target == "native" else options.target
     names = [name for word in options.networks.split(",") for name in NETWORKS.get(word, (word,))]
-    folder = corpus() / "onnx"
     print(f"for {target}, threads: {options.threads}, math: {options.math}")
     print(f"{'network':38}{'us':>10}{'theirs':>10}{'ratio':>8}{'differ':>10}{'compile':>9}")
     rows = []
     for name in names:
-        row = measured(folder / f"{name}.onnx", target, options.rounds, options.threads, options.math)
+        row = measured(file_of(name), target, options.rounds, options.threads, options.math)
         rows.append(row)
         print(
             f"{row.network:38}{row.ours:>10.1f}{row.theirs:>10.1f}{row.ratio:>8.2f}{row.differ:>10.1e}{row.compile:>9.1f}",
