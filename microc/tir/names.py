@@ -35,6 +35,8 @@ EXTERN: Final = "extern"
 """Note on a block: an operator wrote its loops. No stage is inlined into it, nor it into any."""
 GROUPED: Final = "grouped"
 """Note on a product: for pixels p, groups, and channels o of a group."""
+WINDOWS: Final = "windows"
+"""Note on a convolution: windows slide over rows of an image, whose pixels have so many channels."""
 CHANNELS_FIRST: Final = "channels_first"
 """Note on a product: for channels o, and pixels p."""
 SUM_BOUND: Final = "sum_bound"
@@ -73,7 +75,7 @@ PRIVATE: Final = "private"
 LOOP_NOTES: Final = frozenset({LANES, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, PRIVATE})
 BLOCK_NOTES: Final = frozenset(
     {
-        *(EXTERN, GROUPED, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
+        *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),
         *(WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES),
     }
 )

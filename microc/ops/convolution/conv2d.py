@@ -24,6 +24,7 @@ from microc.ops.convolution import winograd
 from microc.ops.convolution.conv2d_cases import cases
 from microc.ops.convolution.geometry import ATTRS, DEFAULTS, Geometry, geometry
 from microc.ops.convolution.input import WORD, padded_input, patch
+from microc.ops.convolution.windows import suits_unsigned_windows, suits_windows, window_product
 from microc.ops.matrix.gemm import (
     fits_unsigned,
     less_offset,
@@ -105,6 +106,8 @@ def compute(call: OpCall) -> te.Tensor:
             raise InternalError("this convolution cannot be computed by pairs of pixels")
         pixels = _pixels(g, attrs, data, packing.unsigned.shape[1], even=True)
         return paired_product(pixels, g.pixels, weight, bias, packing)
+    if algorithm in ("windows", "unsigned_windows"):
+        return window_product(call, attrs, g, unsigned=algorithm == "unsigned_windows")
     if algorithm == "opened":
         return opened_product(call, _pixels(g, attrs, data, g.depth))
     if g.groups == 1 and algorithm != "single":
@@ -182,13 +185,16 @@ ALGORITHMS: Algorithms = {
     "grouped": _suits_groups,
     "unsigned": _suits_unsigned,
     "unsigned_rows": lambda call: fits_unsigned(call) and call.attrs.get("groups", 1) == 1,
+    "windows": suits_windows,
+    "unsigned_windows": suits_unsigned_windows,
     "single": _suits_single,
     **PACKED,
     "opened": lambda call: levels_of(call) is not None,
 }
 """``pairs`` of pixels in a word; ``grouped``: a matrix product for each of several groups; ``unsigned`` data of a depthwise
-convolution, ``unsigned_rows`` of a product; ``single``: a single channel of data as a depthwise convolution has it; ``packed``:
-weights of few bits; ``opened``: integers times scales, for floats."""
+convolution, ``unsigned_rows`` of a product; ``windows``: data is read where it lies, ``unsigned_windows``: such data; ``single``:
+a single channel of data as a depthwise convolution has it; ``packed``: weights of few bits; ``opened``: integers times scales,
+for floats."""
 
 
 def _depthwise(

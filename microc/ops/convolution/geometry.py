@@ -44,6 +44,8 @@ ATTRS: Attributes = {
         "single",
         "unsigned",
         "unsigned_rows",
+        "unsigned_windows",
+        "windows",
         "winograd",
         "winograd_floats",
     ),

@@ -15,7 +15,7 @@ WORD = 4
 """Bytes of a machine word: copies of whole words are cheap."""
 
 
-def _inside(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
+def within(index: Expr, extent: int, low: int, high: int) -> list[Expr]:
     """The checks that ``index``, known within low..high, needs to lie in 0..extent - 1."""
     return [*([index >= 0] if low < 0 else []), *([index < extent] if high >= extent else [])]
 
@@ -37,7 +37,7 @@ def as_unsigned(value: Expr) -> Expr:
     return ir.cast("uint8", ir.cast("int32", value) + 128)
 
 
-def _bordered(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
+def bordered(inside: Expr | None, value: Expr, pad_value: int | float, unsigned: bool) -> Expr:
     """An element, or what padding holds where it does not lie ``inside``."""
     border = ir.const(pad_value + 128 if unsigned else pad_value, "uint8" if unsigned else value.dtype)
     value = as_unsigned(value) if unsigned else value
@@ -77,17 +77,17 @@ def patch(
             column = x * stride_x + across * step_x
             column = column - left if before else column
             place = column * g.channels + channel
-            checks = _inside(column, g.width, -before, highest_column)
+            checks = within(column, g.width, -before, highest_column)
         else:
             tap, run = _split(k, g.kernel[0], g.kernel[1] * g.channels)
             place = x * (stride_x * g.channels) + run
             place = place - left * g.channels if before else place
-            checks = _inside(place, row_size, -before, (highest_column + 1) * g.channels - 1)
+            checks = within(place, row_size, -before, (highest_column + 1) * g.channels - 1)
         row = y * stride_y + tap * step_y
         row = row - top if above else row
-        checks += _inside(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
+        checks += within(row, g.height, -above, highest_row) + ([k < g.depth] if depth > g.depth else [])
         inside = ir.all_of(checks)
-        return _bordered(inside, rows[n, row, place], pad_value, unsigned)
+        return bordered(inside, rows[n, row, place], pad_value, unsigned)
 
     if g.groups > 1:
         return te.compute((g.pixels, g.groups, depth), element, PATCH, ("p", "g", "k"))
@@ -107,9 +107,9 @@ def padded_input(g: Geometry, data: Operand, pad_value: int | float, unsigned: b
     def element(n: Var, y: Var, x: Var, c: Var) -> Expr:
         row: Expr = y - top if above else y
         column: Expr = x - left if before else x
-        checks = _inside(row, g.height, -above, g.height - 1 + below)
-        checks += _inside(column, g.width, -before, g.width - 1 + behind)
+        checks = within(row, g.height, -above, g.height - 1 + below)
+        checks += within(column, g.width, -before, g.width - 1 + behind)
         inside = ir.all_of(checks)
-        return _bordered(inside, source[n, row, column, c], pad_value, unsigned)
+        return bordered(inside, source[n, row, column, c], pad_value, unsigned)
 
     return te.compute((g.batch, height, width, g.channels), element, PADDED, ("n", "y", "x", "c"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, winograd
+from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, windows, winograd
 from microc.schedule.rules.algorithms import FAST_MATH
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
@@ -83,6 +83,14 @@ OURS: tuple[Rule, ...] = (
         {"tile": vectors.product_tiles},
         space={"tile": spaces.vector_tiles},
         over=("matrix float", "matrix dsp", *_PLAIN),
+    ),
+    Rule(
+        "window vectors",
+        windows.suits_windows,
+        windows.schedule_windows,
+        {"tile": windows.window_tiles},
+        space={"tile": spaces.window_tiles},
+        over=(*_BY_ROWS, "vectors"),
     ),
     Rule(
         "depthwise vectors",

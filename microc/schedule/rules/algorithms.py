@@ -31,6 +31,8 @@ ALGORITHMS = {
     "packed_vectors": Cores(frozenset({"lanes"})),
     "unsigned": Cores(frozenset({"unsigned_bytes"})),
     "unsigned_rows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct"})),
+    "windows": Cores(frozenset({"vectors"}), over=frozenset({"direct"})),
+    "unsigned_windows": Cores(frozenset({"dot4_u8_i32x4"}), over=frozenset({"direct", "windows", "unsigned_rows"})),
 }
 """By value of the attribute ``algorithm``; all others are for every core."""
 

@@ -194,11 +194,11 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         if tile.copied and tile.copied != product.data.dtype:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
-    schedule = _multiplied(schedule, product, tile, inner[-1])
-    return _unrolled(schedule, product, tile.lanes, float_lanes(target))
+    schedule = multiplied(schedule, product, tile, inner[-1])
+    return unrolled(schedule, product, tile.lanes, float_lanes(target))
 
 
-def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
+def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
     """The innermost loops by the tile's instruction, the weights as it reads them."""
     weight, k = product.weight.name, product.k
     match tile.weights:
@@ -222,7 +222,7 @@ def _multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> 
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def _unrolled(schedule: Schedule, product: Product, lanes: int, floats: int) -> Schedule:
+def unrolled(schedule: Schedule, product: Product, lanes: int, floats: int) -> Schedule:
     """Scalars for every sum, or vectors of them."""
     kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
     for block in (f"{ACC}_init", ACC, OUT):

@@ -15,6 +15,7 @@ from microc.schedule.pairing import can_pair
 from microc.schedule.rules import depthwise, matrix, vectors
 from microc.schedule.rules.planes import Walk
 from microc.schedule.rules.product import CROSSED, PACKED, PAIRED, WIDE, Product, Tile, known_product
+from microc.schedule.rules.windows import known_windows
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
@@ -94,8 +95,17 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has."""
-    product, known = known_product(start), vectors.product_tiles(start, target, goal)
-    one, lanes = known[0], known[0].lanes
+    return _vector_tiles(known_product(start), target)
+
+
+def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
+    """The same of a row of windows."""
+    return _vector_tiles(known_windows(start), target)
+
+
+def _vector_tiles(product: Product, target: Target) -> Sequence[Tile]:
+    one = vectors.tiles_of(product, target)[0]
+    lanes = one.lanes
     return [
         replace(one, rows=rows, columns=abreast * lanes, unroll=unroll)
         for abreast in range(1, 2 * vectors.ABREAST + 1)

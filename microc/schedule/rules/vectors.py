@@ -48,7 +48,7 @@ def suits_product(start: Schedule, target: Target) -> bool:
     """Floats by floats or by the levels of weights, or integers into 32 bits by constants, whose columns are neighbours and fill
     vectors."""
     product = product_of(start)
-    if product is None or lanes_of(product.columns, target) == 0 or not _in_lanes(start, target):
+    if product is None or lanes_of(product.columns, target) == 0 or not in_lanes(start, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -58,7 +58,7 @@ def suits_product(start: Schedule, target: Target) -> bool:
     return integers and product.along and product.weight.scope == "const" and not product.bits
 
 
-def _in_lanes(start: Schedule, target: Target) -> bool:
+def in_lanes(start: Schedule, target: Target) -> bool:
     """Whether vectors do all that is computed in floats, and no number has 64 bits: an end that has no form in lanes would be
     written out for every sum."""
     parts = list(walk_all_exprs(start.func.body))
@@ -73,7 +73,11 @@ def _in_lanes(start: Schedule, target: Target) -> bool:
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile of the fewest
     loads, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
-    product = known_product(start)
+    return tiles_of(known_product(start), target)
+
+
+def tiles_of(product: Product, target: Target) -> tuple[Tile, ...]:
+    """Those of a product."""
     lanes = lanes_of(product.columns, target)
     most = ABREAST if product.total.dtype == "float32" else SHORT
     shapes = [(_rows(product, n, target), n) for n in range(most, 0, -1) if product.columns % (lanes * n) == 0]
@@ -120,7 +124,7 @@ def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:
 def suits_depthwise(start: Schedule, target: Target) -> bool:
     """A depthwise convolution whose channels fill vectors."""
     form = depthwise_of(start)
-    if form is None or not (float_lanes(target) or _in_lanes(start, target)):
+    if form is None or not (float_lanes(target) or in_lanes(start, target)):
         return False
     known = form.total.dtype == "float32" or (form.total.dtype == "int32" and target.has("vectors"))
     return known and lanes_of(form.channels, target) > 0
