@@ -7,7 +7,8 @@ Kernels store weights as they are, padded, transformed or, where the numbers are
 that are levels as these and their scales; and equal ones once.
 Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
 ever whole; so that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each for
-itself, of a layer that does not work row by row, always beside the state.
+itself, of a layer that does not work row by row, always beside the state. No scores are whole of
+attention by blocks (:mod:`microc.transform.attention`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from microc.graph.ir import Graph, Node
 from microc.ops import registry
 from microc.ops.matrix.levels import find_levels
 from microc.ops.rows import row_window
+from microc.transform.attention.blocks import in_blocks
+from microc.transform.attention.find import find_attention
 
 FEW = 16
 """Constants of fewer numbers count as nothing: kernels may hold them as literals."""
@@ -49,7 +52,8 @@ def least_of(graph: Graph, options: Options) -> Least:
     """The bound for a fused graph."""
     inside = options.io_in_arena
     ends = sum(graph.types[name].nbytes for name in {*graph.inputs, *graph.outputs})
-    return Least(_weights(graph), _arena(graph, inside=inside), 0 if inside else ends)
+    arena = min(_arena(each, inside=inside) for each in (graph, in_blocks(graph, find_attention(graph), 1)))
+    return Least(_weights(graph), arena, 0 if inside else ends)
 
 
 def shortages(least: Least, options: Options, room: Room) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from microc.codegen.names import network_name
 from microc.driver.compile.arithmetic import arithmetic_of, with_math
+from microc.driver.compile.attention import by_blocks
 from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
@@ -172,8 +173,15 @@ def _planned(
             options=chosen,
         )
 
-    plain = planned(first.module)
-    limits = [limit for limit in (options.ram, _arena_room(plain, room.ram) if room else 0) if limit]
+    def blocked(changed: Graph) -> Compiled:
+        made = _built(changed, target, source, None, Maker(changed, target, goal, options.threads))
+        return replace(made, module=planned(made.module))
+
+    first = replace(first, module=planned(first.module))
+    limits = [limit for limit in (options.ram, _arena_room(first.module, room.ram) if room else 0) if limit]
+    flash = [limit for limit in (options.flash, room.flash if room else 0) if limit]
+    first = by_blocks(first, blocked, options, limits, flash)
+    graph, plain = first.make.graph, first.module
     untuned = replace(first, module=plain)
     if options.tuned is not None or options.plan is not None:
         from microc.driver.tuned.taken import as_planned, measured_schedules
