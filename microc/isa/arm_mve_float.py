@@ -1,7 +1,8 @@
 """MVE's vectors of four floats: arithmetic, fused multiply-add by vectors or by a number in a general register, conversions.
 
 A comparison holds where both numbers are numbers: the instructions' "less" is "not greater or equal", so operands change places.
-There is no division and no square root of vectors; they go lane by lane.
+There is no division and no square root of vectors; they go lane by lane, each lane written out: of loops over lanes gcc 12 drops
+stores of the operands and divides what lay there before.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ def _texts() -> Iterator[tuple[str, str, str]]:
         yield f"select_{op}_f32x4", "vector", _chosen(op, "x", "y")
     for name, function in (("fabs", "vabsq"), ("rint", "vrndxq"), ("floor", "vrndmq")):
         yield f"{name}_f32x4", "vector", f"return {function}_f32(a);"
+    for name, lane in (("div", "a[{0}] / b[{0}]"), ("sqrt", "sqrtf(a[{0}])")):
+        lanes = ", ".join(lane.format(k) for k in range(4))
+        yield f"{name}_f32x4", "float_divide", f"const float32x4 r = {{{lanes}}};\nreturn r;"
     yield "dup_f32x4", "vector", "return vdupq_n_f32(n);"
     yield "from_i32_f32x4", "vector", "return vcvtq_f32_s32(a);"
     yield "bits_i32x4", "", "return vreinterpretq_s32_f32(a);"
@@ -50,6 +54,6 @@ def _texts() -> Iterator[tuple[str, str, str]]:
 ARM_MVE_FLOAT = InstructionSet(
     "Arm MVE floating point",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {name: Body(text, ((kind, 1),) if kind else ()) for name, kind, text in _texts()},
+    {name: Body(text, ((kind, 4 if kind == "float_divide" else 1),) if kind else ()) for name, kind, text in _texts()},
     unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
 )

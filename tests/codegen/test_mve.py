@@ -23,8 +23,7 @@ from microc.tir import ir
 from tests.codegen.machines import compiled_here, firmware, meant, often, on_board
 from tests.device.smoke import needs
 
-LANE_BY_LANE = [word.name for word in FLOAT_LANES if word.lanes == 4 and word.name not in ARM_MVE_FLOAT.bodies]
-NAMES = [*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies, *LANE_BY_LANE]
+NAMES = [*ARM_MVE.bodies, *ARM_MVE_FLOAT.bodies]
 ARITHMETIC = [name for name in NAMES if all(not isinstance(p, ir.Buffer) for p in SCALAR[name].params)]
 COUNT, DEPTHS = 37, (1, 15, 16, 17, 32, 48, 64, 80, 96, 128)
 STRIDED = {"n": (100, 45, *range(1, 20)), "step": (3, 19, *range(1, 20))}
@@ -37,6 +36,11 @@ def function(name: str) -> ir.PrimFunc:
     return often(
         name, COUNT, 1000 if "strided" in name else COUNT + 300, {"stride_a": 5, "stride_b": 33, "stride_sums": 3}
     )
+
+
+def test_no_word_of_floats_is_a_loop_over_lanes() -> None:
+    """gcc 12 drops stores to vectors that a loop reads by lanes."""
+    assert not [word.name for word in FLOAT_LANES if word.lanes == 4 and word.name not in ARM_MVE_FLOAT.bodies]
 
 
 @lru_cache
