@@ -130,7 +130,9 @@ class Core:
 
     - ``sets``: what it has, the body of the first that has one counts. ``features``: what else is known of it.
     - ``lanes``: of vectors that one of its registers holds whole, the most first; none where schedules do not ask for them.
-    - ``vectors``: how many of them it has.
+    - ``vectors``: how many of them it has. ``pipelined``: multiply-adds of vectors that it has under way at once, its units times
+      the cycles of one: a sum that waits for itself takes as long as so many; 0 where that does not matter.
+    - ``cache``: bytes of the largest cache that it shares with no other core; 0 where there is none.
     - ``options``: what compilers are told about the network's files, beside its family's options and behind the board's.
     - ``machine``: options that tell compilers which core or instruction set it is, where boards do not (``-march=...``).
     - ``probe``: of computers, how a library that was made for the core knows that it runs on one.
@@ -145,6 +147,8 @@ class Core:
     machine: str = ""
     lanes: tuple[int, ...] = ()
     vectors: int = 0
+    pipelined: int = 0
+    cache: int = 0
     probe: Probe | None = None
 
     @property

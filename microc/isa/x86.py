@@ -61,6 +61,11 @@ VNNI = InstructionSet(
     "AVX-512 VNNI", "defined(__AVX512VNNI__)", {name: Body(text, (("vector", 1),)) for name, text in _products()}
 )
 _FPU = frozenset({"fpu"})
+_PIPELINED = 10
+"""Two units for products, five cycles each (Haswell, Zen); four from Skylake and Zen 3 on. Source: Agner Fog's instruction
+tables."""
+_CACHE = {"x86-64-v2": 1 << 18, "x86-64-v3": 1 << 19, "x86-64-v4": 1 << 20, "x86-64-v4-vnni": 1 << 20}
+"""The second cache of common computers of a level: Nehalem, Zen, Skylake-SP. Larger ones lose nothing."""
 _UNITS = {
     "x86-64-v2": ("sse4.2", "popcnt"),
     "x86-64-v3": ("avx2", "fma", "bmi", "bmi2"),
@@ -75,7 +80,19 @@ def _core(name: str, machine: str, lanes: tuple[int, ...], vectors: int, guard: 
     asked = " && ".join(f'__builtin_cpu_supports("{unit}")' for unit in _UNITS[name])
     probe = Probe(guard, asked, attribute='__attribute__((target("arch=x86-64")))')
     every = (*sets, units, HOST_WORDS)
-    return Core(name, "x86", COSTS, every, _FPU, machine=machine, lanes=lanes, vectors=vectors, probe=probe)
+    return Core(
+        name,
+        "x86",
+        COSTS,
+        every,
+        _FPU,
+        machine=machine,
+        lanes=lanes,
+        vectors=vectors,
+        pipelined=_PIPELINED,
+        cache=_CACHE[name],
+        probe=probe,
+    )
 
 
 X86 = Family(

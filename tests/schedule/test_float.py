@@ -12,8 +12,9 @@ import pytest
 from microc import te
 from microc.dtypes import Array
 from microc.schedule.rules.matrix import REGISTERS, float_shape
+from microc.schedule.rules.vectors import product_tiles
 from microc.schedule.schedule import Schedule
-from microc.target import target_for
+from microc.target import SPEED, target_for
 from microc.tir import ir
 from microc.tir.interp import run
 from microc.tir.lower import lower
@@ -113,6 +114,33 @@ def test_float_rules_keep_the_order_of_sums(name: str, tmp_path: Path) -> None:
         s.buffer.name for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc) and s.buffer.scope == "register"
     }
     assert registers == {"acc"}
+
+
+@pytest.mark.parametrize("shape", [(50, 1100, 128), (17, 2050, 64)], ids=str)
+def test_weights_beyond_a_cache_serve_all_rows_before_the_next(shape: tuple[int, int, int], tmp_path: Path) -> None:
+    """Columns first, rows that may end in a part of a tile; the sums are those in order."""
+    func, target = product(*shape), target_for("x86-64-v3")
+    schedule = schedule_kernel(func, "dense", target)
+    loops = schedule.loops_of("acc")
+    assert loops.index("o_0") < loops.index("p_1") < loops.index("k_0")
+    arrays = operands(func)
+    plain = Schedule(func).decompose_reduction("acc", "k").reverse_compute_at("out", "o").set_scope("acc", "register")
+    tiled, in_order = lower(schedule.func), lower(plain.select_fma().renamed("in_order").func)
+    library = build([tiled, in_order], tmp_path, "-O1")
+    packed = [schedule.packed(p, a) for p, a in zip(func.params[:3], arrays, strict=False)]
+    wanted = call(library, in_order, [*arrays[:3], None])[3]
+    np.testing.assert_array_equal(call(library, tiled, [*packed, None])[3], wanted)
+
+
+def test_weights_within_a_cache_serve_a_tile_of_rows_first() -> None:
+    schedule = schedule_kernel(product(48, 64, 64), "dense", target_for("x86-64-v3"))
+    assert schedule.loops_of("acc")[:3] == ("p_0", "o_0", "k_0")
+
+
+def test_a_tile_has_as_many_sums_as_a_pipeline_takes() -> None:
+    """Two rows by four vectors, of as few loads, would wait for each other."""
+    (tile,) = product_tiles(Schedule(product(512, 512, 512)), target_for("x86-64-v3"), SPEED)
+    assert (tile.rows, tile.columns, tile.block) == (6, 16, 86)
 
 
 def reducing(func: ir.PrimFunc) -> str:

@@ -8,6 +8,7 @@ a tile are read before its results are written, so that what is copied can be wo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -45,7 +46,8 @@ class Tile:
     """A choice: ``rows`` by ``columns`` of sums, ``unroll`` steps of k in an iteration, ``step`` products in each, done by the
     tensor intrinsic ``intrin`` unless that is empty; ``copied``: the dtype in which a tile's rows are copied first, empty where
     they are read as they lie; ``weights``: how those are stored, empty as they are; ``lanes``: of vectors that hold the columns,
-    0 where none do."""
+    0 where none do; ``block``: tiles of rows that the weights of a tile's columns serve before those of the next are loaded, 1
+    where all weights serve a tile of rows first."""
 
     rows: int
     columns: int
@@ -55,6 +57,7 @@ class Tile:
     copied: str = ""
     weights: str = ""
     lanes: int = 0
+    block: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +187,21 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         schedule = schedule.transform_layout(weight, ((None, tile.columns), (None,)), (0, 2, 1))
     together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
     columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
-    schedule = schedule.split(p, (None, tile.rows)).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
+    tall = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
+    schedule = schedule.split(p, tall).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
+    *tiles, row = [f"{p}_{n}" for n in range(len(tall))]
     inner = [f"{o}_{n + 1}" for n in range(len(columns))]
-    schedule = schedule.reorder(f"{p}_0", *product.inside, f"{o}_0", f"{k}_0", f"{k}_1", f"{p}_1", *inner, f"{k}_2")
+    turn = (tiles[0], *product.inside, f"{o}_0", *tiles[1:])
+    schedule = schedule.reorder(*turn, f"{k}_0", f"{k}_1", row, *inner, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "register")
+    schedule = schedule.reverse_compute_at(OUT, turn[-1]).set_scope(product.total.name, "register")
     if rows:
         schedule = schedule.compute_at(rows, product.tile)
         if tile.copied and tile.copied != product.data.dtype:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
     schedule = multiplied(schedule, product, tile, inner[-1])
-    return unrolled(schedule, product, tile.lanes, float_lanes(target))
+    return unrolled(schedule, (*turn, f"{k}_0"), tile.lanes, float_lanes(target))
 
 
 def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
@@ -222,12 +228,11 @@ def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> S
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def unrolled(schedule: Schedule, product: Product, lanes: int, floats: int) -> Schedule:
-    """Scalars for every sum, or vectors of them."""
-    kept = (f"{product.p}_0", *product.inside, f"{product.o}_0", f"{product.k}_0")
+def unrolled(schedule: Schedule, kept: Sequence[str], lanes: int, floats: int) -> Schedule:
+    """Scalars for every sum, or vectors of them, within the loops that are kept."""
     for block in (f"{ACC}_init", ACC, OUT):
         around = schedule.loops_of(block)
-        inner = [loop for loop in around[around.index(f"{product.p}_0") + 1 :] if loop not in kept]
+        inner = [loop for loop in around[around.index(kept[0]) + 1 :] if loop not in kept]
         whole = [loop for loop in inner if block == OUT or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
         across = whole[-1:] if lanes else []
         for loop in inner:

@@ -94,25 +94,27 @@ def float_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
 
 
 def vector_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
-    """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has."""
-    return _vector_tiles(known_product(start), target)
+    """Whole vectors: rows, vectors of columns and steps, with the products at a time that the default has; columns first or
+    rows."""
+    return _vector_tiles(start, known_product(start), target)
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> Sequence[Tile]:
     """The same of a row of windows."""
-    return _vector_tiles(known_windows(start), target)
+    return _vector_tiles(start, known_windows(start), target)
 
 
-def _vector_tiles(product: Product, target: Target) -> Sequence[Tile]:
-    one = vectors.tiles_of(product, target)[0]
+def _vector_tiles(start: Schedule, product: Product, target: Target) -> Sequence[Tile]:
+    one = vectors.tiles_of(start, product, target)[0]
     lanes = one.lanes
     return [
-        replace(one, rows=rows, columns=abreast * lanes, unroll=unroll)
+        replace(one, rows=rows, columns=abreast * lanes, unroll=unroll, block=block)
         for abreast in range(1, 2 * vectors.ABREAST + 1)
         if product.columns % (abreast * lanes) == 0
         for rows in range(1, min(product.rows, vectors.TALLEST) + 1)
         if rows * abreast + abreast <= target.core.vectors
         for unroll in perfect(product.depth // one.step, 8)
+        for block in {1, 1 if product.inside else -(-product.rows // rows)}
     ]
 
 

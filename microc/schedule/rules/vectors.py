@@ -7,6 +7,7 @@ is repeated in all lanes, for all its columns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -23,11 +24,13 @@ from microc.schedule.tree import find_block
 from microc.target import Goal, Target
 from microc.tir import ir
 from microc.tir.lower.lane_code import FLOAT_CALLS
-from microc.tir.names import ACC, CHANNELS_FIRST, OUT
+from microc.tir.names import ACC, CHANNELS_FIRST, OUT, PATCH
 from microc.tir.rewrite import walk_all_exprs
 
 ABREAST, TALLEST = 4, 14
 """Vectors of columns and rows at once."""
+ALONE = 8
+"""The same of a single row, which is what its sums have to fill a pipeline with."""
 SHORT, SHORT_ROWS = 2, 8
 """The same of integers, each of whose sums is scaled by code of its own."""
 BESIDE = 2
@@ -36,6 +39,8 @@ BYTES = MappingProxyType(
     {("int8", "int8"): ("dot4_i8", "dot4_int8_int8_word"), ("uint8", "int8"): ("dot4_u8", "dot4_uint8_int8_word")}
 )
 """By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
+LOADED = 0.5
+"""What a load takes beside a multiply-add: there are as many units for them, which do not wait for each other."""
 STEPS = (2, 1)
 """Steps of a sum in an iteration."""
 PIXELS = 4
@@ -71,34 +76,76 @@ def in_lanes(start: Schedule, target: Target) -> bool:
 
 
 def product_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
-    """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile of the fewest
-    loads, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
-    return tiles_of(known_product(start), target)
+    """As many sums as registers hold beside a row of weights; every sum runs along k in order. Of floats the tile that takes the
+    least time, which need not be lowered to be counted; of integers two, the code of whose ends counts, too."""
+    return tiles_of(start, known_product(start), target)
 
 
-def tiles_of(product: Product, target: Target) -> tuple[Tile, ...]:
+def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, ...]:
     """Those of a product."""
     lanes = lanes_of(product.columns, target)
-    most = ABREAST if product.total.dtype == "float32" else SHORT
-    shapes = [(_rows(product, n, target), n) for n in range(most, 0, -1) if product.columns % (lanes * n) == 0]
-    if product.total.dtype == "float32":
-        shapes = sorted(shapes, key=lambda shape: _loads(product.rows, *shape))[:1]
-    return tuple(_multiplied(product, rows, lanes * abreast, lanes, target) for rows, abreast in shapes)
+    abreast = [n for n in range(_abreast(product, target), 0, -1) if product.columns % (lanes * n) == 0]
+    if product.total.dtype == "int32":
+        shapes = [(_rows(product, n, target), n) for n in abreast]
+        return tuple(_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes)
+    shapes = [(rows, n) for n in abreast for rows in _heights(start, product, n, target)]
+    rows, n = min(shapes, key=lambda shape: _time(product.rows, shape, target))
+    tile = _multiplied(product, rows, lanes * n, lanes, target)
+    return (replace(tile, block=_block(start, product, rows, target)),)
 
 
-def _loads(count: int, rows: int, abreast: int) -> float:
-    """Loads for a step of the sums of a vector of columns in so many rows: a tile's vectors of weights and its rows' numbers."""
-    return -(-count // rows) + count / abreast
+def _abreast(product: Product, target: Target) -> int:
+    """Vectors of columns at once, at most."""
+    if product.total.dtype == "int32":
+        return SHORT
+    return min(ALONE, target.core.vectors // 2) if product.rows == 1 else ABREAST
+
+
+def _time(count: int, shape: tuple[int, int], target: Target) -> float:
+    """For a step of the sums of a vector of columns in so many rows: multiply-adds, or as many as a pipeline could have begun
+    while those of a small tile wait for their sums, and loads, of a tile's vectors of weights and of its rows' numbers."""
+    rows, abreast = shape
+    tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
+    begun = sum(max(tall * abreast, target.core.pipelined) for tall in tiles)
+    return begun / abreast + LOADED * (len(tiles) + count / abreast)
 
 
 def _rows(product: Product, abreast: int, target: Target) -> int:
     """Rows at once: as many as registers leave room for, best a divisor."""
+    most = _tallest(product, abreast, target)
+    return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
+
+
+def _heights(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
+    """Rows worth comparing: where columns come first, which threads share then, the last tile may be a part of one."""
+    whole, most = _rows(product, abreast, target), _tallest(product, abreast, target)
+    return (whole, most) if _columns_first(product, target) and not start.has(PATCH) else (whole,)
+
+
+def _tallest(product: Product, abreast: int, target: Target) -> int:
+    """The most rows that registers leave room for."""
     floats = product.total.dtype == "float32"
     beside = 0 if floats and float_lanes(target) == NUMBERS else BESIDE
-    most = max(
-        1, min((target.core.vectors - abreast - beside) // abreast, product.rows, TALLEST if floats else SHORT_ROWS)
-    )
-    return next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
+    room = (target.core.vectors - abreast - beside) // abreast
+    return max(1, min(room, product.rows, TALLEST if floats else SHORT_ROWS))
+
+
+def _columns_first(product: Product, target: Target) -> bool:
+    """Whether weights do not fit the cache that they would pass through once for every tile of rows."""
+    cache = target.core.cache
+    return bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
+
+
+def _block(start: Schedule, product: Product, rows: int, target: Target) -> int:
+    """Tiles of rows that a tile's columns serve before the next: one where all weights stay in a cache, else all, for larger
+    caches stream rows as fast as they are multiplied; of rows that are copied as many as the cache holds, in equal parts."""
+    tiles = -(-product.rows // rows)
+    if not _columns_first(product, target):
+        return 1
+    if not start.has(PATCH):
+        return tiles
+    most = target.core.cache // (4 * product.depth * rows)
+    return next((n for n in range(min(most, tiles), 1, -1) if tiles % n == 0), 1)
 
 
 def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:

@@ -47,12 +47,12 @@ def suits_windows(start: Schedule, target: Target) -> bool:
     product = windows_of(start)
     if product is None or lanes_of(product.columns, target) == 0 or not in_lanes(start, target):
         return False
-    return start.has(PADDED) or not tiles_of(product, target)[0].copied
+    return start.has(PADDED) or not tiles_of(start, product, target)[0].copied
 
 
 def window_tiles(start: Schedule, target: Target, goal: Goal) -> tuple[Tile, ...]:
     """Those of a product of a row of outputs."""
-    return tiles_of(known_windows(start), target)
+    return tiles_of(start, known_windows(start), target)
 
 
 def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
@@ -71,7 +71,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     if schedule.has(PADDED):
         schedule = _bordered(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
     schedule = multiplied(schedule, product, tile, f"{o}_2")
-    return unrolled(schedule, product, tile.lanes, float_lanes(target))
+    return unrolled(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile.lanes, float_lanes(target))
 
 
 def _bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
