@@ -90,7 +90,8 @@ def storage_align(func: ir.PrimFunc, buffer: str, axis: int, factor: int) -> ir.
 
 def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     """A block that stores an element or, at a border, a constant becomes two: ``<block>_fill`` stores the constant
-    everywhere, ``<block>`` the elements inside the border, without a test."""
+    everywhere, ``<block>`` the elements inside the border, without a test; where a loop farther out has a say in whether they
+    are, only that is tested, and the constant stored again."""
     what = find_block(func.body, block)
     match what.body:
         case ir.Store(buffer, indices, ir.Select(condition, value, ir.Const() as border)):
@@ -108,16 +109,26 @@ def decompose_padding(func: ir.PrimFunc, block: str) -> ir.PrimFunc:
     ranges = _ranges(what, condition)
     shorter = dict(inner)
     starts: dict[ir.Var, ir.Expr] = {}
+    own = {i.var: _own_loop(i, inner) for i in what.iters if i.var in ranges}
+    if ranges and not any(own.values()):
+        names = ", ".join(var.name for var in own)
+        raise ScheduleError(
+            f"decompose_padding: {names} of block {block!r} are not counted by one loop each from a fixed start",
+            hint="compute the whole plane at an outer loop first",
+        )
     for i in what.iters:
-        if i.var not in ranges:
+        found = own.get(i.var)
+        if found is None:
             continue
-        loop, offset = _own_loop(block, i, inner)
+        loop, offset = found
         low, high = max(ranges[i.var][0] - offset, 0), min(ranges[i.var][1] - offset, extent_of(loop) - 1)
         shorter[loop.var] = replace(loop, extent=ir.const(max(high - low + 1, 0), "int32"))
         starts[loop.var] = loop.var + low
     iters = tuple(replace(i, binding=simplify(substitute(i.binding, starts))) for i in what.iters)
     predicate = substitute(what.predicate, starts) if what.predicate is not None else None
-    copying: ir.Stmt = replace(what, iters=iters, body=ir.Store(buffer, indices, value), predicate=predicate)
+    tested = ir.all_of([test for var, place in own.items() if place is None for test in _within(var, ranges[var])])
+    copied = value if tested is None else ir.Select(tested, value, border)
+    copying: ir.Stmt = replace(what, iters=iters, body=ir.Store(buffer, indices, copied), predicate=predicate)
     for loop in shorter.values():
         copying = replace(loop, body=copying)
     filled = _whole(replace(what, name=f"{block}_fill", body=ir.Store(buffer, indices, border)), loops)
@@ -162,15 +173,16 @@ def _compares(term: ir.Expr) -> TypeGuard[ir.Bin]:
     return isinstance(term, ir.Bin) and term.op in ("lt", "ge") and term.a.dtype == "int32"
 
 
-def _own_loop(block: str, i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int]:
-    """The loop that alone counts an iterator, and where it starts."""
+def _within(var: ir.Var, reach: tuple[int, int]) -> list[ir.Expr]:
+    return [var >= reach[0], var < reach[1] + 1]
+
+
+def _own_loop(i: ir.IterVar, loops: dict[ir.Var, ir.For]) -> tuple[ir.For, int] | None:
+    """The loop that alone counts an iterator, and where it starts; None where none does."""
     terms, offset = linear(simplify(i.binding))
     names = [var for var in terms if isinstance(var, ir.Var) and var in loops]
     if len(terms) != 1 or len(names) != 1 or terms[names[0]] != 1:
-        raise ScheduleError(
-            f"decompose_padding: {i.var.name!r} of block {block!r} is not counted by one loop from a fixed start",
-            hint="compute the whole plane at an outer loop first",
-        )
+        return None
     return loops[names[0]], offset
 
 

@@ -131,6 +131,7 @@ CASES: Mapping[str, tuple[str, str, Callable[[], Graph]]] = {
     "max_pool_m4": ("cortex-m4", "size", partial(one, "max_pool2d", BYTES((1, 4, 4, 4)), kernel=(2, 2), strides=(2, 2))),
     "average_pool_m0": ("cortex-m0", "size", partial(one, "avg_pool2d", BYTES((1, 4, 4, 2)), kernel=(4, 4), strides=(1, 1))),
     "add_m4": ("cortex-m4", "size", partial(two, "qadd", BYTES((9,)), **QADD)),
+    "windows_vnni": ("x86-64-v4-vnni", "speed", partial(convolution, (3, 8), 4, 16, 3, 1)),
     "softmax_v3": ("x86-64-v3", "speed", partial(one, "softmax", REALS((3, 11)), axis=-1, beta=1.0)),
     "sigmoid_v3": ("x86-64-v3", "speed", partial(one, "sigmoid", REALS((16,)))),
     "erf_v3": ("x86-64-v3", "speed", partial(one, "erf", REALS((11,)))),

@@ -94,7 +94,7 @@ def cases() -> Iterable[Case]:
     yield _case((2, 3, 3, 10), 5, (1, 1), bias=False, algorithm="unsigned_rows")
     for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("float32 float32 float32", 0)):
         yield _case((2, 4, 8, 4), 16, (3, 3), kinds, padding=same, pad_value=pad, algorithm="windows")
-        yield _case((1, 7, 21, 2), 12, (2, 4), kinds, padding=odd, strides=(1, 2), pad_value=pad, algorithm="windows")
+        yield _case((1, 7, 21, 3), 12, (2, 3), kinds, padding=odd, strides=(1, 2), pad_value=pad, algorithm="windows")
     yield _case((1, 6, 10, 4), 8, (3, 3), dilation=(2, 1), bias=False, algorithm="windows")
     yield _case((1, 5, 9, 4), 20, (3, 3), padding=same, pad_value=-9, algorithm="unsigned_windows")
     for kinds, pad in (("int8 int8", -5), ("uint8 int8", 200), ("int16 int8", 0), ("float32 float32 float32", 0)):
