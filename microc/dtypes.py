@@ -19,6 +19,8 @@ Array = NDArray[Any]
 _PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x([1-9]\d?))?")
 VECTORS = (128, 256, 512)
 """Bits of vector registers."""
+SAMPLED = 64
+"""Numbers that are looked at before all are."""
 HALF = ("float16", "bfloat16")
 """Floats that C99 has no type for: their bits are moved about as ``uint16_t``, arithmetic is done in float32."""
 
@@ -80,6 +82,14 @@ def int_range(dtype: str) -> tuple[int, int]:
     raise InternalError(f"{dtype} has no integer range")
 
 
+def holds(wider: str, narrow: str) -> bool:
+    """Whether an integer dtype has all numbers of another one."""
+    if not (is_integer(wider) and is_integer(narrow)):
+        return False
+    (low, high), (least, most) = int_range(wider), int_range(narrow)
+    return low <= least and most <= high
+
+
 @lru_cache(maxsize=64)
 def to_numpy(dtype: str) -> np.dtype[Any]:
     """The numpy dtype that stores one scalar of ``dtype``."""
@@ -109,3 +119,21 @@ def c_name(dtype: str) -> str:
     if kind == "float":
         return {16: "uint16_t", 32: "float", 64: "double"}[bits]
     return f"{kind}{bits}_t"
+
+
+def narrowed(array: Array, dtype: str) -> Array:
+    """float32 numbers in a half, rounded to the nearest, ties to even; what is too large becomes infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: Array = array.astype(to_numpy(dtype))
+    return found
+
+
+def keeps(array: Array, dtype: str) -> bool:
+    """Whether a half has every one of some float32 numbers, zeros of both signs and infinities too. NaN is in none."""
+    numbers = array.reshape(-1)
+    return _kept(numbers[:SAMPLED], dtype) and _kept(numbers, dtype)
+
+
+def _kept(numbers: Array, dtype: str) -> bool:
+    there: Array = narrowed(numbers, dtype).astype(np.float32)
+    return bool((there.view(np.uint32) == numbers.view(np.uint32)).all()) and not bool(np.isnan(numbers).any())

@@ -13,6 +13,11 @@ from microc.isa.base import Body
 from microc.isa.sets import InstructionSet, VectorUnit
 
 _FIRST = "vctp32q((uint32_t)n)"
+_WIDENED = """register uint32x4_t h __asm__("q0") = {};
+register float32x4_t r __asm__("q0");
+__asm__("vcvtb.f32.f16 q0, q0" : "=w"(r) : "w"(h));
+return r;"""
+"""In one register, for the GNU assembler (2.40) encodes others as those of twice their number."""
 _COMPARED = {"lt": ("gt", "b, a"), "le": ("ge", "b, a"), "gt": ("gt", "a, b"), "ge": ("ge", "a, b")} | {
     op: (op, "a, b") for op in ("eq", "ne")
 }
@@ -46,14 +51,24 @@ def _texts() -> Iterator[tuple[str, str, str]]:
     yield "toward_zero_i32x4", "vector", "return vcvtq_s32_f32(a);"
     yield "load_f32_f32x4", "vector_load", "return vldrwq_f32(p);"
     yield "load_f32_f32x4_first", "vector_load", f"return vldrwq_z_f32(p, {_FIRST});"
+    for end, load in (("", "vldrhq_u32(p)"), ("_first", f"vldrhq_z_u32(p, {_FIRST})")):
+        yield f"load_f16_f32x4{end}", "vector_load", _WIDENED.format(load)
+        yield f"load_bf16_f32x4{end}", "vector_load", f"return vreinterpretq_f32_u32(vshlq_n_u32({load}, 16));"
     yield "gather_f32_f32x4", "vector_load", "return vldrwq_gather_shifted_offset_f32(p, vreinterpretq_u32_s32(a));"
     yield "store_f32_f32x4", "vector_store", "vstrwq_f32(p, a);"
     yield "store_f32_f32x4_first", "vector_store", f"vstrwq_p_f32(p, a, {_FIRST});"
 
 
+def _operations(name: str, kind: str) -> tuple[tuple[str, int], ...]:
+    """What a word costs: loads of halves are two instructions and, of float16, a move to another register; lanes are divided one
+    by one."""
+    more = 2 if name.startswith("load_f16") else int(name.startswith("load_bf16"))
+    return (((kind, 4 if kind == "float_divide" else 1),) if kind else ()) + ((("vector", more),) if more else ())
+
+
 ARM_MVE_FLOAT = InstructionSet(
     "Arm MVE floating point",
     "defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)",
-    {name: Body(text, ((kind, 4 if kind == "float_divide" else 1),) if kind else ()) for name, kind, text in _texts()},
+    {name: Body(text, _operations(name, kind)) for name, kind, text in _texts()},
     unit=VectorUnit({"float32x4": "float32x4_t"}, "arm_mve.h", elements=True),
 )

@@ -64,6 +64,8 @@ _MEMORY: Mapping[str, tuple[int, str]] = {
     ),
     "load_i16_i32x4": (1, "return vmovl_s16(vld1_s16(p));"),
     "load_u16_i32x4": (1, "return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p)));"),
+    "load_f16_f32x4": (1, "return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));"),
+    "load_bf16_f32x4": (1, "return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));"),
     "store_i8_i32x4": (2, _BYTES),
     "store_u8_i32x4": (2, _BYTES),
 }

@@ -72,6 +72,13 @@ def _integers(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"toward_zero_{end}", f"return __builtin_convertvector(a, {vector});"
 
 
+_HALF = """const u x = __builtin_convertvector(r, u), m = (x & 0x7FFF) << 13;
+const u f = (u)(({vector})m * 5.192296858534828e33f), far = (u)(m > 0x0F7FFFFF) & 0x7F800000;
+return ({vector})(f | far | (x & 0x8000) << 16);"""
+"""The fields of a float16, moved to those of a float32, are that of its number over 2**112, of subnormals too; the largest
+exponent stands for infinity and NaN."""
+
+
 def _floats(lanes: int) -> Iterator[tuple[str, str]]:
     end, vector = f"f32x{lanes}", f"float32x{lanes}"
     chosen = "typedef int32_t v __attribute__((vector_size(sizeof a)));\n" + (
@@ -90,6 +97,14 @@ def _floats(lanes: int) -> Iterator[tuple[str, str]]:
     yield f"load_f32_{end}", f"{vector} r;\nmemcpy(&r, p, sizeof r);\nreturn r;"
     yield f"store_f32_{end}", "memcpy(p, &a, sizeof a);"
     yield from _first("f32", end, vector)
+    types = f"typedef uint16_t t __attribute__((vector_size({2 * lanes})));\n"
+    types += f"typedef uint32_t u __attribute__((vector_size({4 * lanes})));\n"
+    for first, loaded in (
+        ("", "t r;\nmemcpy(&r, p, sizeof r);"),
+        ("_first", f"t r = {{0}};\nmemcpy(&r, p, {_BYTES});"),
+    ):
+        yield f"load_bf16_{end}{first}", f"{types}{loaded}\nreturn ({vector})(__builtin_convertvector(r, u) << 16);"
+        yield f"load_f16_{end}{first}", f"{types}{loaded}\n{_HALF.format(vector=vector)}"
 
 
 def typed(element: str, lanes: int) -> str:

@@ -131,6 +131,26 @@ def _offsets(lanes: int, bits: int) -> str:
     return elements if bits == 8 else _v("sll", elements, bits // 16, lanes)
 
 
+def _halves(lanes: int) -> _Words:
+    """Loads that widen, of all lanes or the first. A float16's fields, moved to those of a float32, are that of its number over
+    2**112, of subnormals too; the largest exponent stands for infinity and NaN."""
+    n, whole, half = lanes, f"f32{_group(lanes)}", f"u16{_group(lanes, 16)}"
+    zero = _v(f"mv_v_x_{half}", 0, n)
+    for first, value in (("", _v(f"le16_v_{half}", "p", n)), ("_first", _v("le16_tu", zero, "p", "(size_t)n"))):
+        wide = _v("zext_vf2", value, n)
+        shifted = f"__riscv_vreinterpret_{whole}({_v('sll', wide, 16, n)})"
+        yield f"load_bf16_f32x{n}{first}", 2, f"return {shifted};"
+        kind = f"vuint32{_group(n)}_t"
+        fields = _v("sll", _v("and", "x", "0x7FFF", n), 13, n)
+        scaled = _v("fmul", f"__riscv_vreinterpret_{whole}(m)", "5.192296858534828e33f", n)
+        number = f"const {kind} f = __riscv_vreinterpret_u32{_group(n)}({scaled});\n"
+        far = _v("or_mu", "far", "f", "f", "0x7F800000", n)
+        ended = f"{_mask(n, _v('msgtu', 'm', '0x0F7FFFFF', n)).replace(' m =', ' far =')}"
+        sign = _v("sll", _v("and", "x", "0x8000", n), 16, n)
+        parts = f"const {kind} x = {wide};\nconst {kind} m = {fields};\n{number}{ended}"
+        yield f"load_f16_f32x{n}{first}", 9, f"{parts}return __riscv_vreinterpret_{whole}({_v('or', far, sign, n)});"
+
+
 def _floats(lanes: int) -> _Words:
     end, n, whole = f"f32x{lanes}", lanes, f"i32x{lanes}"
     for name in ("add", "sub", "mul", "div"):
@@ -151,6 +171,7 @@ def _floats(lanes: int) -> _Words:
     yield f"load_f32_{end}", 0, f"return {_v(f'le32_v_f32{_group(n)}', 'p', n)};"
     zero = _v(f"fmv_v_f_f32{_group(n)}", "0.0f", n)
     yield f"load_f32_{end}_first", 1, f"return {_v('le32_tu', zero, 'p', '(size_t)n')};"
+    yield from _halves(n)
     yield f"store_f32_{end}_first", 0, f"{_v('se32', 'p', 'a', '(size_t)n')};"
     yield f"gather_f32_{end}", 1, f"return {_v('luxei32', 'p', _offsets(n, 32), n)};"
     yield f"store_f32_{end}", 0, f"{_v('se32', 'p', 'a', n)};"

@@ -23,6 +23,7 @@ _JOINED = {
     2: unary("vpermq $8,", "t", "s"),
 }
 """Both halves of a vector of 256 bits, side by side."""
+_HALVES = '__asm__("vcvtph2ps %1, %0" : "=v"(r) : "m"(*(const uint16_t (*)[{}])p));'
 _FIRST = "const uint16_t m = (uint16_t)((1U << n) - 1U);"
 
 
@@ -39,6 +40,8 @@ def memory(lanes: int, avx: bool, masks: bool) -> Iterator[tuple[str, str]]:
             part = f"{_bytes(lanes * size)}\nt q;\n{_loaded(f'vmovdqu{8 * size}', dtype, 'q')}"
             yield f"load_{word}_first", f"{part}\n{unary(widens, f'int32x{lanes}', 'q')}\nreturn r;"
             yield f"store_{word}_first", _stored(f"vpmovd{_LETTERS[size]}", dtype)
+    if avx:
+        yield f"load_f16_f32x{lanes}", f"float32x{lanes} r;\n{_HALVES.format(lanes)}\nreturn r;"
     for element, moves in (("float32", "vmovups"), ("int32", "vmovdqu32")) if masks else ():
         word, loaded = f"{COPIED[element]}_{COPIED[element]}x{lanes}_first", _loaded(moves, element, "r")
         yield f"load_{word}", f"{element}x{lanes} r;\n{loaded}\nreturn r;"

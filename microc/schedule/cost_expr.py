@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from microc import dtypes
-from microc.isa import SCALAR, body_of
+from microc.isa import SCALAR, bodies_of, body_of
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.rewrite import walk_expr, walk_stmt
@@ -151,6 +151,8 @@ class Selector:
             return counts + Counter(
                 {"float" if self.target.has("fpu") else "call_float_convert": 2 - (not self.target.has("fpu"))}
             )
+        if a.dtype in dtypes.HALF:
+            return counts + self._widening(a.dtype)
         if dtypes.is_float(dtype):
             return counts + Counter({"call_double" if dtype == "float64" or a.dtype == "float64" else "float": 1})
         grows = dtypes.nbytes(dtype) - dtypes.nbytes(a.dtype)
@@ -159,6 +161,12 @@ class Selector:
         if grows >= 0 or dtypes.nbytes(dtype) == 4:
             return counts
         return counts + Counter({"alu": 1})
+
+    def _widening(self, half: str) -> Operations:
+        """What makes a float of a half in an integer register: its body, else the shifts and tests of ``codegen/halves.py``."""
+        body = next((body for _, body in bodies_of(f"{half}_to_float", self.target.cpu)), None)
+        moved = Counter({"float": int(self.target.has("fpu"))})
+        return +Counter(body.counts()) if body else moved + Counter({"alu": 1 if half == "bfloat16" else 10})
 
     def _select(self, condition: ir.Expr, a: ir.Expr, b: ir.Expr) -> Operations:
         """Two cheap values are selected by predication, where the core has it; a load in one of them takes a branch, half of the

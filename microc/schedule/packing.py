@@ -16,16 +16,23 @@ import numpy as np
 from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ScheduleError
+from microc.schedule import halves
 from microc.schedule.bit_columns import shared
 from microc.schedule.pairing import paired
+from microc.schedule.step import Step
 from microc.schedule.tree import buffer_named
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.bit_fields import HALVES, BitFields
 from microc.tir.rewrite import map_expr, map_stmt
 
-FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
+_FEW_BITS = ("pack_bits", "tensorize_bits", "tensorize_bit_columns")
 """Primitives that store constants of few bits side by side."""
+
+
+def packs(step: Step) -> bool:
+    """Whether a step stores a constant in fewer bits than it is computed with: side by side, or floats in a half."""
+    return step.primitive in _FEW_BITS or (step.primitive == "set_dtype" and step.args[1] in halves.FORMS)
 
 
 def _own(func: ir.PrimFunc, primitive: str, name: str) -> ir.Buffer:
@@ -67,15 +74,21 @@ def _exchange(
 
 
 def set_dtype(func: ir.PrimFunc, buffer: str, dtype: str) -> ir.PrimFunc:
-    """Store an integer buffer in a wider dtype; loads give the old one (a cast that widens further reads the new one)."""
+    """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers
+    (:mod:`microc.schedule.halves`); loads give the old one (a cast that widens further reads the new one)."""
     old = _own(func, "set_dtype", buffer)
-    low, high = dtypes.int_range(old.dtype)
-    wide_low, wide_high = dtypes.int_range(dtype)
-    if not (wide_low <= low and high <= wide_high):
-        raise ScheduleError(f"set_dtype: {dtype} does not hold every {old.dtype}", hint="choose a wider integer")
-    new = replace(old, dtype=dtype)
+    if dtype in halves.FORMS:
+        shape = (*old.shape[:-1], old.shape[-1] // 2) if dtype == halves.WORDS else old.shape
+        new = replace(old, dtype=halves.stored_in(old, dtype), shape=shape)
+    elif dtypes.holds(dtype, old.dtype):
+        new = replace(old, dtype=dtype)
+    else:
+        hint = f"choose a wider integer; constants of float32 may be {', '.join(halves.FORMS)}"
+        raise ScheduleError(f"set_dtype: {dtype} does not hold every {old.dtype}", hint=hint)
 
     def load(e: ir.Load) -> ir.Expr:
+        if dtype == halves.WORDS:
+            return halves.word_of(new, e.indices)
         return ir.Cast(old.dtype, ir.Load(new, e.indices))
 
     def store(s: ir.Store) -> ir.Stmt:
@@ -195,7 +208,8 @@ def packed(array: Array, buffer: ir.Buffer, steps: Iterable[tuple[str, tuple[Any
     array = array.reshape(buffer.shape)
     for primitive, args in steps:
         if primitive == "set_dtype" and args[0] == buffer.name:
-            array = array.astype(dtypes.to_numpy(args[1]))
+            form = args[1]
+            array = halves.halves_of(array, form) if form in halves.FORMS else array.astype(dtypes.to_numpy(form))
         elif primitive == "double_reduction" and args[1] == buffer.name:
             low, high = dtypes.int_range(str(array.dtype))
             if not (low <= 2 * int(array.min()) and 2 * int(array.max()) <= high):

@@ -106,8 +106,8 @@ class Schedule:
 
     @property
     def packs_bits(self) -> bool:
-        """Whether constants of few bits lie side by side."""
-        return any(step.primitive in packing.FEW_BITS for step in self.trace)
+        """Whether constants are stored in fewer bits than they are computed with."""
+        return any(map(packing.packs, self.trace))
 
     def apply(self, primitive: str, *args: Any) -> Schedule:
         """Any primitive by name."""

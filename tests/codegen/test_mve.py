@@ -12,7 +12,7 @@ import pytest
 from microc.codegen.data import definition
 from microc.codegen.helpers import helper_texts
 from microc.device.boards import load_board
-from microc.dtypes import Array, is_vector, to_numpy
+from microc.dtypes import HALF, Array, is_vector, to_numpy
 from microc.isa import SCALAR
 from microc.isa.arm_mve import ARM_MVE
 from microc.isa.arm_mve_float import ARM_MVE_FLOAT
@@ -55,6 +55,9 @@ def operands(name: str) -> tuple[Array, ...]:
             if op in ("min", "max", "select"):
                 numbers[: len(FLOAT_EDGES)] = np.roll(FLOAT_EDGES, "abxy".index(param.name))
             found.append(numbers)
+            continue
+        if param.dtype in HALF:
+            found.append(dice.integers(0, 1 << 16, param.shape, np.uint16).view(to_numpy(param.dtype)))
             continue
         kind = np.iinfo(to_numpy(param.dtype))
         magnitude = dice.integers(1, kind.bits, param.shape)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from microc.device.machine import machine_flags
-from microc.dtypes import Array, to_numpy
+from microc.dtypes import HALF, Array, to_numpy
 from microc.isa import CORES, SCALAR
 from microc.isa.vocabulary.words import COPIED
 from microc.tir import ir
@@ -51,6 +51,8 @@ def operands(name: str) -> tuple[Array, ...]:
             array = (dice.normal(size=param.shape) * 10.0 ** dice.integers(-3, 6, param.shape)).astype(np.float32)
             array[:4] = (0.0, -0.0, 1.5, -2.5)
             array = np.abs(array) if name.startswith("sqrt") else array
+        elif param.dtype in HALF:  # subnormals, infinities and NaN among them
+            array = dice.integers(0, 1 << 16, param.shape, np.uint16).view(to_numpy(param.dtype))
         else:
             kind = np.iinfo(to_numpy(param.dtype))
             shift = kind.bits - dice.integers(1, kind.bits, param.shape)

@@ -11,6 +11,7 @@ from microc.tir import ir
 from microc.tir.text import to_text
 from tests.golden.kernels import derived
 from tests.schedule.functions import chain, matmul, padded_rows
+from tests.schedule.test_float import product as floats
 
 Start = Callable[[], Schedule]
 
@@ -53,6 +54,8 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
     "cache_write": (product, Step("cache_write", ("out", "workspace"))),
     "set_scope": (lambda: product().reverse_compute_at("out", "o"), Step("set_scope", ("acc", "register"))),
     "set_dtype": (product, Step("set_dtype", ("weight", "int16"))),
+    "set_dtype_half": (lambda: Schedule(floats(2, 8, 4)), Step("set_dtype", ("weight", "float16"))),
+    "set_dtype_words": (lambda: Schedule(floats(2, 8, 4)), Step("set_dtype", ("weight", "float16x2"))),
     "pack_bits": (product, Step("pack_bits", ("weight", 4, "neighbours"))),
     "transform_layout": (product, Step("transform_layout", ("weight", ((None,), (None, 2)), (1, 0, 2)))),
     "storage_align": (window, Step("storage_align", ("padded", 0, 4))),

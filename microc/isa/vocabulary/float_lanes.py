@@ -2,8 +2,9 @@
 
 Arithmetic rounds as that of scalars does; ``fma`` rounds once; ``fma_n``, which not all units have, multiplies by a number for
 all lanes. ``min`` and ``max`` give their second operand where one is NaN, as scalars do. Loads and stores are of neighbours in
-memory, with ``_first`` those of the first n lanes; ``from_i32`` converts integers, and ``nearest`` (half to even) and
-``toward_zero`` give integers of numbers within int32. ``bits`` of a number are an int32, ``of_bits`` makes the number of them.
+memory, with ``_first`` those of the first n lanes; loads of ``f16`` and ``bf16`` widen. ``from_i32`` converts integers, and
+``nearest`` (half to even) and ``toward_zero`` give integers of numbers within int32. ``bits`` of a number are an int32,
+``of_bits`` makes the number of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from microc.isa.base import ANY, LANE, Intrin
 from microc.isa.vocabulary.lanes import WIDTHS
 from microc.tir import ir
 from microc.tir.ir import Buffer, Var
-from microc.tir.lower.lane_code import FLOAT_CALLS
+from microc.tir.lower.lane_code import FLOAT_CALLS, HALVES
 
 ARITHMETIC = ("add", "sub", "mul", "div", "min", "max")
 UNARY = sorted(FLOAT_CALLS - {"fma"})
@@ -39,6 +40,11 @@ def _words(lanes: int) -> Iterator[Intrin]:
     stored = ir.Store(p, (LANE,), _a)
     yield Intrin(f"load_f32_{end}", (p,), p[LANE], lanes)
     yield Intrin(f"load_f32_{end}_first", (p, count), ir.select(count > LANE, p[LANE], 0.0), lanes)
+    for dtype, short in HALVES.items():
+        q = Buffer("p", (lanes,), dtype)
+        number = ir.cast("float32", q[LANE])
+        yield Intrin(f"load_{short}_{end}", (q,), number, lanes)
+        yield Intrin(f"load_{short}_{end}_first", (q, count), ir.select(count > LANE, number, 0.0), lanes)
     yield Intrin(f"gather_f32_{end}", (table, index), table[whole], lanes)
     yield Intrin(f"store_f32_{end}", (p, a), stored, lanes)
     yield Intrin(f"store_f32_{end}_first", (p, a, count), ir.If(count > LANE, stored), lanes)

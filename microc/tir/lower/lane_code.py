@@ -32,6 +32,8 @@ _OPS = MappingProxyType(
         "bitxor": "xor",
     }
 )
+HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
+"""Floats that loads widen."""
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
 FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 """Functions of floats that have words on vectors."""
@@ -121,6 +123,12 @@ class LaneCode(LaneScope):
                     raise NoLanesError
                 source = self.address(buffer, indices, 1, writes=False)
                 return ir.Call(*self.partial(f"load_f32_{self.suffix('float32')}", (source,)), self.type("float32"))
+            case ir.Cast("float32", ir.Load(buffer, indices) as load) if buffer.dtype in HALVES:
+                if self.step(load) != 1:
+                    raise NoLanesError
+                name = f"load_{HALVES[buffer.dtype]}_{self.suffix('float32')}"
+                source = self.address(buffer, indices, 1, writes=False)
+                return ir.Call(*self.partial(name, (source,)), self.type("float32"))
             case ir.Bin(op, a, b) if op in _FLOAT_OPS:
                 return self.call(op, self.vector(a), self.vector(b), element="float32")
             case ir.Un("neg", a):
@@ -154,7 +162,7 @@ class LaneCode(LaneScope):
                 return self.load(expr)
             case ir.Cast("int32", ir.Load() as load):
                 return self.load(load)
-            case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and holds(wider, a.dtype):
+            case ir.Cast("int32", ir.Cast(wider, a)) if a.dtype in TYPES and dtypes.holds(wider, a.dtype):
                 return self.vector(ir.cast("int32", a))
             case ir.Cast("int32", ir.Cast(narrow, a)) if a.dtype == "int32":
                 return self.narrowed(narrow, a)
@@ -262,14 +270,6 @@ class LaneCode(LaneScope):
                     return e
 
         return map_expr(expr, on_expr)
-
-
-def holds(wider: str, narrow: str) -> bool:
-    """Whether an integer dtype has all numbers of another one."""
-    if not (dtypes.is_integer(wider) and dtypes.is_integer(narrow)):
-        return False
-    (low, high), (least, most) = dtypes.int_range(wider), dtypes.int_range(narrow)
-    return low <= least and most <= high
 
 
 def _signed(expr: ir.Expr) -> ir.Expr:

@@ -117,7 +117,7 @@ class _Sharing:
 
     def worthy(self, expr: ir.Expr) -> bool:
         """Worth a name: memory loads, calls, and arithmetic on top of either, what makes
-        floats of integers; never literals, variables, registers."""
+        floats of integers or halves; never literals, variables, registers."""
         match expr:
             case ir.Load(buffer):
                 return buffer.scope != "register"
@@ -126,7 +126,7 @@ class _Sharing:
             case ir.Bin(_, a, b):
                 return self.computed(a) or self.computed(b)
             case ir.Cast("float32", ir.Load(buffer)) if buffer.scope != "register":
-                return dtypes.is_integer(buffer.dtype)
+                return dtypes.is_integer(buffer.dtype) or buffer.dtype in dtypes.HALF
             case ir.Cast(_, a) | ir.Un(_, a):
                 return not isinstance(a, ir.Load) and self.computed(a)
             case _:
