@@ -111,12 +111,14 @@ class Plain:
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
-    scaled by a float, as ONNX defines it."""
+    scaled by a float, as ONNX defines it. ``wide_weights``: those that are float32 though halves were asked for, since they have
+    numbers beyond these."""
 
     macs: int = 0
     float_macs: int = 0
     reasons: tuple[str, ...] = ()
     float_scaled: int = 0
+    wide_weights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ WORDS = {
     "opt_level": ["1"], "disabled": ["fuse", "layout,padding"], "io_in_arena": ["caller"], "protocol": ["mlperf"],
     "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
     "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"], "cache": [],
-    "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"],
+    "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"], "weight_dtype": ["float16"],
 }  # fmt: skip
 VALUES = {
     "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
@@ -36,7 +36,7 @@ VALUES = {
     "disabled": frozenset({"fuse", "layout", "padding"}), "io_in_arena": False, "protocol": "mlperf", "requantize": "fixed",
     "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
     "stream_allow": frozenset(LATE), "dump": Path("folder"), "cache": False,
-    "threads": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast",
+    "threads": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast", "weight_dtype": "float16",
 }  # fmt: skip
 
 

@@ -68,8 +68,13 @@ def arithmetic_data(found: Arithmetic, sentences: tuple[str, ...]) -> dict[str, 
         "float_macs": found.float_macs,
         "float_share": share,
         "float_reasons": list(found.reasons),
-        "advice": list(sentences),
+        "advice": [*sentences, *map(_wide, found.wide_weights)],
     }
+
+
+def _wide(name: str) -> str:
+    """What is said of weights that no half holds."""
+    return f"{name} stays float32: it has numbers from 65,520 on, which bfloat16 holds and float16 does not"
 
 
 def told_of(module: Module, target: Target) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _checked(source: Path | Graph, options: Options, board: Board | None, *, exa
     read, fused = read_at_largest(source, options)
     room = room_of(board) if board else Room()
     least = least_of(fused, options)
-    found = arithmetic_of(fused)
+    found = arithmetic_of(fused, options.weight_dtype)
     reasons, need = shortages(least, options, room), None
     if exact and board and not reasons:
         try:

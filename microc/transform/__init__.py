@@ -21,6 +21,7 @@ from microc.transform import (
     rounding,
     scale_axis,
     unary_functions,
+    weight_dtype,
 )
 
 NORMALISING = (
@@ -48,6 +49,7 @@ LOWERING = (
     unary_functions.PASS,
     bounds.PASS,
     layer_norm.PASS,
+    weight_dtype.PASS,
     common_subexpressions.PASS,
     dead_code.PASS,
     narrow_views.PASS,

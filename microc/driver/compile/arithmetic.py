@@ -10,20 +10,23 @@ from microc.graph.ir import Graph, Node
 from microc.module import Arithmetic
 from microc.ops import registry
 from microc.ops.lowering import macs_of
-from microc.schedule.rules.algorithms import FAST_MATH
+from microc.schedule.rules.algorithms import FAST_MATH, HALF_WEIGHTS
 from microc.target import Target
 from microc.transform.qdq import has_integer_form
+from microc.transform.weight_dtype import too_large
 
 _SHOWN = 8
 
 
 def with_math(target: Target, options: Options) -> Target:
     """The target, which schedules ask what they may do, with what the user lets them do to floats."""
-    return target.having(FAST_MATH) if options.math == "fast" else target
+    wishes = {FAST_MATH: options.math == "fast", HALF_WEIGHTS: options.weight_dtype in dtypes.HALF}
+    return target.having(*(name for name, wanted in wishes.items() if wanted))
 
 
-def arithmetic_of(graph: Graph) -> Arithmetic:
-    """The share of a graph as the passes left it. Reasons are those of the layers with the most products."""
+def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
+    """The share of a graph as the passes left it. Reasons are those of the layers with the most products. ``weight_dtype``: what
+    weights were rounded to, if that is a half."""
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
         return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes))
     work = {node.outputs: (macs_of(graph, node), _float_macs(graph, node)) for node in graph.nodes}
@@ -33,6 +36,7 @@ def arithmetic_of(graph: Graph) -> Arithmetic:
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
         reasons=tuple(_reasons(graph, layers)),
+        wide_weights=too_large(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
     )
 

@@ -13,6 +13,7 @@ from microc.codegen.kernels import kernel_text
 from microc.driver.compile.kernel import algorithms_of, groups_of, ways_of
 from microc.driver.compile.maker import Compiled, Copy, Maker, lower_copy
 from microc.driver.compile.merge import TABLE
+from microc.driver.compile.weights import stored
 from microc.driver.control.function import groups_inside
 from microc.driver.sizes.general import GeneralMaker, Made, opened
 from microc.driver.stripes.kernel import Chain, Streams
@@ -136,7 +137,8 @@ def _part(
     )
     start = next(group for group, rival in found if rival is best)
     text = nodes_text(graph, nodes)
-    schedule = across_threads(best.choice, make.target, threads).schedule
+    choice = stored(start, best.choice, make.target, goal, uses) if nodes else best.choice
+    schedule = across_threads(choice, make.target, threads).schedule
     return _whole(text, lowered, candidates, start, schedule, goal, uses)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import Lock
 
+from microc.driver.compile.weights import stored
 from microc.graph.ir import Graph, Node
 from microc.isa import CORES, SCALAR, TENSOR
 from microc.ops import registry
@@ -55,7 +56,7 @@ def schedule_group(
     """
     lowered = algorithms_of(graph, nodes, target, name, in_place=in_place)
     number, choice = chosen(lowered, target, goal, uses)
-    return lowered[number], choice
+    return lowered[number], stored(lowered[number], choice, target, goal, uses)
 
 
 def chosen(lowered: Sequence[LoweredGroup], target: Target, goal: Goal, uses: int = 1) -> tuple[int, Choice]:

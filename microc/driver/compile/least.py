@@ -4,7 +4,7 @@ Nothing here is an estimate: what exceeds a board or a budget by these figures i
 :mod:`microc.driver.compile.fit` too, after minutes of work maybe; what does not may still not fit.
 
 Kernels store weights as they are, padded, transformed or, where the numbers are that few, packed into four or two bits; floats
-that are levels as these and their scales; and equal ones once.
+that are levels as these and their scales, others that 16 bits hold in these; and equal ones once.
 Results may take the place of operands, and of chains of layers that work row by row nothing but both ends is
 ever whole; so that memory must hold the inputs before the first layer, the outputs behind the last one, and both sides, each for
 itself, of a layer that does not work row by row, always beside the state. No scores are whole of
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from microc import dtypes
 from microc.driver.compile.budget import Room
 from microc.driver.compile.kernel import alias_of, groups_of
 from microc.driver.options import Options
@@ -109,6 +110,8 @@ def least_bytes(array: Array) -> int:
             return min(array.nbytes, least_bytes(levels.values) + levels.scales.nbytes)
     if array.dtype.kind in "iu" and int(high) - int(low) < 16:
         return array.size // (2 if int(high) - int(low) >= 4 else 4)
+    if array.dtype == np.float32 and any(dtypes.keeps(array, half) for half in dtypes.HALF):
+        return array.size * 2
     return array.size * (1 if _bytes_do(array) else array.dtype.itemsize)
 
 

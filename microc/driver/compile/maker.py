@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from microc import te
 from microc.driver.compile.kernel import algorithms_of, alias_of, chosen, key_of, replayed, schedule_group
+from microc.driver.compile.weights import stored
 from microc.driver.control.function import LoweredControl, lower_control
 from microc.driver.stripes.kernel import Chain
 from microc.errors import MicrocError
@@ -82,14 +83,15 @@ class Maker:
 
     def group(self, nodes: Sequence[Node], uses: int, *, in_place: bool = False) -> tuple[LoweredGroup, Choice]:
         """A group, and its schedule; ``uses``: how many groups are alike, ``in_place`` as in :func:`schedule_group`."""
-        group, choice = self._tuned(nodes, in_place=in_place) or schedule_group(
+        found = None if in_place else self._tuned(nodes, uses)
+        group, choice = found or schedule_group(
             self.graph, nodes, self.target, self.goal, "kernel", uses, in_place=in_place
         )
         return group, across_threads(choice, self.target, self.threads)
 
-    def _tuned(self, nodes: Sequence[Node], *, in_place: bool) -> tuple[LoweredGroup, Choice] | None:
+    def _tuned(self, nodes: Sequence[Node], uses: int) -> tuple[LoweredGroup, Choice] | None:
         """What was measured to be best."""
-        if not self.tuned or in_place:
+        if not self.tuned:
             return None
         lowered = algorithms_of(self.graph, nodes, self.target, "kernel")
         found = self.tuned.get(key_of(lowered, self.target))
@@ -99,7 +101,8 @@ class Maker:
         if group is None:
             return None
         try:
-            return group, replayed(group, found.trace, found.rule + TAKEN)
+            choice = replayed(group, found.trace, found.rule + TAKEN)
+            return group, stored(group, choice, self.target, self.goal, uses)
         except MicrocError:  # what constants promise is less here than in the layer that was measured
             return None
 

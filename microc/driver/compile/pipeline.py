@@ -55,7 +55,7 @@ def optimised(graph: Graph, options: Options) -> tuple[Graph, Streaming | None]:
         disabled=options.disabled,
         required=options.required,
         instruments=instruments,
-        options={"requantize": options.requantize, "hybrid": options.hybrid, "rounding": options.rounding},
+        options={name: getattr(options, name) for name in ("requantize", "hybrid", "rounding", "weight_dtype")},
     )
     passes = with_own(PASSES, options.passes)
     middle = passes.index(LOWERING[0])
@@ -168,7 +168,7 @@ def _planned(
             made,
             fingerprint=found,
             nominal_macs=count_macs(read),
-            arithmetic=arithmetic_of(graph),
+            arithmetic=arithmetic_of(graph, options.weight_dtype),
             streaming=_named(made, streaming),
             options=chosen,
         )
@@ -236,7 +236,9 @@ def _with_sizes(
     module = plan_module(made.module, io_in_arena=options.io_in_arena)
     macs = count_macs(read({size.label: size.maximum for size in sizes}))
     chosen = {**module.options, "protocol": options.protocol}
-    module = replace(module, arithmetic=arithmetic_of(family.largest), nominal_macs=macs, options=chosen)
+    module = replace(
+        module, arithmetic=arithmetic_of(family.largest, options.weight_dtype), nominal_macs=macs, options=chosen
+    )
     module = replace(module, fingerprint=fingerprint(module, target))
     if options.ram and arena(module) > options.ram:
         raise FitError(

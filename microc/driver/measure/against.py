@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from microc import __version__
+from microc import __version__, dtypes
 from microc.codegen.network import shared_files
 from microc.device.boards import load_board
-from microc.driver.compile.pipeline import compile_model
+from microc.driver.compile.pipeline import compile_model, optimise
 from microc.driver.data.fit import fit
 from microc.driver.data.pictures import with_colours
 from microc.driver.data.samples import read_samples
@@ -21,8 +21,9 @@ from microc.driver.desktop.load import build_library
 from microc.driver.model import read_model, source_of
 from microc.driver.options import ENDS, Options, make_options
 from microc.driver.reference.agreement import Comparison, Progress, compared
-from microc.driver.reference.choice import NATURAL, reference_for
+from microc.driver.reference.choice import AGAINST, NATURAL, reference_for
 from microc.driver.reference.draws import draws
+from microc.driver.reference.measures import TOLERANCES
 from microc.driver.reference.runtime import Reference
 from microc.dtypes import Array
 from microc.errors import UsageError
@@ -54,7 +55,8 @@ def verify(
 
     ``model``: a path or an object, as :func:`microc.compile` takes it; ``target``, ``board``, ``input_shapes`` and ``options``
     too: the kernels of that core are run, in portable C on this computer. ``against``: ``tflm``, ``litert``, ``onnxruntime``,
-    ``torch``, ``keras``, ``sklearn``, ``lightgbm``, or ``reference`` for the natural one: the runtime whose rounding is compiled.
+    ``torch``, ``keras``, ``sklearn``, ``lightgbm``, or ``reference`` for the natural one: the runtime whose rounding is compiled,
+    or where ``weight_dtype`` rounds weights, numpy on the network of these.
 
     ``data``: a path (as ``--data`` of the command), an array or one for every input with the samples along the first axis, or a
     mapping of such by the inputs' names; None: ``samples`` random sets (:mod:`microc.driver.reference.draws`). ``tolerance``:
@@ -81,7 +83,19 @@ def reference_of(model: Any, against: str, options: Options) -> Reference:
             f"with {changed[0]} the network takes or gives something else than the framework's model",
             hint="compare without it; what it adds is operators at the network's ends, or a walk over the sequence",
         )
+    if against == NATURAL and options.weight_dtype in dtypes.HALF:
+        return _rounded(model, options)
     return reference_for(model, against, options)
+
+
+def _rounded(model: Any, options: Options) -> Reference:
+    """The network of rounded weights; UsageError where its sizes vary."""
+    if options.bounds:
+        raise UsageError("a network whose sizes vary is compared with a framework alone", hint="name it: --against")
+    from microc.driver.reference.rounded import Rounded
+
+    with active(options.plugins):
+        return Rounded(optimise(read_model(source_of(model, options), options), options))
 
 
 def host_kernels(source: Path | Graph, options: Options, target: Target, progress: Progress | None = None) -> Library:
@@ -108,7 +122,10 @@ def hold(
     layers: bool = True,
     progress: Progress | None = None,
 ) -> Comparison:
-    """A compiled network beside its framework. ``graph``: as it was read (:func:`graph_of`)."""
+    """A compiled network beside its framework. ``graph``: as it was read (:func:`graph_of`). Where weights were rounded and
+    the framework's were not, outputs may differ as halves do, unless told."""
+    if tolerance is None and options.weight_dtype in dtypes.HALF and reference.name in AGAINST:
+        tolerance = TOLERANCES[options.weight_dtype]
     return compared(
         library,
         reference,

@@ -30,6 +30,7 @@ HYBRID = ("float", "dynamic")
 ROUNDING = ("tflm", "litert", "single")
 REQUANTIZE = ("float", "fixed")
 MATH = ("exact", "fast")
+WEIGHTS = ("model", "float16", "bfloat16")
 PROTOCOLS = ("rpc", "mlperf", "tuning")
 OPT_LEVELS = (0, 1, 2, 3, 4)
 LATE = ("window", "lookahead")
@@ -154,6 +155,11 @@ class Options:
         "convolutions too, which keep the bounds of finite numbers and let infinities and NaN spread to outputs beside them, and "
         "with exp, tanh, erf and log in arithmetic, within 3.8e-7 of the result, on cores that compute floats",
         "the math", flag="--math",
+    )  # fmt: skip
+    weight_dtype: str = choice(
+        "model", WEIGHTS, "how weights of layers of floats are stored: as float16 or bfloat16, rounded to the nearest, widened "
+        "as they are read; or with the numbers that the model has, in 16 bits where these hold them and the goal prefers it",
+        "the dtype of weights", flag="--weight-dtype", applies="floats",
     )  # fmt: skip
     optimize: str = choice(
         "balanced", GOALS, "what the code is made for; balanced: a percent of the time is worth four percent of the flash",

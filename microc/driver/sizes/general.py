@@ -12,6 +12,7 @@ from typing import Any
 
 from microc.driver.compile.kernel import algorithms_of, alias_of, groups_of
 from microc.driver.compile.maker import Copy, Maker, lower_copy
+from microc.driver.compile.weights import halved
 from microc.driver.control.function import LoweredControl, groups_inside, place_control
 from microc.driver.sizes.comparison import PATIENCE, computes_alike, steps
 from microc.driver.sizes.family import Family
@@ -24,6 +25,7 @@ from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.narrow import narrowed
 from microc.schedule.rules import as_written, candidates
+from microc.schedule.rules.algorithms import HALF_WEIGHTS
 from microc.schedule.schedule import Schedule, replay
 from microc.target import Goal, Target
 from microc.tir import ir
@@ -164,14 +166,19 @@ class GeneralMaker(Maker):
         for group in algorithms_of(graph, nodes, self.target, "kernel"):
             algorithm = str(group.anchor.attrs.get("algorithm", ""))
             for schedule in candidates(group.func, group.anchor.op, self.target, self.goal):
-                left.append(schedule)
-                algorithms[id(schedule)] = algorithm
+                for made in self.stored(group, schedule):
+                    left.append(made)
+                    algorithms[id(made)] = algorithm
         plain = Way(algorithm, as_written(group.func, self.target))
         while left:
             best = choose(left, self.target, self.goal, uses).schedule
             yield Way(algorithms[id(best)], best)
             left = [schedule for schedule in left if schedule is not best]
         yield plain
+
+    def stored(self, group: LoweredGroup, schedule: Schedule) -> Sequence[Schedule]:
+        """The schedule, or with constants in halves where the user asks for these."""
+        return (halved(group, schedule, self.target) if self.target.has(HALF_WEIGHTS) else ()) or (schedule,)
 
     def narrow(self, way: Way, together: Sequence[tuple[Graph, Nodes]]) -> Way:
         """The way with a schedule that leaves no tails at any point."""

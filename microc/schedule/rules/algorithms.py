@@ -19,9 +19,11 @@ class Cores(NamedTuple):
 
 FAST_MATH = "fast_math"
 """Not of the core, but of what the user asked for: infinities and NaN may spread."""
+HALF_WEIGHTS = "half_weights"
+"""The same: floats are stored in 16 bits that hold them, whatever the goal."""
 ALGORITHMS = {
     "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
-    "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes"})),
+    "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "even": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),

@@ -264,6 +264,19 @@ def test_equals_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
             assert got.shape == want.shape and got.tobytes() == want.tobytes(), sizes
 
 
+def test_weights_are_halves_as_in_the_network_of_fixed_sizes(tmp_path: Path) -> None:
+    path = saved(sequence(), tmp_path)
+    library = microc.compile(path, bounds={"seq": 9}, weight_dtype="float16")
+    module = compile_model(path, target_for("cortex-m4"), make_options(bounds={"seq": 9}, weight_dtype="float16"))
+    assert any(
+        value.dtype in ("float16", "bfloat16", "int32") for value in module.values.values() if value.data is not None
+    )
+    (x,) = inputs_of(library, {"seq": 7})
+    shapes = {library.inputs[0]["label"]: x.shape}
+    fixed = microc.compile(path, input_shapes=shapes, weight_dtype="float16")
+    assert np.asarray(library(x)).tobytes() == np.asarray(fixed(x)).tobytes()
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_overlap_as_in_the_network_of_fixed_sizes(name: str, tmp_path: Path) -> None:
     make, bounds, _ = CASES[name]

@@ -1,0 +1,99 @@
+"""Constants in 16 bits: asked for or found, on every kind of layer and core, with the results of the wide ones in every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.advice import told_of
+from microc.driver.api import Program
+from microc.driver.compile.pipeline import compile_model
+from microc.driver.measure.against import host_kernels
+from microc.driver.options import make_options
+from microc.graph.ir import Graph
+from microc.module import Module
+from microc.target import target_for
+from tests.driver import digits
+from tests.transform.network import Network
+
+HALVES = ("float16", "bfloat16", "int32")
+"""What constants of floats may be stored as: words hold two."""
+
+
+def network() -> Graph:
+    """A layer of every kind that has weights: a table, convolutions, a transposed one, products."""
+    net = Network(x=(1, 8, 8, 4))
+    y = net.op("relu", net.conv("x", 16, layout="NHWC"))
+    y = net.op("conv2d", y, net.random(16, 3, 3, 1), groups=16, padding=(1, 1, 1, 1), layout="NHWC")
+    y = net.op("conv2d_transpose", y, net.random(4, 2, 2, 16), strides=(2, 2))
+    y = net.dense(net.op("reshape", y, shape=(16, 64)), 12)
+    rows = net.op("cast", net.op("abs", net.op("slice", y, begin=(0, 0), end=(4, 1), strides=(1, 1))), dtype="int32")
+    picked = net.op("gather", net.random(30, 12), net.op("reshape", rows, shape=(4,)), axis=0)
+    return net.graph(net.op("matmul", picked, net.random(12, 12)))
+
+
+def stored(module: Module) -> dict[str, int]:
+    """Bytes of constants by dtype."""
+    found: dict[str, int] = {}
+    for value in module.values.values():
+        if value.storage == "const":
+            found[value.dtype] = found.get(value.dtype, 0) + value.nbytes
+    return found
+
+
+@pytest.mark.parametrize("cpu", ["cortex-m0", "cortex-m4", "cortex-m55", "x86-64-v3", "rv64gcv", "host"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_layer_is_the_same_in_every_bit(dtype: str, cpu: str) -> None:
+    graph, target = network(), target_for(cpu)
+    narrow = make_options(weight_dtype=dtype, optimize="speed", cache=False)
+    module = compile_model(graph, target, narrow)
+    wide = compile_model(graph, target, make_options(optimize="speed"))
+    sizes, before = stored(module), stored(wide)
+    assert sum(sizes.get(half, 0) for half in HALVES) * 2 + 64 * 4 > before["float32"]
+    assert sizes.get("float32", 0) < 64 * 4 * 4
+    library = host_kernels(graph, narrow, target)
+    x = np.random.default_rng(3).normal(size=(1, 8, 8, 4)).astype(np.float32)
+    rounded = network_of_rounded(graph, dtype)
+    want = host_kernels(rounded, make_options(optimize="speed", cache=False), target)
+    np.testing.assert_array_equal(np.asarray(library(x)), np.asarray(want(x)))
+
+
+def network_of_rounded(graph: Graph, dtype: str) -> Graph:
+    from microc.transform.context import PassContext
+    from microc.transform.weight_dtype import weight_dtype
+
+    return weight_dtype(graph, PassContext(options={"weight_dtype": dtype}))
+
+
+@pytest.mark.parametrize(("goal", "halves"), [("speed", False), ("balanced", True), ("size", True)])
+def test_models_that_fit_keep_two_bytes_where_the_goal_wants_it(goal: str, halves: bool) -> None:
+    graph = network_of_rounded(network(), "float16")
+    on_board = stored(compile_model(graph, target_for("cortex-m4"), make_options(optimize=goal)))
+    assert (on_board["float32"] < 64 * 4 * 4) == halves
+    assert set(stored(compile_model(graph, target_for("x86-64-v3"), make_options()))) == {"float32"}
+
+
+def test_what_stays_wide_is_told() -> None:
+    net = Network(x=(1, 16))
+    weight = net.constant(np.linspace(1, 70000, 128, dtype=np.float32).reshape(8, 16))
+    graph, target = net.graph(net.op("dense", "x", weight)), target_for("cortex-m4")
+    for dtype, wide in (("float16", (weight,)), ("bfloat16", ())):
+        module = compile_model(graph, target, make_options(weight_dtype=dtype))
+        assert module.arithmetic.wide_weights == wide
+        assert any("float16 does not" in line for line in told_of(module, target)["advice"]) == bool(wide)
+        assert module.options["weight_dtype"] == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_verify_compares_with_the_network_of_rounded_weights(dtype: str) -> None:
+    found = microc.verify(digits.FLOAT, target="cortex-m4", weight_dtype=dtype, samples=2)
+    assert found.agrees and "rounded" in found.reference and found.outputs[0].tolerance == 1e-4
+
+
+def test_projects_are_smaller() -> None:
+    plain, narrow = (
+        microc.compile(digits.FLOAT, board="mps2-an386", weight_dtype=dtype) for dtype in ("model", "bfloat16")
+    )
+    assert isinstance(plain, Program) and isinstance(narrow, Program)
+    assert narrow.report()["weight_bytes"] < 0.6 * plain.report()["weight_bytes"]
