@@ -59,6 +59,7 @@ SMOKES = {
     "cost_model": Smoke(("--cores", "m4", "--models", "mlperf_ad_int8.tflite", "--variants", "rules"), "m4 "),
     "desktop": Smoke(("--networks", "torch_mlp_ae__legacy_op13", "--rounds", "1"), "torch_mlp_ae__legacy_op13 "),
     "few_bits": Smoke(("--models", "ad", "--cores", "m4", "--bits", "4"), "ad        m4        4"),
+    "half_weights": Smoke(("--models", "lstm", "--cores", "host"), "lstm        host  bfloat16"),
     "forest": Smoke(("--boards", "microbit", "--trees", "1", "--depth", "2"), "instructions, agrees", "sklearn"),
     "line": Smoke(("--bytes", "512"), "of the rate"),
     "mixed_precision": Smoke(
@@ -95,6 +96,7 @@ MARKS = {
     "cost_model": (*EMULATED, needs_corpus),
     "desktop": (needs_corpus,),
     "few_bits": (*EMULATED, needs_corpus),
+    "half_weights": (needs_corpus,),
     "forest": EMULATED,
     "line": (needs("make", "gcc"),),
     "mixed_precision": (),
