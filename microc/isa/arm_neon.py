@@ -101,11 +101,29 @@ _DOT_PROBE = Probe(
 )
 
 
+_PIPELINED = 8
+"""Two units, four cycles. Source: Arm Neoverse N1 Software Optimization Guide, ASIMD floating-point multiply-accumulate."""
+_CACHE = 1 << 19
+"""The second cache of a Cortex-A72's or a Neoverse N1's core at least."""
+
+
 def _core(name: str, machine: str, *sets: InstructionSet, probe: Probe | None = None) -> Core:
     features = frozenset({"fpu", "mul64"})
     every = (*sets, NEON, _UNIT, _WORDS)
     option = f"-march={machine}"
-    return Core(name, "aarch64", _COSTS, every, features, machine=option, lanes=(_LANES,), vectors=32, probe=probe)
+    return Core(
+        name,
+        "aarch64",
+        _COSTS,
+        every,
+        features,
+        machine=option,
+        lanes=(_LANES,),
+        vectors=32,
+        pipelined=_PIPELINED,
+        cache=_CACHE,
+        probe=probe,
+    )
 
 
 AARCH64 = Family(

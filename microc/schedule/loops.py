@@ -6,7 +6,17 @@ from dataclasses import replace
 from math import prod
 
 from microc.errors import ScheduleError
-from microc.schedule.tree import extent_of, find_block, find_loop, fresh, loops_around, names_in, replace_stmt, units
+from microc.schedule.tree import (
+    extent_of,
+    find_block,
+    find_loop,
+    fresh,
+    has_block,
+    loops_around,
+    names_in,
+    replace_stmt,
+    units,
+)
 from microc.tir import ir
 from microc.tir.affine import simplify
 from microc.tir.names import BLOCK_NOTES, LOOP_NOTES, PRIVATE
@@ -192,6 +202,14 @@ def annotate_loop(func: ir.PrimFunc, loop: str, key: str, value: int | str) -> i
     old = find_loop(func.body, loop)
     notes = tuple(sorted({**dict(old.annotations), key: value}.items()))
     return replace(func, body=replace_stmt(func.body, old, replace(old, annotations=notes)))
+
+
+def rename_block(func: ir.PrimFunc, block: str, name: str) -> ir.PrimFunc:
+    """``block`` under another name, that of the part that it has in a family of functions, say (:mod:`microc.tir.names`)."""
+    old = find_block(func.body, block)
+    if has_block(func.body, name):
+        raise ScheduleError(f"rename_block: there is a block {name!r} already")
+    return replace(func, body=replace_stmt(func.body, old, replace(old, name=name)))
 
 
 def annotate_block(func: ir.PrimFunc, block: str, key: str, value: int | str) -> ir.PrimFunc:

@@ -47,6 +47,7 @@ PRIMITIVES: Mapping[str, Callable[..., ir.PrimFunc]] = MappingProxyType(
         "set_kind": loops.set_kind,
         "annotate_loop": loops.annotate_loop,
         "annotate_block": loops.annotate_block,
+        "rename_block": loops.rename_block,
         "compute_at": placement.compute_at,
         "reverse_compute_at": placement.reverse_compute_at,
         "compute_inline": placement.compute_inline,
@@ -157,6 +158,9 @@ class Schedule:
         """A note on a block or loop."""
         kind = "annotate_block" if has_block(self.func.body, where) else "annotate_loop"
         return self.apply(kind, where, key, value)
+
+    def rename_block(self, block: str, name: str) -> Schedule:
+        return self.apply("rename_block", block, name)
 
     def compute_at(self, block: str, loop: str) -> Schedule:
         return self.apply("compute_at", block, loop)

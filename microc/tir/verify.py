@@ -62,6 +62,7 @@ class _Verifier:
         self.where = func
         self.trust_data = trust_data
         self.looked_up: set[ir.Var] = set()
+        self.bound: dict[ir.Var, ir.Expr] = {}
 
     def fail(self, what: str) -> NoReturn:
         fail(self.where, what)
@@ -132,6 +133,7 @@ class _Verifier:
             reach = self.binding(i, inside)
             names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
+            self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
         if any(b.scope == "global" for b in rewrite.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
@@ -258,6 +260,9 @@ class _Verifier:
         flat: ir.Expr = ir.const(0, "int32")
         for index, stride in zip(a.indices, a.buffer.strides, strict=True):
             flat = flat + index * stride
+        flat = place.known.simplify(
+            rewrite.substitute(flat, self.bound)
+        )  # what instructions step over only bindings tell
         self.within(flat + (a.reach - 1), a.buffer.size, place, lambda: f"the end of {expr_text(a)}")
 
     def within(self, index: ir.Expr, extent: int, place: Place, what: Callable[[], str]) -> interval.Interval:

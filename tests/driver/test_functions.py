@@ -72,6 +72,33 @@ def test_what_the_rules_make(target: str) -> None:
     assert np.array_equal(library(x), x.astype(np.int32) @ weight.T.astype(np.int32))
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["alone", "with an end"])
+@pytest.mark.parametrize("turned", [False, True], ids=["k j", "j k"])
+@pytest.mark.parametrize(("kind", "total"), [("float32", "float32"), ("int8", "int32")], ids=["floats", "bytes"])
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "aarch64"])
+def test_a_product_of_data_by_any_name_is_tiled(target: str, kind: str, total: str, turned: bool, ended: bool) -> None:
+    """Both sides are inputs; the right one, of more than half a cache, is copied for the columns of a tile."""
+    rows, columns, depth = 37, 64, 2100
+    a, b = (
+        te.placeholder((rows, depth), kind, "a"),
+        te.placeholder((columns, depth) if turned else (depth, columns), kind, "b"),
+    )
+    k = te.reduce_axis(depth, "k")
+
+    def term(i: Any, j: Any) -> Any:
+        right = b[j, k.var] if turned else b[k.var, j]
+        return te.sum_reduce(a[i, k.var].astype(total) * right.astype(total), k)
+
+    c = te.compute((rows, columns), term, "c", ("i", "j"))
+    made = te.compute((rows, columns), lambda i, j: c[i, j] + c[i, j], "twice", ("i", "j")) if ended else c
+    schedule = microc.default_schedule(te.create_prim_func("mine", [a, b], [made]), target)
+    assert schedule.rule == "matrix vectors" and "b_workspace" in schedule.loops_of("b_workspace")[-1]
+    dice = np.random.default_rng(2)
+    left, right = (dice.integers(-128, 128, each.shape).astype(kind) for each in (a, b))
+    wanted = (left.astype(np.int64) @ (right.T if turned else right).astype(np.int64)) * (2 if ended else 1)
+    assert np.array_equal(microc.build(schedule, target)(left, right), wanted)  # below 2**24 in floats, too
+
+
 def test_steps_by_hand_that_repack_the_weights() -> None:
     x, weight = data()
     schedule = microc.Schedule(product()).split("j", (None, 4)).reorder("j_0", "i", "k", "j_1")

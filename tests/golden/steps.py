@@ -50,6 +50,7 @@ WRITTEN: Mapping[str, tuple[Start, Step]] = {
         Step("tensorize", ("acc_o", "dot4_int8_int8")),
     ),
     "compute_inline": (window, Step("compute_inline", ("padded",))),
+    "rename_block": (product, Step("rename_block", ("out", "end"))),
     "cache_read": (product, Step("cache_read", ("acc", "x", "workspace"))),
     "cache_write": (product, Step("cache_write", ("out", "workspace"))),
     "set_scope": (lambda: product().reverse_compute_at("out", "o"), Step("set_scope", ("acc", "register"))),

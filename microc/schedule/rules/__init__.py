@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from microc.errors import ProgramError
 from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, windows, winograd
 from microc.schedule.rules.algorithms import FAST_MATH
+from microc.schedule.rules.anchors import with_anchors
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
@@ -82,7 +83,7 @@ OURS: tuple[Rule, ...] = (
         matrix.by_tile,
         {"tile": vectors.product_tiles},
         space={"tile": spaces.vector_tiles},
-        over=("matrix float", "matrix dsp", *_PLAIN),
+        over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
     ),
     Rule(
         "window vectors",
@@ -245,7 +246,7 @@ def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
 def begun(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
     to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
-    schedule = Schedule(func)
+    schedule = with_anchors(Schedule(func))
     if target.has(FAST_MATH) and target.has("fpu"):
         schedule = _changed(schedule, schedule.select_functions(target.has("fma"), True))
     elif float_lanes(target):

@@ -64,8 +64,9 @@ class Tile:
 class Product:
     """The loops of ``acc``: rows ``p``, columns ``o``, terms ``k``, those ``around`` rows that stay there, and those
     ``inside``, which run within a tile of rows (of groups of columns that have rows of their own). ``data``, ``weight``: the
-    factors. ``along``: both are widened loads that lie along k, so that an instruction may take several of each. ``bits``:
-    those of a weight that is to be packed, else 0; ``block``, ``tables``: as in :class:`~microc.tir.bit_fields.BitFields`."""
+    factors. ``along``: both are widened loads that lie along k, so that an instruction may take several of each; ``turned``: the
+    weight's lie along the columns. ``bits``: those of a weight that is to be packed, else 0; ``block``, ``tables``: as in
+    :class:`~microc.tir.bit_fields.BitFields`."""
 
     p: str
     o: str
@@ -79,6 +80,7 @@ class Product:
     weight: ir.Buffer
     total: ir.Buffer
     along: bool
+    turned: bool
     bits: int
     block: int
     tables: int
@@ -87,6 +89,11 @@ class Product:
     def tile(self) -> str:
         """The loop in which the rows of a tile are read."""
         return self.inside[-1] if self.inside else f"{self.p}_0"
+
+    @property
+    def panels(self) -> bool:
+        """Whether the weights are data that may be copied for the columns of a tile."""
+        return self.weight.scope != "const" and not self.around and not self.inside and (self.along or self.turned)
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
@@ -127,10 +134,14 @@ def product_of(schedule: Schedule) -> Product | None:
     elif CHANNELS_FIRST in notes:
         p, o = o, p
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
-    along = len(loads) == 2 and _widened(store) and all(x.indices[-1] == block.iters[-1].var for x in loads)
+    single, last = len(loads) == 2 and _widened(store), [i.var for i in block.iters[-2:]]
+    along = single and all(x.indices[-1] == last[1] for x in loads)
+    turned = single and loads[0].indices[-1] == last[1] and loads[1].indices == (last[1], last[0])
     form = (int(notes.get(note, 0)) for note in (WEIGHT_BITS, WEIGHT_BLOCK, WEIGHT_TABLES))
     data, weight = buffers
-    return Product(p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, *form)
+    return Product(
+        p, o, k, tuple(around), inside, rows, columns, depth, data, weight, store.buffer, along, turned, *form
+    )
 
 
 def multiplies(expr: ir.Expr) -> bool:
@@ -179,12 +190,15 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     """p and o tiled into registers, k innermost, the elementwise end behind every tile. Loops around p stay around it."""
     schedule = prepared(start, target)
     product = known_product(schedule)
-    p, o, k, weight = product.p, product.o, product.k, product.weight.name
+    p, o, k = product.p, product.o, product.k
     rows = PATCH if schedule.has(PATCH) else ""
     if tile.copied:
         schedule, rows = copied_rows(schedule, product)
-    if tile.weights == PACKED:
-        schedule = schedule.transform_layout(weight, ((None, tile.columns), (None,)), (0, 2, 1))
+    weight, panel = product.weight.name, tile.weights in (PACKED, WORDS) and product.weight.scope != "const"
+    if panel:
+        schedule, weight = schedule.cache_read(ACC, weight, "workspace"), f"{weight}_workspace"
+    else:
+        schedule = side_by_side(schedule, weight, product, tile)
     together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
     columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
     tall = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
@@ -200,8 +214,25 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         if tile.copied and tile.copied != product.data.dtype:
             schedule = schedule.set_dtype(rows, tile.copied)
         schedule = copy_words(schedule, rows, target)
+    if panel:
+        schedule = side_by_side(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
     schedule = multiplied(schedule, product, tile, inner[-1])
     return unrolled(schedule, (*turn, f"{k}_0"), tile.lanes, float_lanes(target))
+
+
+def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
+    """The weights of a tile's columns, or the words of them that one instruction multiplies, side by side."""
+    column, word = (None, tile.columns), (None, tile.step)
+    if tile.weights == PACKED and product.turned:
+        return schedule.transform_layout(weight, ((None,), column), (1, 0, 2))
+    if tile.weights == PACKED:
+        return schedule.transform_layout(weight, (column, (None,)), (0, 2, 1))
+    if tile.weights != WORDS:
+        return schedule
+    schedule = schedule.set_dtype(weight, tile.copied or product.weight.dtype)
+    if product.turned:
+        return schedule.transform_layout(weight, (word, column), (2, 0, 3, 1))
+    return schedule.transform_layout(weight, (column, word), (0, 2, 1, 3))
 
 
 def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> Schedule:
@@ -213,10 +244,6 @@ def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> S
         case "wide":
             schedule = schedule.set_dtype(weight, "int16").tensorize(f"{k}_2", tile.intrin)
             return double_sums(schedule, weight)
-        case "words":
-            layout = ((None, tile.columns), (None, tile.step))
-            schedule = schedule.set_dtype(weight, tile.copied or product.weight.dtype)
-            schedule = schedule.transform_layout(weight, layout, (0, 2, 1, 3))
         case "crossed":
             schedule = schedule.transform_layout(weight, ((None,), (None, 2, 2)), (0, 1, 3, 2))
         case "shared":

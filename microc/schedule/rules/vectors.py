@@ -41,6 +41,8 @@ BYTES = MappingProxyType(
 """By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
 LOADED = 0.5
 """What a load takes beside a multiply-add: there are as many units for them, which do not wait for each other."""
+PACKED_ROWS = 16
+"""Rows from which on it pays to copy the weights of a tile's columns, where these are data."""
 STEPS = (2, 1)
 """Steps of a sum in an iteration."""
 PIXELS = 4
@@ -59,8 +61,10 @@ def suits_product(start: Schedule, target: Target) -> bool:
         return False
     if set(product.dtypes) == {"float32"} or (suits_opened(start, target) and not product.bits):
         return True
-    integers = product.total.dtype == "int32" and target.has("vectors")
-    return integers and product.along and product.weight.scope == "const" and not product.bits
+    if product.total.dtype != "int32" or not target.has("vectors") or product.bits:
+        return False
+    known = product.along and product.weight.scope == "const"
+    return known or (_packs(product, target) and _word(product, lanes_of(product.columns, target), target)[0] > 1)
 
 
 def in_lanes(start: Schedule, target: Target) -> bool:
@@ -87,11 +91,12 @@ def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, .
     abreast = [n for n in range(_abreast(product, target), 0, -1) if product.columns % (lanes * n) == 0]
     if product.total.dtype == "int32":
         shapes = [(_rows(product, n, target), n) for n in abreast]
-        return tuple(_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes)
-    shapes = [(rows, n) for n in abreast for rows in _heights(start, product, n, target)]
-    rows, n = min(shapes, key=lambda shape: _time(product.rows, shape, target))
-    tile = _multiplied(product, rows, lanes * n, lanes, target)
-    return (replace(tile, block=_block(start, product, rows, target)),)
+    else:
+        every = [(rows, n) for n in abreast for rows in _heights(start, product, n, target)]
+        shapes = [min(every, key=lambda shape: _time(product.rows, shape, target))]
+    blocks = [_block(start, product, rows, target) for rows, _ in shapes]
+    tiles = [_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes]
+    return tuple(replace(tile, block=block) for tile, block in zip(tiles, blocks, strict=True))
 
 
 def _abreast(product: Product, target: Target) -> int:
@@ -131,30 +136,39 @@ def _tallest(product: Product, abreast: int, target: Target) -> int:
 
 
 def _columns_first(product: Product, target: Target) -> bool:
-    """Whether weights do not fit the cache that they would pass through once for every tile of rows."""
-    cache = target.core.cache
-    return bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
+    """Whether weights of floats do not fit the cache that they would pass through once for every tile of rows."""
+    floats, cache = product.total.dtype == "float32", target.core.cache
+    return floats and bool(cache) and not product.inside and 4 * product.columns * product.depth > cache // 2
 
 
 def _block(start: Schedule, product: Product, rows: int, target: Target) -> int:
     """Tiles of rows that a tile's columns serve before the next: one where all weights stay in a cache, else all, for larger
-    caches stream rows as fast as they are multiplied; of rows that are copied as many as the cache holds, in equal parts."""
+    caches stream rows as fast as they are multiplied, and so that data is copied once for a tile's columns; of rows that are
+    copied as many as the cache holds, in equal parts."""
     tiles = -(-product.rows // rows)
-    if not _columns_first(product, target):
-        return 1
-    if not start.has(PATCH):
-        return tiles
-    most = target.core.cache // (4 * product.depth * rows)
-    return next((n for n in range(min(most, tiles), 1, -1) if tiles % n == 0), 1)
+    if start.has(PATCH) and _columns_first(product, target):
+        most = target.core.cache // (4 * product.depth * rows)
+        return next((n for n in range(min(most, tiles), 1, -1) if tiles % n == 0), 1)
+    data = product.weight.scope != "const" and _packs(product, target)
+    return tiles if data or _columns_first(product, target) else 1
 
 
 def _multiplied(product: Product, rows: int, columns: int, lanes: int, target: Target) -> Tile:
     """As many products at a time as the words that lanes are hold."""
-    constant = product.weight.scope == "const" and len(product.weight.shape) == 2
-    step, intrin, copied = _word(product, lanes, target) if constant and product.total.dtype == "int32" else (1, "", "")
+    packs = _packs(product, target)
+    step, intrin, copied = _word(product, lanes, target) if packs and product.total.dtype == "int32" else (1, "", "")
     steps = next(n for n in STEPS if product.depth // step % n == 0)
-    weights = WORDS if intrin else PACKED if constant else ""
+    weights = WORDS if intrin else PACKED if packs else ""
     return Tile(rows, columns, steps, step, intrin, copied, weights, lanes)
+
+
+def _packs(product: Product, target: Target) -> bool:
+    """Whether weights are stored for the tile: constants are, and data for enough rows where its columns would be read one by
+    one, or beyond a cache."""
+    if product.weight.scope == "const":
+        return len(product.weight.shape) == 2
+    wanted = product.along or product.total.dtype == "int32" or _columns_first(product, target)
+    return wanted and product.panels and product.rows >= PACKED_ROWS and target.core.cache > 0
 
 
 def _word(product: Product, lanes: int, target: Target) -> tuple[int, str, str]:

@@ -11,7 +11,7 @@ from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
 from microc.schedule.rules.generic import inline_elementwise
 from microc.schedule.rules.lanes import float_lanes, in_lanes_of, lanes_of
-from microc.schedule.rules.product import PACKED, Product, Tile, multiplied, unrolled
+from microc.schedule.rules.product import Product, Tile, multiplied, side_by_side, unrolled
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.rules.vectors import in_lanes, tiles_of
 from microc.schedule.schedule import Schedule
@@ -33,7 +33,7 @@ def windows_of(schedule: Schedule) -> Product | None:
     data, weight = (x.buffer for x in walk_expr(store.value) if isinstance(x, ir.Load) and x.buffer != store.buffer)
     n, y, x, o, ky, k = schedule.loops_of(ACC)
     rows, columns, depth = (loop_extent(schedule.func, name) for name in (x, o, k))
-    return Product(x, o, k, (n, y), (ky,), rows, columns, depth, data, weight, store.buffer, True, 0, 0, 0)
+    return Product(x, o, k, (n, y), (ky,), rows, columns, depth, data, weight, store.buffer, True, False, 0, 0, 0)
 
 
 def known_windows(schedule: Schedule) -> Product:
@@ -62,8 +62,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     schedule = inline_elementwise(start)
     product = known_windows(schedule)
     (_, y), (ky,), x, o, k = product.around, product.inside, product.p, product.o, product.k
-    if tile.weights == PACKED:
-        schedule = schedule.transform_layout(product.weight.name, ((None, tile.columns), (None,)), (0, 2, 1))
+    schedule = side_by_side(schedule, product.weight.name, product, tile)
     schedule = schedule.split(x, (None, tile.rows)).split(o, (None, tile.columns // tile.lanes, tile.lanes))
     schedule = schedule.split(k, (None, tile.unroll, tile.step))
     inner = (f"{k}_0", f"{k}_1", f"{x}_1", f"{o}_1", f"{o}_2", f"{k}_2")

@@ -15,15 +15,15 @@
  *     # bound = 272380
  *     # magnitude = 0
  *
- * split(x, (None, 8)) split(o, (None, 1, 16)) split(k, (None, 1, 4)) reorder((x_0, o_0, ky, k_0, k_1, x_1, o_1, o_2, k_2))
- * decompose_reduction(acc, ky) reverse_compute_at(out, o_0) set_scope(acc, register) compute_at(padded, y_acc)
- * decompose_padding(padded) set_kind(i_1, vectorized) annotate_loop(i_1, lanes, 16) annotate_loop(i_1, floats, 1)
- * set_dtype(weight, int8) transform_layout(weight, ((None, 16), (None, 4)), (0, 2, 1, 3)) tensorize(k_2,
- * dot4_uint8_int8_word) set_kind(x_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(o_2_init, vectorized)
- * annotate_loop(o_2_init, lanes, 16) annotate_loop(o_2_init, floats, 1) set_kind(k_1, unrolled) set_kind(x_1, unrolled)
- * set_kind(o_1, unrolled) set_kind(o_2, vectorized) annotate_loop(o_2, lanes, 16) annotate_loop(o_2, floats, 1)
- * set_kind(n_out_1, unrolled) set_kind(y_out_1, unrolled) set_kind(x_out_1, unrolled) set_kind(o_out_1, vectorized)
- * annotate_loop(o_out_1, lanes, 16) annotate_loop(o_out_1, floats, 1) select_rounding() select_fma()
+ * set_dtype(weight, int8) transform_layout(weight, ((None, 16), (None, 4)), (0, 2, 1, 3)) split(x, (None, 8)) split(o,
+ * (None, 1, 16)) split(k, (None, 1, 4)) reorder((x_0, o_0, ky, k_0, k_1, x_1, o_1, o_2, k_2)) decompose_reduction(acc, ky)
+ * reverse_compute_at(out, o_0) set_scope(acc, register) compute_at(padded, y_acc) decompose_padding(padded) set_kind(i_1,
+ * vectorized) annotate_loop(i_1, lanes, 16) annotate_loop(i_1, floats, 1) tensorize(k_2, dot4_uint8_int8_word)
+ * set_kind(x_1_init, unrolled) set_kind(o_1_init, unrolled) set_kind(o_2_init, vectorized) annotate_loop(o_2_init, lanes,
+ * 16) annotate_loop(o_2_init, floats, 1) set_kind(k_1, unrolled) set_kind(x_1, unrolled) set_kind(o_1, unrolled)
+ * set_kind(o_2, vectorized) annotate_loop(o_2, lanes, 16) annotate_loop(o_2, floats, 1) set_kind(n_out_1, unrolled)
+ * set_kind(y_out_1, unrolled) set_kind(x_out_1, unrolled) set_kind(o_out_1, vectorized) annotate_loop(o_out_1, lanes, 16)
+ * annotate_loop(o_out_1, floats, 1) select_rounding() select_fma()
  */
 NET_KERNEL conv2d_v1(const int8_t *data, const int8_t *restrict weight, const int32_t *restrict bias, int8_t *out,
     uint8_t *padded)
