@@ -257,11 +257,12 @@ class Context(Division):
                 return self.bounds.get(expr, interval.natural(expr.dtype))
             case Bin(("add" | "sub"), _, _) if expr.dtype == "int32":
                 return self.reach(expr)
+            case Bin("max", a, b) if expr.dtype == "int32":  # at least their mean: 0 of a number and its negative
+                low, high = interval.maximum(self.reach(a), self.reach(b))
+                return max(low, interval.floordiv(self.reach(a + b), (2, 2))[0]), high
             case Bin(op, a, b):
-                if expr.dtype == "bool":
-                    return interval.BOOLEAN
                 found = interval.binary(op, self.reach(a), self.reach(b))
-                return _wrapped(found, expr.dtype)
+                return interval.BOOLEAN if expr.dtype == "bool" else _wrapped(found, expr.dtype)
             case ir.Un(op, a):
                 if op == "not":
                     return interval.BOOLEAN

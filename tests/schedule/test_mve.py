@@ -9,12 +9,15 @@ from microc.dtypes import Array, to_numpy
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.ops.convolution.geometry import DEFAULTS
 from microc.ops.lowering import LoweredGroup, lower_group
+from microc.ops.numbers import wrapping
+from microc.ops.quantised.sigmoid16 import sigmoid_table
 from microc.ops.registry import get
 from microc.schedule.cost import estimate
 from microc.schedule.meaning import meanings
 from microc.schedule.runs import spelled
 from microc.target import target_for
 from microc.tir import ir
+from microc.tir.affine import simplify
 from microc.tir.interp import run
 from microc.tir.lower import lower
 from microc.tir.lower.lane_patterns import rounded_once, rounding_shift
@@ -151,6 +154,33 @@ def test_lookups_that_a_choice_guards_stay_within_their_table() -> None:
     data, numbers, made = np.array([-7, 3, 90, 0], np.int32), np.arange(8, dtype=np.int32) + 5, np.zeros(4, np.int32)
     run(ir.PrimFunc("chosen", (x, table, out), body), [data, numbers, made], meanings())
     np.testing.assert_array_equal(made, [24, 8, 12, 5])
+
+
+def test_sums_that_wrap_are_made_in_lanes() -> None:
+    """As int32 they are what C computes by uint32; numbers at the ends."""
+    data = np.array([2**31 - 1, -(2**31), -1, 7], np.int32)
+    x, out = (ir.Buffer(name, data.shape, "int32") for name in ("x", "out"))
+    i, made = ir.Var("i"), np.zeros(data.shape, np.int32)
+    total = wrapping("add", wrapping("mul", x[i], x[i]), ir.cast("int32", ir.cast("int16", x[i])))
+    loop = ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), total), "vectorized", (("lanes", 4),))
+    run(ir.PrimFunc("wrapped", (x, out), lower_lanes(loop)), [data, made], meanings())
+    np.testing.assert_array_equal(made, data * data + data.astype(np.int16))
+
+
+@pytest.mark.parametrize("curve", ["sigmoid", "tanh"])
+@pytest.mark.parametrize(("multiplier", "shift"), [(3, 0), (20133, 14), (32767, 12)])
+def test_curves_without_branches_are_the_same(curve: str, multiplier: int, shift: int) -> None:
+    """All of int16, saturated ones too."""
+    data, attrs = np.arange(-32768, 32768).astype(np.int16), {"curve": curve, "multiplier": multiplier, "shift": shift}
+    x, out = (ir.Buffer(name, data.shape, "int16") for name in ("x", "out"))
+    table, i, made = ir.Buffer("table", (256,), "uint16"), ir.Var("i"), np.zeros(data.shape, np.int16)
+    definition = get("qsigmoid16")
+    assert definition.branchless is not None
+    value = simplify(definition.branchless(attrs, [x[i], table]))
+    loop = ir.For(i, ir.const(data.size, "int32"), ir.Store(out, (i,), value))
+    verify(ir.PrimFunc("curve", (x, table, out), loop))
+    run(ir.PrimFunc("curve", (x, table, out), loop), [data, sigmoid_table(), made], {})
+    np.testing.assert_array_equal(made, definition.reference(attrs, [data, sigmoid_table()])[0])
 
 
 @pytest.mark.parametrize("divisor", [2, 3, 7, 16, 125, 641, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 31) - 1])

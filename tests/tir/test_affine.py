@@ -172,6 +172,7 @@ def test_bounds_of_data() -> None:
     assert bounds_of(DATA[0].astype("int64") * 2) == (-(2**32), 2**32 - 2)
     assert bounds_of(minimum(maximum(DATA[0], -5), 9)) == (-5, 9)
     assert simplify(minimum(maximum(wide, -128), 127)) == wide
+    assert bounds_of(maximum(wide * 3, wide * -3)) == (0, 384)
     assert bounds_of(X * 2 - Y, {X: (0, 3), Y: (1, 2)}) == (-2, 5)
     assert bounds_of(X) is None
     assert bounds_of((X * 4 + Y) // 2 - X * 2, {Y: (0, 5)}) == (0, 2)

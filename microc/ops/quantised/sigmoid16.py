@@ -21,6 +21,9 @@ from microc.ops.registry import Case, Legalized, OpDef
 from microc.tir import ir
 from microc.tir.ir import Expr
 
+_BITS = {"sigmoid": 9, "tanh": 8}
+"""Bits of a place between two entries."""
+
 
 def sigmoid_table() -> Array:
     """The 256 points (uint16), each raised by half of what interpolation lacks in the middle of the segment after it; the
@@ -49,21 +52,40 @@ def input_scaling(curve: str, scale: float) -> tuple[int, int] | None:
     return (int(multiplier), shift) if 1 <= multiplier < 32768 else None
 
 
-def _curve(attrs: Mapping[str, Any], x: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
-    """The result in Q0.15 of an int32 ``x`` within int16."""
+def _scaled(attrs: Mapping[str, Any], x: Any) -> Any:
+    """An int32 ``x`` within int16, in the table's unit."""
     shift = attrs["shift"]
-    scaled = (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
-    size = k.select(scaled < 0, -scaled, scaled)
-    bits = 9 if attrs["curve"] == "sigmoid" else 8
+    return (x * attrs["multiplier"] + ((1 << shift) >> 1)) >> shift
+
+
+def _of_size(attrs: Mapping[str, Any], size: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
+    """The sigmoid of a magnitude, or of twice it: Q0.25, Q0.24 for tanh."""
+    bits = _BITS[attrs["curve"]]
     segment = size >> bits
-    first = k.select(segment < 254, segment, segment * 0 + 254)
+    first = k.clamp(segment, 0, 254)
     low = table(first)
     inside = (low << bits) + (size & ((1 << bits) - 1)) * (table(first + 1) - low)
-    if bits == 9:
-        value = k.select(segment < 255, inside, inside * 0 + (0x7FFF << 10))
+    return k.select(segment < 255, inside, inside * 0 + ((0x7FFF << 10) if bits == 9 else (0xFFFF << 8)))
+
+
+def _curve(attrs: Mapping[str, Any], x: Any, table: Callable[[Any], Any], k: Arith[Any]) -> Any:
+    """The result in Q0.15."""
+    scaled = _scaled(attrs, x)
+    value = _of_size(attrs, k.select(scaled < 0, -scaled, scaled), table, k)
+    if attrs["curve"] == "sigmoid":
         return k.select(scaled < 0, (1 << 25) + (1 << 9) - 1 - value, value + (1 << 9)) >> 10
-    value = k.select(segment < 255, inside, inside * 0 + (0xFFFF << 8))
     return k.select(scaled < 0, (1 << 23) + (1 << 7) - 1 - value, value - (1 << 23) + (1 << 7)) >> 8
+
+
+def _branchless(attrs: Mapping[str, Any], args: Sequence[Any]) -> Expr:
+    """:func:`_curve` with the sign as a mask: -1 - value is the complement, and both choices are one bit apart then."""
+    x, table = ir.cast("int32", args[0]), args[1]
+    scaled = _scaled(attrs, x)
+    sign, size = scaled >> 31, ir.maximum(scaled, -scaled)
+    value = _of_size(attrs, size, lambda index: ir.cast("int32", table[index]), TIR) ^ sign
+    if attrs["curve"] == "sigmoid":
+        return ir.cast("int16", (value + (1 << 9) + (sign & (1 << 25))) >> 10)
+    return ir.cast("int16", (value + (1 << 7) - (1 << 23) + (sign & (1 << 24))) >> 8)
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -121,6 +143,7 @@ QSIGMOID16 = OpDef(
     infer=_infer,
     reference=_reference,
     scalar=_scalar,
+    branchless=_branchless,
     cases=_cases,
     operand_names=("x", "table"),
     whole=(1,),

@@ -168,6 +168,8 @@ class LaneCode(LaneScope):
                 return self.narrowed(narrow, a)
             case ir.Cast("int32", ir.Select(condition, a, b)):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
+            case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
+                return self.vector(_signed(wrapping))
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
                 vector, number = (x, y) if self.varies(x) else (y, x)
                 return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
@@ -279,6 +281,8 @@ def _signed(expr: ir.Expr) -> ir.Expr:
             return ir.const(value - (1 << 32 if value >> 31 else 0), "int32")
         case ir.Call(ir.REINTERPRET, (a,), "uint32"):
             return ir.reinterpret("int32", a)
+        case ir.Cast("uint32", a) if a.dtype == "int32":
+            return a
         case ir.Bin("add" | "sub" | "mul" | "bitand" | "bitor" | "bitxor" | "shl" as op, a, b) if (
             expr.dtype == "uint32"
         ):
