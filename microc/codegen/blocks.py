@@ -11,7 +11,8 @@ import textwrap
 from collections.abc import Mapping
 
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written, stmt_children
+from microc.tir.facts import buffers_written
+from microc.tir.rewrite import stmt_children
 
 WIDTH = 92
 """Of a comment in loops, which are indented."""
@@ -44,7 +45,7 @@ class Blocks:
                 case ir.Store(buffer):
                     found = frozenset({buffer})
                 case ir.Evaluate():
-                    found = frozenset(buffers_written(stmt))
+                    found = buffers_written(stmt)
                 case _:
                     found = frozenset[ir.Buffer]().union(*map(self._written, stmt_children(stmt)))
             self.known[id(stmt)] = found

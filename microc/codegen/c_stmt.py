@@ -12,8 +12,8 @@ from microc.codegen.turns import Turns, seen_inside, turns_of
 from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.affine import bounds_of
+from microc.tir.facts import buffers_read, buffers_written, ending
 from microc.tir.parallel import has_parts
-from microc.tir.rewrite import buffers_read, buffers_written, ending
 
 INDENT = "    "
 

@@ -13,8 +13,9 @@ from microc.errors import InternalError
 from microc.isa import CORES, SCALAR, Intrin, bodies_of
 from microc.isa.base import LANE
 from microc.tir import ir
+from microc.tir.facts import buffers_written
 from microc.tir.operators import BINARY
-from microc.tir.rewrite import buffers_written, map_expr, map_stmt
+from microc.tir.rewrite import map_expr, map_stmt
 
 _LONG = {"i": "int", "u": "uint", "f": "float"}
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, buffers_written, walk_all_exprs, walk_stmt
+from microc.tir.facts import buffers_read, buffers_written
+from microc.tir.rewrite import walk_all_exprs, walk_stmt
 
 RUN = "microc_run_turns"
 """The function of ``templates/project/threads.c.j2`` that runs them."""

@@ -25,7 +25,8 @@ from microc.schedule.invariants import Invariants
 from microc.schedule.region import Region
 from microc.target import Target
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written, children, free_vars, substitute, walk_stmt
+from microc.tir.facts import buffers_written
+from microc.tir.rewrite import children, free_vars, substitute, walk_stmt
 
 CALL = 24
 """Instructions of a call: the step function's switch, arguments, saved registers."""

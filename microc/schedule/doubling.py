@@ -10,7 +10,8 @@ from microc.errors import ScheduleError
 from microc.schedule.placement import stored_buffer
 from microc.schedule.tree import buffer_named, find_block, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, map_expr, map_stmt, walk_all_exprs, walk_stmt
+from microc.tir.facts import buffers_read
+from microc.tir.rewrite import map_expr, map_stmt, walk_all_exprs, walk_stmt
 
 
 def double_reduction(func: ir.PrimFunc, block: str, weight: str) -> ir.PrimFunc:

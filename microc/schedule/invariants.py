@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from microc.isa import SCALAR
 from microc.schedule.cost_expr import Selector
 from microc.tir import ir
-from microc.tir.rewrite import accesses_of, buffers_written, free_vars, map_children
+from microc.tir.facts import buffers_written
+from microc.tir.rewrite import accesses_of, free_vars, map_children
 
 _PURE = frozenset({*SCALAR, ir.REINTERPRET})
 
@@ -43,7 +44,7 @@ class Invariants:
 
     def enter(self, var: ir.Var | None, body: ir.Stmt) -> None:
         """A loop begins, or the function."""
-        written = frozenset(buffers_written(body))
+        written = buffers_written(body)
         self.levels.append(_Level(written, any(b.scope != "register" for b in written)))
         if var is not None:
             self.homes[var] = self.here

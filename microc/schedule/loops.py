@@ -19,15 +19,10 @@ from microc.schedule.tree import (
 )
 from microc.tir import ir
 from microc.tir.affine import simplify
+from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.names import BLOCK_NOTES, LOOP_NOTES, PRIVATE
 from microc.tir.parallel import has_parts
-from microc.tir.rewrite import (
-    buffers_read,
-    buffers_written,
-    free_vars,
-    substitute_stmt,
-    walk_stmt,
-)
+from microc.tir.rewrite import free_vars, substitute_stmt, walk_stmt
 
 
 def check_split(loop: ir.For, factors: tuple[int | None, ...]) -> None:

@@ -19,9 +19,10 @@ from microc.schedule.tree import (
 )
 from microc.tir import ir
 from microc.tir.affine import bounds_of, linear, simplify
+from microc.tir.facts import buffers_read
 from microc.tir.lower.blocks import drop_blocks
-from microc.tir.lower.region import accesses, loop_bounds, split_index
-from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
+from microc.tir.lower.region import accesses_to, loop_bounds, split_index
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, stmt_exprs, substitute, walk_expr, walk_stmt
 
 Region = tuple[tuple[ir.Expr, int], ...]
 
@@ -53,11 +54,11 @@ def touched(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer, *, write
     lows = list(buffer.shape)
     highs = [-1] * len(buffer.shape)
     whole = [False] * len(buffer.shape)
-    for access in accesses(drop_blocks(loop.body), (*outer, loop)):
-        if access.buffer != buffer or access.writes != writes:
+    for access in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)):
+        if access.writes != writes:
             continue
         bounds = loop_bounds(access.loops)
-        inner = {x.var: bounds.get(x.var, (0, 0)) for x in access.loops[len(outer) + 1 :]}
+        inner = [x.var for x in access.loops[len(outer) + 1 :]]
         for axis, index in enumerate(access.indices):
             parts = split_index(index, inner, bounds)
             if parts is None or (starts[axis] is not None and starts[axis] != parts[0]):
@@ -199,7 +200,7 @@ def reverse_compute_at(func: ir.PrimFunc, block: str, loop: str) -> ir.PrimFunc:
 
 def _without_gaps(loop: ir.For, outer: tuple[ir.For, ...], buffer: ir.Buffer) -> bool:
     """Whether one iteration of ``loop`` makes all of what lies between the first and the last of its elements of ``buffer``."""
-    made = [a for a in accesses(drop_blocks(loop.body), (*outer, loop)) if a.buffer == buffer and a.writes]
+    made = [a for a in accesses_to(drop_blocks(loop.body), buffer, (*outer, loop)) if a.writes]
     for axis in range(len(buffer.shape)):
         forms = [(linear(simplify(a.indices[axis], loop_bounds(a.loops))), a) for a in made]
         offsets = [offset for (_, offset), _ in forms]

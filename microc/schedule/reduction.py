@@ -8,7 +8,8 @@ from dataclasses import replace
 from microc.errors import ScheduleError
 from microc.schedule.tree import find_block, find_loop, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
+from microc.tir.facts import buffers_read
+from microc.tir.rewrite import free_vars, map_expr, map_stmt, substitute, substitute_stmt, walk_stmt
 
 
 def check_decompose(func: ir.PrimFunc, block: ir.Block, loop: ir.For, around: tuple[ir.For, ...]) -> None:

@@ -8,7 +8,8 @@ from microc.errors import ScheduleError
 from microc.schedule.placement import stored_buffer
 from microc.schedule.tree import buffer_named, find_block, fresh, loops_around, names_in, replace_stmt
 from microc.tir import ir
-from microc.tir.rewrite import buffers_read, map_expr, map_stmt, replace_buffers, walk_stmt
+from microc.tir.facts import buffers_read
+from microc.tir.rewrite import map_expr, map_stmt, replace_buffers, walk_stmt
 
 CACHE_SCOPES = ("workspace", "register", "local")
 

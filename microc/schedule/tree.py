@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from microc.errors import ScheduleError
 from microc.tir import ir
+from microc.tir.facts import blocks_in
 from microc.tir.rewrite import stmt_children, walk_stmt
 
 
@@ -63,7 +64,7 @@ def find_block(body: ir.Stmt, name: str, *, inside: bool = False) -> ir.Block:
 
 
 def has_block(body: ir.Stmt, name: str) -> bool:
-    return any(isinstance(s, ir.Block) and s.name == name for s in walk_stmt(body))
+    return name in blocks_in(body)
 
 
 def loops_around(body: ir.Stmt, target: ir.Stmt) -> tuple[ir.For, ...]:

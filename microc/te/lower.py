@@ -10,6 +10,7 @@ from microc.te.tensor import ComputeDef, ExternDef, Reduce, Tensor, TensorRead
 from microc.tir import ir
 from microc.tir.ir import Buffer, Expr, Var
 from microc.tir.names import EXTERN
+from microc.tir.rewrite import ExprMap, children, map_children
 from microc.tir.symbolic import sizes_in
 
 
@@ -35,28 +36,22 @@ def stages(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
 
 
 def tensor_reads(expr: Expr) -> Iterable[TensorRead]:
-    """Every tensor element that an expression reads."""
-    match expr:
-        case TensorRead(_, indices):
-            yield expr
-            for index in indices:
-                yield from tensor_reads(index)
-        case Reduce(_, value, _, init):
-            yield from tensor_reads(value)
-            yield from tensor_reads(init)
-        case ir.Bin(_, a, b):
-            yield from tensor_reads(a)
-            yield from tensor_reads(b)
-        case ir.Un(_, a) | ir.Cast(_, a):
-            yield from tensor_reads(a)
-        case ir.Select(c, a, b):
-            for part in (c, a, b):
-                yield from tensor_reads(part)
-        case ir.Call(_, args):
-            for arg in args:
-                yield from tensor_reads(arg)
-        case _:
-            return
+    """Every tensor element that an expression reads, outer ones before those in their indices; what is shared is seen once."""
+    seen: set[int] = set()
+    waiting = [expr]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        match found:
+            case TensorRead(_, indices):
+                yield found
+                waiting += indices[::-1]
+            case Reduce(_, value, _, init):
+                waiting += (init, value)
+            case _:
+                waiting += children(found)[::-1]
 
 
 class _Lowering:
@@ -84,28 +79,24 @@ class _Lowering:
         return self.buffers[id(tensor)]
 
     def expr(self, x: Expr, values: Mapping[Var, Expr]) -> Expr:
-        def go(e: Expr) -> Expr:
-            return self.expr(e, values)
+        return self.shared(x, values, {})
 
+    def shared(self, x: Expr, values: Mapping[Var, Expr], known: dict[int, Expr]) -> Expr:
+        """The same; ``known``: what its parts became, by identity, so that one which is shared stays shared."""
+        if id(x) not in known:
+            known[id(x)] = self.rebuilt(x, values, lambda part: self.shared(part, values, known))
+        return known[id(x)]
+
+    def rebuilt(self, x: Expr, values: Mapping[Var, Expr], go: ExprMap) -> Expr:
         match x:
             case Var():
                 return values.get(x, x)
             case TensorRead(tensor, indices):
-                return ir.Load(self.buffer(tensor), tuple(go(i) for i in indices))
-            case ir.Bin(op, a, b):
-                return ir.Bin(op, go(a), go(b))
-            case ir.Un(op, a):
-                return ir.Un(op, go(a))
-            case ir.Cast(dtype, a):
-                return ir.cast(dtype, go(a))
-            case ir.Select(c, a, b):
-                return ir.Select(go(c), go(a), go(b))
-            case ir.Call(name, args, dtype):
-                return ir.Call(name, tuple(go(a) for a in args), dtype)
+                return ir.Load(self.buffer(tensor), tuple([go(i) for i in indices]))
             case Reduce():
                 raise ProgramError("a reduction must be the whole body of its compute")
             case _:
-                return x
+                return map_children(x, go)
 
     def extern(self, definition: ExternDef, made: Sequence[Tensor]) -> ir.Stmt:
         """One block without iterators; results that nobody asked for (not in ``made``) live in it."""

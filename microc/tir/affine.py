@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from microc.errors import InternalError
-from microc.tir import interval, ir, rewrite
+from microc.tir import facts, interval, ir, rewrite
 from microc.tir.ir import Expr, Stmt, Var
 from microc.tir.simplifier import Simplifier, negate
 
@@ -27,7 +27,13 @@ REMEMBERED = 1 << 14
 
 def simplify(expr: Expr, bounds: Bounds = _NONE) -> Expr:
     """An expression of equal value for all variables within ``bounds``; a variable with one possible value becomes it."""
-    return _simplified(expr, tuple(bounds.items()))
+    return expr if isinstance(expr, ir.Const) else _simplified(expr, _relevant(expr, bounds))
+
+
+def _relevant(expr: Expr, bounds: Bounds) -> tuple[tuple[Var, tuple[int, int]], ...]:
+    """The bounds of an expression's variables: loops around it that it does not depend on make no other question of it."""
+    names = rewrite.free_vars(expr) if bounds else ()
+    return tuple([item for item in bounds.items() if item[0] in names]) if names else ()
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -41,7 +47,7 @@ def bounds_of(expr: Expr, bounds: Bounds = _NONE) -> tuple[int, int] | None:
     Loads of integers below 32 bits have their dtype's range. Signed results are mathematical: they may exceed the
     dtype, which is how a caller sees that an overflow cannot be excluded.
     """
-    low, high = _reach(expr, tuple(bounds.items()))
+    low, high = _reach(expr, _relevant(expr, bounds))
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
@@ -118,7 +124,7 @@ def tail_conditions(var: Var, extent: Expr) -> tuple[Expr, ...]:
 def branch_context(condition: Expr, holds: bool, branch: Stmt, context: Simplifier) -> Simplifier:
     """What is known in a branch of an ``If``: nothing about elements that the branch itself overwrites."""
     read = {x.buffer for x in rewrite.walk_expr(condition) if isinstance(x, ir.Load)}
-    if not read or not read & rewrite.buffers_written(branch):
+    if not read or not read & facts.buffers_written(branch):
         return context.assuming(condition, holds)
     match condition:
         case ir.Bin(op, a, b) if op == ("and" if holds else "or"):
@@ -167,7 +173,7 @@ def _let(var: Var, value: Expr, body: Stmt, context: Simplifier) -> Stmt:
 
 def _reads(stmt: Stmt, var: Var) -> bool:
     """Whether a value is used still, below what was simplified."""
-    return any(x == var for x in rewrite.walk_all_exprs(stmt))
+    return any(var in rewrite.free_vars(e) for s in rewrite.walk_stmt(stmt) for e in rewrite.stmt_exprs(s))
 
 
 def _block(block: ir.Block, context: Simplifier) -> Stmt:

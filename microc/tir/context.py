@@ -15,14 +15,14 @@ from typing import Self
 from microc import dtypes
 from microc.tir import interval, ir
 from microc.tir.division import Division
+from microc.tir.facts import INDEX_OPS, is_index
 from microc.tir.interval import Interval
 from microc.tir.ir import Bin, Const, Expr, Var
 from microc.tir.linear import Atoms, Fact, Linear, Unprintable, factors, inequalities
+from microc.tir.rewrite import free_vars
 
 NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
 """The comparison that holds where another does not, of integers."""
-_INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"})
-_PURE_OPS = _INDEX_OPS | ir.COMPARISONS | ir.LOGICAL
 _ZERO_INDEX = Const(0, "int32")
 _FACTS_COMBINED = 2
 
@@ -49,7 +49,6 @@ class Context(Division):
         self._plain = (plain or type(self)(bounds, (), opaque, kept, None, self.atoms)) if facts else None
         self._visited: dict[int, tuple[Expr, Expr]] = {}
         self._linear: dict[int, tuple[Expr, Linear]] = {}
-        self._pure: dict[int, tuple[Expr, bool]] = {}
         self._ranges: dict[int, tuple[Expr, Interval]] = {}
         self._reaches: dict[int, tuple[Expr, Interval]] = {}
 
@@ -119,26 +118,7 @@ class Context(Division):
 
     def is_index(self, expr: Expr) -> bool:
         """Whether ``expr`` is made of int32 variables and literals only, so that its sums may be reordered."""
-        found = self._pure.get(id(expr))
-        if found is None:
-            found = (expr, self._is_index(expr))
-            self._pure[id(expr)] = found
-        return found[1]
-
-    def _is_index(self, expr: Expr) -> bool:
-        match expr:
-            case Const():
-                return expr.dtype in ("int32", "bool")
-            case Var():
-                return expr.dtype == "int32" and expr not in self.opaque
-            case Bin(op, a, b):
-                return op in _PURE_OPS and self.is_index(a) and self.is_index(b)
-            case ir.Un(op, a):
-                return op in ("neg", "not") and self.is_index(a)
-            case ir.Select(c, a, b):
-                return self.is_index(c) and self.is_index(a) and self.is_index(b)
-            case _:
-                return False
+        return is_index(expr) and (not self.opaque or self.opaque.isdisjoint(free_vars(expr)))
 
     def linear(self, expr: Expr) -> Linear:
         """The linear form of an int32 expression."""
@@ -170,7 +150,7 @@ class Context(Division):
                 return self.linear(a).plus(self.linear(b))
             case Bin("sub", a, b):
                 return self.linear(a).plus(self.linear(b), -1)
-            case Bin(op, a, b) if op in _INDEX_OPS:
+            case Bin(op, a, b) if op in INDEX_OPS:
                 return self._atom_of(op, self.linear(a), self.linear(b))
             case ir.Select(c, a, b):
                 return self._select(c, a, b)

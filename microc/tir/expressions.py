@@ -22,10 +22,11 @@ SCOPES = ("global", "const", "workspace", "register", "local")
 class Expr(Node):
     """An expression; ``dtype`` is its type. Python operators build typed expressions."""
 
-    __slots__ = ("known_accesses", "known_vars")
+    __slots__ = ("known_accesses", "known_index", "known_vars")
     dtype: str
     known_accesses: tuple[Load | AddressOf, ...]
-    known_vars: frozenset[Var]  # both found by microc.tir.rewrite when they are asked for
+    known_index: bool
+    known_vars: frozenset[Var]  # all three found when they are asked for: microc.tir.rewrite, microc.tir.facts
 
     def __add__(self, other: Expr | int | float) -> Expr:
         return binary("add", self, other)

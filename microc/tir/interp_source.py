@@ -5,9 +5,9 @@ from __future__ import annotations
 from microc import dtypes
 from microc.errors import InternalError
 from microc.tir import interval, ir
+from microc.tir.facts import ending
 from microc.tir.interp_expressions import ExpressionWriter
 from microc.tir.interval import Interval
-from microc.tir.rewrite import ending
 
 _NESTED = 12  # loops within one Python function (CPython allows 20 nested blocks)
 

@@ -26,11 +26,12 @@ class Atom:
 
 
 class Atoms:
-    """One atom for every expression met, numbered in order of appearance."""
+    """One atom for every expression met, numbered in order of appearance. ``emitted``: the expressions of forms of them."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, tuple[Expr, Atom]] = {}
         self._by_structure: dict[Expr, Atom] = {}
+        self.emitted: dict[tuple[int, tuple[tuple[Atom, int], ...]], Expr] = {}
 
     def of(self, expr: Expr) -> Atom:
         found = self._by_identity.get(id(expr))
@@ -158,7 +159,15 @@ class Emitter:
                 return f"#{self.atoms.of(expr).order}"
 
     def emit(self, form: Linear) -> Expr:
-        """The form as an expression: positive terms first, large strides before small ones, the constant last."""
+        """The form as an expression: positive terms first, large strides before small ones, the constant last. Equal forms are
+        one object, about which everything is found once."""
+        key = form.const, tuple(form.terms.items())
+        found = self.atoms.emitted.get(key)
+        if found is None:
+            found = self.atoms.emitted[key] = self._emit(form)
+        return found
+
+    def _emit(self, form: Linear) -> Expr:
         terms = sorted(form.terms.items(), key=lambda item: (item[1] < 0, -abs(item[1]), self.key(item[0].expr)))
         result: Expr | None = None
         rest = form.const

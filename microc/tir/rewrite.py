@@ -12,8 +12,8 @@ from microc.errors import InternalError
 from microc.tir import ir
 from microc.tir.ir import Expr, Stmt
 
-# The functions below call themselves instead of one inside them that knows its name: such a one is a cycle, which lies around
-# until cycles are looked for, and a compilation makes some ten thousand.
+# What calls itself below is an object or a function of the module, no function inside another that knows its own name: such a one
+# is a cycle, which lies around until cycles are looked for, and a compilation makes some ten thousand.
 ExprMap = Callable[[Expr], Expr]
 
 
@@ -63,60 +63,114 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
     return expr if all(map(is_, new, old)) else _REBUILT[type(expr)](expr, new)
 
 
+class _Mapper:
+    """Rewrites an expression bottom-up. What is an operand of several expressions is rewritten once, and is one object again:
+    polynomials and transforms are far smaller as graphs than as trees."""
+
+    __slots__ = ("f", "known")
+
+    def __init__(self, f: ExprMap) -> None:
+        self.f = f
+        self.known: dict[int, Expr] = {}
+
+    def __call__(self, expr: Expr) -> Expr:
+        if isinstance(expr, _LEAVES):
+            return self.f(expr)
+        found = self.known.get(id(expr))
+        if found is None:
+            found = self.known[id(expr)] = self.f(map_children(expr, self))
+        return found
+
+
 def map_expr(expr: Expr, f: ExprMap) -> Expr:
-    """Bottom-up rewriting: operands first, then ``f`` on the rebuilt expression."""
-    if isinstance(expr, _LEAVES):
-        return f(expr)
-    return f(map_children(expr, lambda x: map_expr(x, f)))
+    """Bottom-up rewriting: operands first, then ``f`` on the rebuilt expression; ``f`` is asked once about what is shared."""
+    return _Mapper(f)(expr)
 
 
 def map_stmt(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], on_expr: ExprMap | None = None) -> Stmt:
-    """Bottom-up rewriting of statements; ``on_expr`` is given every whole expression they hold."""
-    e: ExprMap = on_expr or _same
+    """Bottom-up rewriting of statements; ``on_expr`` is given every whole expression they hold, ``on_stmt`` the same object where
+    nothing in it changed."""
+    return on_stmt(_with_parts(stmt, on_stmt, on_expr or _same))
+
+
+def _with_parts(stmt: Stmt, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> Stmt:
+    """A statement whose parts are rewritten; the same object when nothing changed."""
     match stmt:
         case ir.Store(buffer, indices, value):
-            return on_stmt(ir.Store(buffer, tuple([e(i) for i in indices]), e(value)))
+            places, stored = tuple([e(i) for i in indices]), e(value)
+            same = stored is value and all(map(is_, places, indices))
+            return stmt if same else ir.Store(buffer, places, stored)
         case ir.For(var, extent, body, kind, annotations):
-            return on_stmt(ir.For(var, e(extent), map_stmt(body, on_stmt, e), kind, annotations))
+            count, inner = e(extent), map_stmt(body, on_stmt, e)
+            return stmt if count is extent and inner is body else ir.For(var, count, inner, kind, annotations)
         case ir.If(condition, then, otherwise):
             test, first = e(condition), map_stmt(then, on_stmt, e)
-            return on_stmt(ir.If(test, first, map_stmt(otherwise, on_stmt, e) if otherwise else None))
+            second = map_stmt(otherwise, on_stmt, e) if otherwise else None
+            same = test is condition and first is then and second is otherwise
+            return stmt if same else ir.If(test, first, second)
         case ir.Seq(body):
-            return on_stmt(ir.seq(*[map_stmt(child, on_stmt, e) for child in body]))
+            parts = [map_stmt(child, on_stmt, e) for child in body]
+            return stmt if all(map(is_, parts, body)) else ir.seq(*parts)
         case ir.Let(var, value, body):
-            return on_stmt(ir.Let(var, e(value), map_stmt(body, on_stmt, e)))
+            named, inner = e(value), map_stmt(body, on_stmt, e)
+            return stmt if named is value and inner is body else ir.Let(var, named, inner)
         case ir.Alloc(buffer, body):
-            return on_stmt(ir.Alloc(buffer, map_stmt(body, on_stmt, e)))
+            inner = map_stmt(body, on_stmt, e)
+            return stmt if inner is body else ir.Alloc(buffer, inner)
         case ir.Evaluate(value):
-            return on_stmt(ir.Evaluate(e(value)))
+            effect = e(value)
+            return stmt if effect is value else ir.Evaluate(effect)
         case ir.Block():
-            iters = tuple([ir.IterVar(i.var, i.extent, i.kind, e(i.binding)) for i in stmt.iters])
-            init = map_stmt(stmt.init, on_stmt, e) if stmt.init else None
-            predicate = e(stmt.predicate) if stmt.predicate else None
-            body = map_stmt(stmt.body, on_stmt, e)
-            return on_stmt(ir.Block(stmt.name, iters, body, init, predicate, stmt.annotations))
+            return _block_with_parts(stmt, on_stmt, e)
         case _:
             raise InternalError(f"unknown statement {type(stmt).__name__}")
+
+
+def _block_with_parts(block: ir.Block, on_stmt: Callable[[Stmt], Stmt], e: ExprMap) -> ir.Block:
+    bindings = [e(i.binding) for i in block.iters]
+    init = map_stmt(block.init, on_stmt, e) if block.init else None
+    predicate = e(block.predicate) if block.predicate else None
+    body = map_stmt(block.body, on_stmt, e)
+    pairs = zip(block.iters, bindings, strict=True)
+    iters = tuple([i if new is i.binding else ir.IterVar(i.var, i.extent, i.kind, new) for i, new in pairs])
+    same = body is block.body and init is block.init and predicate is block.predicate
+    if same and all(map(is_, iters, block.iters)):
+        return block
+    return ir.Block(block.name, iters, body, init, predicate, block.annotations)
 
 
 def _same(expr: Expr) -> Expr:
     return expr
 
 
+class _Substitution:
+    """Replaces variables; what is shared stays shared, as in :class:`_Mapper`."""
+
+    __slots__ = ("known", "values")
+
+    def __init__(self, values: Mapping[ir.Var, Expr]) -> None:
+        self.values = values
+        self.known: dict[int, Expr] = {}
+
+    def __call__(self, expr: Expr) -> Expr:
+        if isinstance(expr, ir.Var):
+            return self.values.get(expr, expr)
+        if self.values.keys().isdisjoint(free_vars(expr)):
+            return expr
+        found = self.known.get(id(expr))
+        if found is None:
+            found = self.known[id(expr)] = map_children(expr, self)
+        return found
+
+
 def substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
     """``expr`` with variables replaced."""
-    if isinstance(expr, ir.Var):
-        return values.get(expr, expr)
-    if values.keys().isdisjoint(free_vars(expr)):
-        return expr
-    return map_children(expr, lambda x: substitute(x, values))
+    return _Substitution(values)(expr)
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[ir.Var, Expr]) -> Stmt:
     """``stmt`` with (free) variables replaced."""
-    if not values:
-        return stmt
-    return map_stmt(stmt, _unchanged, lambda x: substitute(x, values))
+    return map_stmt(stmt, _unchanged, _Substitution(values)) if values else stmt
 
 
 def _unchanged(stmt: Stmt) -> Stmt:
@@ -242,35 +296,3 @@ def accesses_of(expr: Expr) -> tuple[ir.Load | ir.AddressOf, ...]:
             found += accesses_of(child)
         expr.known_accesses = found
         return found
-
-
-def accesses_in(stmt: Stmt) -> Iterator[ir.Load | ir.AddressOf]:
-    """The accesses of all expressions under a statement."""
-    for s in walk_stmt(stmt):
-        for expr in stmt_exprs(s):
-            yield from accesses_of(expr)
-
-
-def buffers_read(stmt: Stmt) -> set[ir.Buffer]:
-    """Buffers that are loaded from (or read through an address) anywhere under ``stmt``."""
-    return {x.buffer for x in accesses_in(stmt) if isinstance(x, ir.Load) or not x.writes}
-
-
-def buffers_written(stmt: Stmt) -> set[ir.Buffer]:
-    """Buffers that are stored to (or written through an address) anywhere under ``stmt``."""
-    stored = {s.buffer for s in walk_stmt(stmt) if isinstance(s, ir.Store)}
-    return stored | {x.buffer for x in accesses_in(stmt) if isinstance(x, ir.AddressOf) and x.writes}
-
-
-def ending(loop: ir.For) -> ir.If | None:
-    """What may end a loop before its time: the condition that is all of its body, an element that the turns change.
-
-    Where it is false once, no turn does anything any more.
-    """
-    body = loop.body
-    if loop.kind != "serial" or not isinstance(body, ir.If) or body.otherwise is not None:
-        return None
-    condition = body.condition
-    if not isinstance(condition, ir.Load) or loop.var in free_vars(condition):
-        return None
-    return body if condition.buffer in buffers_written(body.then) else None

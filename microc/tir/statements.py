@@ -13,7 +13,10 @@ FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel")
 class Stmt(Node):
     """A statement."""
 
-    __slots__ = ()
+    __slots__ = ("known_blocks", "known_read", "known_written")
+    known_blocks: frozenset[str]
+    known_read: frozenset[Buffer]
+    known_written: frozenset[Buffer]  # all three found by microc.tir.facts when they are asked for
 
 
 @node

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NoReturn
 
 from microc import dtypes
-from microc.tir import fold, interval, ir, rewrite
+from microc.tir import facts, fold, interval, ir, rewrite
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
 from microc.tir.declarations import IllFormedError, Names, Place, check_name, declare, declare_buffer, fail
@@ -134,7 +134,7 @@ class _Verifier:
             names = declare(names, i.var, self.where)
             known = known.with_var(i.var, reach, kept=True)
             self.bound[i.var] = rewrite.substitute(i.binding, self.bound)
-        if any(b.scope == "global" for b in rewrite.buffers_written(block)):
+        if any(b.scope == "global" for b in facts.buffers_written(block)):
             missing = covers_domain(block, place.around)
             if missing:
                 self.fail(f"the bindings do not provably cover the block's domain: {missing}")

@@ -14,8 +14,8 @@ from microc.isa import SCALAR
 from microc.schedule.meaning import meanings
 from microc.target import Board
 from microc.tir import ir
+from microc.tir.facts import buffers_written
 from microc.tir.interp import execute
-from microc.tir.rewrite import buffers_written
 from tests.device.smoke import Line
 from tests.device.smoke import build as build_firmware
 from tests.native import UNDEFINED, build, call, kernels_source

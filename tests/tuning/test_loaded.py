@@ -13,7 +13,7 @@ from microc.driver.tuned.task import Task
 from microc.errors import UsageError
 from microc.target import target_for
 from microc.tir import ir
-from microc.tir.rewrite import buffers_written
+from microc.tir.facts import buffers_written
 from microc.tuning.loaded import LoadRunner
 from microc.tuning.model import model_for
 from microc.tuning.on_board import BoardRunner

@@ -24,8 +24,8 @@ from microc.schedule.rules.threads import across_threads
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED, Target
 from microc.tir import ir
+from microc.tir.facts import buffers_written
 from microc.tir.lower import lower
-from microc.tir.rewrite import buffers_written
 from microc.tir.verify import verify
 
 

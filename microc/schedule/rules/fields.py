@@ -13,8 +13,8 @@ from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
+from microc.tir.facts import buffers_read
 from microc.tir.names import ACC, COLUMN, ENTRY, OUT, PAIRS, PART, PATCH, PEEL, VALUE
-from microc.tir.rewrite import buffers_read
 
 ACROSS = 2
 """Channels that share a block of pixel pairs."""

@@ -13,8 +13,9 @@ from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.facts import buffers_read
 from microc.tir.names import ACC, EXTERN, MOVED, PADDED
-from microc.tir.rewrite import buffers_read, free_vars, walk_all_exprs, walk_stmt
+from microc.tir.rewrite import free_vars, walk_all_exprs, walk_stmt
 
 LONG_RUN = 32
 """Bytes of a run from which on it pays to look whether words can be moved."""

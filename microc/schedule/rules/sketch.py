@@ -17,7 +17,7 @@ from microc.schedule.rules.spaces import STEPS, WRITTEN, perfect
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Goal, Target
-from microc.tir.rewrite import buffers_read
+from microc.tir.facts import buffers_read
 
 SIDE = 8
 """Iterations of a side of the square at most."""

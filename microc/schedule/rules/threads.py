@@ -19,9 +19,10 @@ from microc.schedule.loops import is_inside
 from microc.schedule.tree import find_loop
 from microc.target import Target
 from microc.tir import ir
+from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.lower import lower
 from microc.tir.parallel import has_parts
-from microc.tir.rewrite import buffers_read, buffers_written, free_vars, walk_stmt
+from microc.tir.rewrite import free_vars, walk_stmt
 from microc.tir.verify import fault
 
 MOST = 4

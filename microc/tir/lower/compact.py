@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from microc.tir import ir
 from microc.tir.affine import simplify
-from microc.tir.lower.region import Access, accesses, loop_bounds, split_index
+from microc.tir.lower.region import Access, accesses_to, loop_bounds, split_index
 from microc.tir.names import PRIVATE
 from microc.tir.rewrite import accesses_any, map_expr, map_stmt
 
@@ -36,7 +36,7 @@ def _common_loops(found: list[Access]) -> int:
 
 def _compact(alloc: ir.Alloc) -> ir.Stmt:
     buffer = alloc.buffer
-    found = [a for a in accesses(alloc.body) if a.buffer == buffer]
+    found = accesses_to(alloc.body, buffer)
     if not found:
         return alloc.body
     shared = _common_loops(found)
@@ -54,7 +54,8 @@ def _compact(alloc: ir.Alloc) -> ir.Stmt:
     tile = replace(buffer, shape=(*(most + 1 for _, most in loop_bounds(own).values()), *shape))
 
     def move(indices: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        return (*(loop.var for loop in own), *(simplify(i - s) for i, s in zip(indices, starts, strict=True)))
+        places = [i if ir.int_value(s) == 0 else i - s for i, s in zip(indices, starts, strict=True)]
+        return (*(loop.var for loop in own), *map(simplify, places))
 
     def on_expr(e: ir.Expr) -> ir.Expr:
         match e:
@@ -93,9 +94,8 @@ def _axis_tile(found: list[Access], shared: int, axis: int, extent: int, *, last
     base: ir.Expr | None = None
     low, high = extent, -extent
     for access in found:
-        bounds = loop_bounds(access.loops)
-        inner = {loop.var: bounds.get(loop.var, (0, 0)) for loop in access.loops[shared:]}
-        parts = split_index(access.indices[axis], inner, bounds)
+        inner = [loop.var for loop in access.loops[shared:]]
+        parts = split_index(access.indices[axis], inner, loop_bounds(access.loops))
         if parts is None or (base is not None and parts[0] != base):
             return whole
         base = parts[0]

@@ -11,7 +11,8 @@ import itertools
 
 from microc.tir import ir
 from microc.tir.affine import linear
-from microc.tir.rewrite import buffers_read, buffers_written, free_vars, map_stmt
+from microc.tir.facts import buffers_read, buffers_written
+from microc.tir.rewrite import free_vars, map_stmt
 
 
 def hoist_fills(stmt: ir.Stmt) -> ir.Stmt:

@@ -7,22 +7,13 @@ index's own.
 from __future__ import annotations
 
 from microc.tir import ir
-from microc.tir.rewrite import (
-    buffers_written,
-    children,
-    free_vars,
-    map_children,
-    map_stmt,
-    stmt_exprs,
-    walk_all_exprs,
-    walk_expr,
-    walk_stmt,
-)
+from microc.tir.facts import buffers_written
+from microc.tir.rewrite import children, free_vars, map_children, map_stmt, stmt_exprs, walk_expr, walk_stmt
 
 
 def hoist_places(stmt: ir.Stmt) -> ir.Stmt:
     """``stmt`` with what loops over a single store look up by turns in front of them, innermost loops first."""
-    taken = {e.name for e in walk_all_exprs(stmt) if isinstance(e, ir.Var)}
+    taken = {var.name for s in walk_stmt(stmt) for whole in stmt_exprs(s) for var in free_vars(whole)}
     taken |= {s.var.name for s in walk_stmt(stmt) if isinstance(s, (ir.For, ir.Let))}
 
     def on_stmt(s: ir.Stmt) -> ir.Stmt:

@@ -20,11 +20,12 @@ from types import MappingProxyType
 
 from microc.tir import ir, names
 from microc.tir.affine import linear, simplify, simplify_stmt
+from microc.tir.facts import buffers_read
 from microc.tir.lower.lane_code import TYPES, LaneCode
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, fixed
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
-from microc.tir.rewrite import buffers_read, free_vars, map_stmt, walk_stmt
+from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from microc.tir import ir
+from microc.tir.facts import is_index
 from microc.tir.rewrite import children
 
 
@@ -51,8 +52,11 @@ class Numbering:
         return found[1]
 
     def _make(self, expr: ir.Expr) -> Facts:
-        kind, parts = type(expr), [self.of(child) for child in children(expr)]
-        key = (kind, _OWN[kind](expr), *[part.number for part in parts])
+        parts: list[Facts] = []
+        key: object = expr  # index arithmetic reads nothing, and knows its hash
+        if not is_index(expr):
+            kind, parts = type(expr), [self.of(child) for child in children(expr)]
+            key = (kind, _OWN[kind](expr), *[part.number for part in parts])
         found = self._numbered.get(key)
         if found is None:
             buffers = _NONE.union(*(part.buffers for part in parts))

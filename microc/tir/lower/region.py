@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from microc.tir import ir
-from microc.tir.affine import bounds_of, linear, simplify
+from microc.tir.affine import REMEMBERED, bounds_of, linear, simplify
 from microc.tir.rewrite import accesses_of, free_vars, stmt_children, stmt_exprs, substitute
 
 
@@ -25,15 +26,35 @@ def accesses(stmt: ir.Stmt, loops: tuple[ir.For, ...] = ()) -> Iterator[Access]:
     """Every access under ``stmt`` (block iterators must have been substituted)."""
     for expr in stmt_exprs(stmt):
         for part in accesses_of(expr):
-            if isinstance(part, ir.Load):
-                yield Access(part.buffer, part.indices, 1, loops, False)
-            else:
-                yield Access(part.buffer, part.indices, part.reach, loops, part.writes)
+            yield _access(part, loops)
     if isinstance(stmt, ir.Store):
         yield Access(stmt.buffer, stmt.indices, 1, loops, True)
     inner = (*loops, stmt) if isinstance(stmt, ir.For) else loops
     for child in stmt_children(stmt):
         yield from accesses(child, inner)
+
+
+def accesses_to(stmt: ir.Stmt, buffer: ir.Buffer, loops: tuple[ir.For, ...] = ()) -> list[Access]:
+    """Those of one buffer."""
+    found: list[Access] = []
+    waiting = [(stmt, loops)]
+    while waiting:
+        s, around = waiting.pop()
+        for expr in stmt_exprs(s):
+            for part in accesses_of(expr):
+                if part.buffer == buffer:
+                    found.append(_access(part, around))
+        if isinstance(s, ir.Store) and s.buffer == buffer:
+            found.append(Access(buffer, s.indices, 1, around, True))
+        inner = (*around, s) if isinstance(s, ir.For) else around
+        waiting += [(child, inner) for child in stmt_children(s)[::-1]]
+    return found
+
+
+def _access(part: ir.Load | ir.AddressOf, loops: tuple[ir.For, ...]) -> Access:
+    if isinstance(part, ir.Load):
+        return Access(part.buffer, part.indices, 1, loops, False)
+    return Access(part.buffer, part.indices, part.reach, loops, part.writes)
 
 
 def loop_bounds(loops: tuple[ir.For, ...]) -> dict[ir.Var, tuple[int, int]]:
@@ -58,17 +79,26 @@ def flat_step(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], var: ir.Var) -> i
 
 
 def split_index(
-    index: ir.Expr, inner: Mapping[ir.Var, tuple[int, int]], bounds: Mapping[ir.Var, tuple[int, int]]
+    index: ir.Expr, inner: Collection[ir.Var], bounds: Mapping[ir.Var, tuple[int, int]]
 ) -> tuple[ir.Expr, int, int] | None:
     """``index`` as (part that does not depend on ``inner`` variables, lowest and highest of the rest).
 
     None when the dependent part has no known range.
     """
+    names = free_vars(index)
+    return _split(index, tuple([v for v in names if v in inner]), tuple([(v, bounds[v]) for v in names if v in bounds]))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _split(
+    index: ir.Expr, inner: tuple[ir.Var, ...], known: tuple[tuple[ir.Var, tuple[int, int]], ...]
+) -> tuple[ir.Expr, int, int] | None:
+    bounds = dict(known)
     terms, offset = linear(simplify(index, bounds))
     outer: ir.Expr = ir.const(0, "int32")
     low = high = offset
     for term, factor in terms.items():
-        if free_vars(term) & inner.keys():
+        if not free_vars(term).isdisjoint(inner):
             reach = bounds_of(term, bounds)
             if reach is None:
                 return None

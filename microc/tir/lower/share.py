@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from microc import dtypes
 from microc.tir import ir
 from microc.tir.affine import linear
+from microc.tir.facts import buffers_read, buffers_written
 from microc.tir.lower.numbering import Numbering
-from microc.tir.rewrite import ExprMap, accesses_in, accesses_of, free_vars, map_children, stmt_exprs, walk_stmt
+from microc.tir.rewrite import ExprMap, accesses_of, free_vars, map_children, stmt_exprs, walk_stmt
 
 Versions = dict[ir.Buffer, int]
 Key = tuple[int, tuple[int, ...]]
@@ -29,8 +30,8 @@ def share_values(stmt: ir.Stmt) -> ir.Stmt:
 class _Sharing:
     def __init__(self, root: ir.Stmt) -> None:
         self.taken = {var.name for s in walk_stmt(root) for whole in stmt_exprs(s) for var in free_vars(whole)}
-        self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, (ir.Alloc, ir.Store))}
-        self.taken |= {access.buffer.name for access in accesses_in(root)}
+        self.taken |= {s.buffer.name for s in walk_stmt(root) if isinstance(s, ir.Alloc)}
+        self.taken |= {buffer.name for buffer in buffers_read(root) | buffers_written(root)}
         self.counters: dict[str, int] = {}
         self.known = Numbering()
 
