@@ -7,7 +7,7 @@ instruction, a load widens, ``max(x, 0)`` is one instruction. Nothing here is fi
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from microc import dtypes
 from microc.isa import SCALAR, bodies_of, body_of
@@ -26,9 +26,10 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Selects operations for a target."""
+    """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype."""
 
     target: Target
+    calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
         """Operations of a value, without those of the addresses it loads from."""
@@ -84,6 +85,11 @@ class Selector:
 
     def call(self, name: str, dtype: str) -> Operations:
         """An intrinsic or a function of mathematics, without its arguments."""
+        if (name, dtype) not in self.calls:
+            self.calls[name, dtype] = self._call(name, dtype)
+        return self.calls[name, dtype]
+
+    def _call(self, name: str, dtype: str) -> Operations:
         if name == ir.REINTERPRET:
             return Counter({"alu": 1})
         if name not in SCALAR:

@@ -8,8 +8,9 @@ from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_exte
 from microc.schedule.rules.product import multiplies
 from microc.schedule.schedule import Schedule
 from microc.tir import ir
+from microc.tir.facts import buffers_read
 from microc.tir.names import ACC, OUT, PART, UNTILE
-from microc.tir.rewrite import buffers_read, walk_expr
+from microc.tir.rewrite import walk_expr
 
 
 def with_anchors(start: Schedule) -> Schedule:

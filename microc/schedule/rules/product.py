@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
@@ -39,6 +40,9 @@ WIDE, CROSSED, PAIRED, PACKED, BITS, SHARED, WORDS = "wide", "crossed", "paired"
 """Ways to store weights: in 16 bits; every four as 0, 2, 1, 3; two columns in a word (:mod:`microc.schedule.pairing`); those of
 the tile's columns side by side, or the words of them that one instruction multiplies; in a few bits
 (:mod:`microc.tir.bit_fields`); four columns of 4 bits in a number (:mod:`microc.schedule.bit_columns`)."""
+
+REMEMBERED = 64
+"""Functions whose product is known: a dozen rules ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,15 @@ def known_product(schedule: Schedule) -> Product:
 def product_of(schedule: Schedule) -> Product | None:
     """What ``acc`` multiplies: a sum along one axis, for rows and columns at least, over the elements of two buffers, which
     ``out`` reads; None where that is not what it does, or a loop has no turn."""
+    return _product_of(schedule.func)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _product_of(func: ir.PrimFunc) -> Product | None:
+    schedule = Schedule(func)
     if not schedule.has(ACC) or not schedule.has(OUT) or schedule.has(UNTILE) or schedule.has(PART):
         return None
-    block = find_block(schedule.func.body, ACC)
+    block = find_block(func.body, ACC)
     kinds, loops = [i.kind for i in block.iters], schedule.loops_of(ACC)
     if len(kinds) < 3 or kinds != ["space"] * (len(kinds) - 1) + ["reduce"] or len(loops) != len(kinds):
         return None
@@ -133,7 +143,7 @@ def product_of(schedule: Schedule) -> Product | None:
         p, inside = around.pop(), (p,)
     elif CHANNELS_FIRST in notes:
         p, o = o, p
-    rows, columns, depth = (loop_extent(schedule.func, name) for name in (p, o, k))
+    rows, columns, depth = (loop_extent(func, name) for name in (p, o, k))
     single, last = len(loads) == 2 and _widened(store), [i.var for i in block.iters[-2:]]
     along = single and all(x.indices[-1] == last[1] for x in loads)
     turned = single and loads[0].indices[-1] == last[1] and loads[1].indices == (last[1], last[0])
