@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from math import inf
+from types import MappingProxyType
 
 from microc.plan.beam import beam_search
 from microc.plan.effort import CLIMBING, EXACT, affordable
@@ -20,11 +21,16 @@ EXACT_LIMIT = 9
 """Units up to which all orders that matter are searched."""
 
 
-def first_fit(wanted: Demand, order: Iterable[Unit], limit: float = inf) -> Placement:
-    """Place units one by one at the lowest offset that every unit placed before allows, up to one that exceeds ``limit``."""
-    placed: Placement = {}
-    rising: list[tuple[int, int, Unit]] = []
-    for number, unit in enumerate(order):
+def first_fit(
+    wanted: Demand, order: Sequence[Unit], limit: float = inf, before: Mapping[Unit, int] = MappingProxyType({})
+) -> Placement:
+    """Place units one by one at the lowest offset that every unit placed before allows, up to one that exceeds ``limit``.
+
+    ``before``: where the first ones of the order are placed; they are not placed again.
+    """
+    placed = dict(before)
+    rising = sorted((at, number, unit) for number, (unit, at) in enumerate(before.items()))
+    for number, unit in enumerate(order[len(before) :], len(before)):
         placed[unit] = lowest_gap(wanted, unit, rising)
         if placed[unit] + unit.size > limit:
             break
@@ -78,7 +84,7 @@ def hill_climbing(wanted: Demand) -> Placement:
         trial = list(order)
         i, j = trial.index(top), dice.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        placement = first_fit(wanted, trial, size_of(best))
+        placement = first_fit(wanted, trial, size_of(best), {unit: best[unit] for unit in order[: min(i, j)]})
         if size_of(placement) <= size_of(best):
             order, best = trial, placement
     return best

@@ -123,6 +123,8 @@ def _single(new: Array, old: Array, between: range) -> list[int]:
     left = np.arange(between.start, between.stop)
     ends = np.arange(min(_SAMPLES, len(new)))
     for x in (*ends, *(len(new) - 1 - ends), *np.random.default_rng(0).integers(0, len(new), _SAMPLES)):
+        if not len(left):
+            return []
         y = left + x
         within = slice(*np.searchsorted(y, (0, len(old))))
         kept = np.ones(len(left), bool)

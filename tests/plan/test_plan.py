@@ -67,6 +67,15 @@ def test_exact_is_the_best_of_all_orders(found: tuple[Unit, ...]) -> None:
         assert lower_bound(wanted) <= best <= size_of(planner(wanted) or {})
 
 
+@given(modules(calls=8), st.integers(0, 8))
+@settings(max_examples=40, deadline=None)
+def test_what_is_placed_is_not_placed_again(module: Module, count: int) -> None:
+    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    whole = first_fit(wanted, wanted.units)
+    before = {unit: whole[unit] for unit in wanted.units[:count]}
+    assert list(first_fit(wanted, wanted.units, before=before).items()) == list(whole.items())
+
+
 @given(modules(calls=3))
 @settings(max_examples=40, deadline=None)
 def test_exact_is_correct(module: Module) -> None:
