@@ -111,13 +111,14 @@ class Plain:
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
-    scaled by a float, as ONNX defines it. ``wide_weights``: those that are float32 though halves were asked for, since they have
-    numbers beyond these."""
+    scaled by a float, as ONNX defines it. ``half_weights``: numbers that take two bytes because halves were asked for;
+    ``wide_weights``: constants that are float32 all the same, since they have numbers beyond these."""
 
     macs: int = 0
     float_macs: int = 0
     reasons: tuple[str, ...] = ()
     float_scaled: int = 0
+    half_weights: int = 0
     wide_weights: tuple[str, ...] = ()
 
 

@@ -124,6 +124,9 @@ def _arithmetic_rows(data: Mapping[str, Any]) -> list[tuple[str, object]]:
     rows: list[tuple[str, object]] = []
     if data["float_macs"]:
         rows.append(("  in floats", f"{data['float_share']:.3g} %: {'; '.join(data['float_reasons'])}"))
+    if data["half_weights"]:
+        count, saved = (show.count(data["half_weights"] * n) for n in (1, 2))
+        rows.append(("  in 16 bits", f"{count} weights, which saves {saved} bytes"))
     return [*rows, *(("  note", sentence) for sentence in data["advice"])]
 
 

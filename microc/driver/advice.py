@@ -68,6 +68,7 @@ def arithmetic_data(found: Arithmetic, sentences: tuple[str, ...]) -> dict[str, 
         "float_macs": found.float_macs,
         "float_share": share,
         "float_reasons": list(found.reasons),
+        "half_weights": found.half_weights,
         "advice": [*sentences, *map(_wide, found.wide_weights)],
     }
 

@@ -14,7 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from microc import dtypes
+from microc.dtypes import Array
 from microc.graph.ir import Graph, Node
+from microc.graph.text import regions
 from microc.ops import registry
 from microc.ops.matrix.levels import find_levels
 from microc.transform.context import Pass, PassContext
@@ -47,12 +49,17 @@ def _weighs(node: Node, position: int) -> bool:
 
 
 def too_large(graph: Graph, dtype: str) -> tuple[str, ...]:
-    """The weights with a number that a half has no finite one for."""
-    return tuple(name for name in weights_of(graph) if _overflows(graph, name, dtype))
+    """The weights with a number that a half has no finite one for, of the graphs inside, too."""
+    return tuple(n for each in (graph, *regions(graph)) for n in weights_of(each) if _overflows(each.consts[n], dtype))
 
 
-def _overflows(graph: Graph, name: str, dtype: str) -> bool:
-    array = graph.consts[name]
+def halved(graph: Graph) -> int:
+    """How many numbers of weights there are that a half holds, in the graphs inside, too."""
+    found = (each.consts[name] for each in (graph, *regions(graph)) for name in weights_of(each))
+    return sum(array.size for array in found if any(dtypes.keeps(array, half) for half in dtypes.HALF))
+
+
+def _overflows(array: Array, dtype: str) -> bool:
     return bool((np.isfinite(array) & ~np.isfinite(dtypes.narrowed(array, dtype).astype(np.float32))).any())
 
 
@@ -66,7 +73,7 @@ def weight_dtype(graph: Graph, context: PassContext) -> Graph:
         array = consts[name]
         exact = any(dtypes.keeps(array, half) for half in dtypes.HALF)
         levels = np.isfinite(array).all() and find_levels(array.reshape(len(array), -1)) is not None
-        if not (exact or levels or np.isnan(array).any() or _overflows(graph, name, dtype)):
+        if not (exact or levels or np.isnan(array).any() or _overflows(array, dtype)):
             consts[name] = dtypes.narrowed(array, dtype).astype(np.float32)
     return replace(graph, consts=consts)
 

@@ -13,7 +13,7 @@ from microc.ops.lowering import macs_of
 from microc.schedule.rules.algorithms import FAST_MATH, HALF_WEIGHTS
 from microc.target import Target
 from microc.transform.qdq import has_integer_form
-from microc.transform.weight_dtype import too_large
+from microc.transform.weight_dtype import halved, too_large
 
 _SHOWN = 8
 
@@ -36,6 +36,7 @@ def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
         macs=sum(total for total, _ in work.values()),
         float_macs=sum(floats for _, floats in work.values()),
         reasons=tuple(_reasons(graph, layers)),
+        half_weights=halved(graph) if weight_dtype in dtypes.HALF else 0,
         wide_weights=too_large(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
     )
