@@ -12,7 +12,7 @@ float r;
 __asm__("vmov %0, %1\\n\\tvcvtb.f32.f16 %0, %0" : "=t"(r) : "r"(bits));
 return r;"""
 _TAKEN = """float r;
-__asm__("vcvt{}.f32.f16 %0, %1" : "=t"(r) : "t"(a));
+__asm__("vcvt{}.f32.f16 %0, %1" : "=t"(r) : "t"(x));
 return r;"""
 _NARROW = """uint32_t r;
 float t;

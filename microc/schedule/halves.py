@@ -11,7 +11,8 @@ from microc.tir import ir
 from microc.tir.affine import simplify
 
 WORDS = "float16x2"
-"""Neighbours along the last axis, an even number of them, the first one lowest: words that TIR knows as int32."""
+"""Neighbours along the last axis, an even number of them, the first one lowest: words that TIR knows as int32, and once they are
+loaded as the float of these bits, for instructions take halves out of registers of floats. It is no NaN, since no half is one."""
 FORMS = (*dtypes.HALF, WORDS)
 
 
@@ -27,7 +28,7 @@ def stored_in(buffer: ir.Buffer, form: str) -> str:
 def word_of(buffer: ir.Buffer, indices: tuple[ir.Expr, ...]) -> ir.Expr:
     """The number at ``indices`` of what ``buffer`` has two to a word of."""
     *rows, last = indices
-    word = ir.Load(buffer, (*rows, simplify(last // 2)))
+    word = ir.reinterpret("float32", ir.Load(buffer, (*rows, simplify(last // 2))))
     first, second = (ir.Call(f"float16_{half}", (word,), "float32") for half in ("low", "high"))
     return ir.select(ir.binary("eq", simplify(last % 2), 0), first, second)
 

@@ -65,7 +65,7 @@ def test_words_by_their_meaning() -> None:
     words = numbers.view(np.uint16).astype(np.int64)
     low, high = meanings()["float16_low"], meanings()["float16_high"]
     for first, second in zip(words[::2], words[1::2], strict=True):
-        word = int(np.uint32(first | second << 16).view(np.int32))
+        word = float(np.uint32(first | second << 16).view(np.float32))
         found = np.array([low([word]), high([word])], np.float32)
         np.testing.assert_array_equal(
             found.view("u4"), np.array([first, second], np.uint16).view("f2").astype("f4").view("u4")

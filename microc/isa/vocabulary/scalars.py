@@ -3,7 +3,7 @@
 ``high_mul_round(a, b)`` is (a b + 2**31) >> 32, ``high_product`` the high half that is rounded down; ``high_mac_round`` and
 ``high_mac`` add them. ``saturate_<t>`` clamps to the dtype, ``_half`` after a shift by one; ``clamp8`` is the same as
 ``saturate_i8``, where most values pass. ``hold`` keeps a number in a register, where instructions that shift an operand want it.
-``float16_low`` and ``float16_high`` widen the half floats in a word.
+``float16_low`` and ``float16_high`` widen the half floats in a word, which is a float by its bits.
 ``high_mul(x, m)``: round(x m / 2**31), ties upwards, for |x| < 2**30 and m >= 0; ``product_2_31(x, m)``: the same rounded down;
 ``product_2_30(x, m)``: floor(x m / 2**30) for |x| <= 2**20: for cores that multiply 32 by 32 bits to 32, where 64-bit products
 are calls.
@@ -59,6 +59,9 @@ def _saturation() -> Iterator[Intrin]:
         yield Intrin(f"{name}_half", (A,), ir.clamp(A >> 1, low, high))
 
 
+_BITS = ir.reinterpret("int32", _F)
+
+
 def _half(bits: ir.Expr) -> ir.Expr:
     return ir.cast("float32", ir.reinterpret("float16", ir.cast("uint16", bits)))
 
@@ -68,7 +71,8 @@ SCALARS = (
     Intrin("clamp8", (A,), ir.clamp(A, -128, 127)),
     Intrin("nearest_i32", (_F,), _NEAREST),
     Intrin("hold", (A,), A),
-    *(Intrin(f"float16_{name}", (A,), _half(bits)) for name, bits in (("low", A & 0xFFFF), ("high", A >> 16 & 0xFFFF))),
+    Intrin("float16_low", (_F,), _half(_BITS & 0xFFFF)),
+    Intrin("float16_high", (_F,), _half(_BITS >> 16 & 0xFFFF)),
     Intrin("mul_i8", (A, B), A * B, limits=(("a", -128, 127), ("b", -128, 127))),
     Intrin("mul_i8_u8", (A, B), A * B, limits=(("a", -128, 127), ("b", 0, 255))),
     Intrin("high_mul_round", (A, B), _ROUNDED),
