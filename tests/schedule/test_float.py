@@ -24,8 +24,12 @@ from tests.native import build, call
 from tests.schedule.functions import schedule_kernel
 
 
-def product(rows: int, depth: int, columns: int) -> ir.PrimFunc:
-    """out = max(x @ weight.T + bias, 0) in float32."""
+def positive(value: ir.Expr) -> ir.Expr:
+    return ir.select(value >= 0.0, value, 0.0)
+
+
+def product(rows: int, depth: int, columns: int, end: Callable[[ir.Expr], ir.Expr] = positive) -> ir.PrimFunc:
+    """out = end(x @ weight.T + bias) in float32."""
     x = te.placeholder((rows, depth), "float32", "x")
     weight = te.placeholder((columns, depth), "float32", "weight")
     bias = te.placeholder((columns,), "float32", "bias")
@@ -33,7 +37,7 @@ def product(rows: int, depth: int, columns: int) -> ir.PrimFunc:
     acc = te.compute(
         (rows, columns), lambda p, o: te.sum_reduce(x[p, k.var] * weight[o, k.var], k, init=bias[o]), "acc", ("p", "o")
     )
-    out = te.compute((rows, columns), lambda p, o: ir.select(acc[p, o] >= 0.0, acc[p, o], 0.0), "out", ("p", "o"))
+    out = te.compute((rows, columns), lambda p, o: end(acc[p, o]), "out", ("p", "o"))
     return te.create_prim_func("product", [x], [out], [weight, bias])
 
 
@@ -94,22 +98,27 @@ CASES: dict[str, tuple[str, Callable[[], ir.PrimFunc]]] = {
 }
 
 
+def equal_fused_products(func: ir.PrimFunc, schedule: Schedule, folder: Path) -> None:
+    """The C of a schedule and the interpreter give the same bits."""
+    lowered = lower(schedule.func)
+    arrays = operands(func)
+    want = result(Schedule(func).decompose_reduction("acc", reducing(func)).select_fma().func, arrays)
+    given: list[Array | None] = [schedule.packed(p, a) for p, a in zip(func.params, arrays, strict=True)]
+    library = build([lowered], folder)
+    given += [None] * (len(lowered.params) - len(given))
+    place = next(k for k, p in enumerate(func.params) if p.name == "out")
+    given[place] = None
+    got = call(library, lowered, given)[place]
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_float_rules_keep_the_order_of_sums(name: str, tmp_path: Path) -> None:
     """The scheduled C gives the very bits of the unscheduled function with fused products, sums in registers."""
     op, make = CASES[name]
     func = make()
     schedule = schedule_kernel(func, op, target_for("cortex-m4"))
-    lowered = lower(schedule.func)
-    arrays = operands(func)
-    want = result(Schedule(func).decompose_reduction("acc", reducing(func)).select_fma().func, arrays)
-    given: list[Array | None] = [schedule.packed(p, a) for p, a in zip(func.params, arrays, strict=True)]
-    library = build([lowered], tmp_path)
-    given += [None] * (len(lowered.params) - len(given))
-    place = next(k for k, p in enumerate(func.params) if p.name == "out")
-    given[place] = None
-    got = call(library, lowered, given)[place]
-    np.testing.assert_array_equal(got, want)
+    equal_fused_products(func, schedule, tmp_path)
     registers = {
         s.buffer.name for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc) and s.buffer.scope == "register"
     }
@@ -141,6 +150,17 @@ def test_a_tile_has_as_many_sums_as_a_pipeline_takes() -> None:
     """Two rows by four vectors, of as few loads, would wait for each other."""
     (tile,) = product_tiles(Schedule(product(512, 512, 512)), target_for("x86-64-v3"), SPEED)
     assert (tile.rows, tile.columns, tile.block) == (6, 16, 86)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 8), (1, 4)])
+def test_sums_of_ends_without_lanes_are_made_in_lanes(rows: int, columns: int, tmp_path: Path) -> None:
+    """Each tile's lie on the stack, where scalars read them."""
+    func = product(rows, 6, columns, lambda value: ir.call("ceil", value))
+    schedule = schedule_kernel(func, "dense", target_for("cortex-m55"))
+    assert schedule.rule == "matrix vectors"
+    equal_fused_products(func, schedule, tmp_path)
+    local = [s.buffer for s in walk_stmt(schedule.func.body) if isinstance(s, ir.Alloc) and s.buffer.scope == "local"]
+    assert [buffer.name for buffer in local] == ["acc"]
 
 
 def reducing(func: ir.PrimFunc) -> str:

@@ -45,13 +45,18 @@ REMEMBERED = 64
 """Functions whose product is known: a dozen rules ask for it."""
 
 
+HELD = f"{ACC}_register"
+"""The block that puts sums in registers down."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A choice: ``rows`` by ``columns`` of sums, ``unroll`` steps of k in an iteration, ``step`` products in each, done by the
     tensor intrinsic ``intrin`` unless that is empty; ``copied``: the dtype in which a tile's rows are copied first, empty where
     they are read as they lie; ``weights``: how those are stored, empty as they are; ``lanes``: of vectors that hold the columns,
     0 where none do; ``block``: tiles of rows that the weights of a tile's columns serve before those of the next are loaded, 1
-    where all weights serve a tile of rows first."""
+    where all weights serve a tile of rows first; ``apart``: what works on the sums does not do so in lanes, and reads them from
+    an array."""
 
     rows: int
     columns: int
@@ -62,6 +67,7 @@ class Tile:
     weights: str = ""
     lanes: int = 0
     block: int = 1
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +217,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
         schedule = side_by_side(schedule, weight, product, tile)
     together = tile.lanes or {PAIRED: 2, SHARED: 4}.get(tile.weights, tile.columns)
     columns = (tile.columns // together, together) if together < tile.columns or tile.lanes else (tile.columns,)
+    schedule = schedule.cache_write(ACC, "register") if tile.apart else schedule
     tall = (None, tile.block, tile.rows) if tile.block > 1 else (None, tile.rows)
     schedule = schedule.split(p, tall).split(o, (None, *columns)).split(k, (None, tile.unroll, tile.step))
     *tiles, row = [f"{p}_{n}" for n in range(len(tall))]
@@ -218,7 +225,9 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     turn = (tiles[0], *product.inside, f"{o}_0", *tiles[1:])
     schedule = schedule.reorder(*turn, f"{k}_0", f"{k}_1", row, *inner, f"{k}_2")
     schedule = schedule.decompose_reduction(ACC, f"{k}_0")
-    schedule = schedule.reverse_compute_at(OUT, turn[-1]).set_scope(product.total.name, "register")
+    schedule = schedule.reverse_compute_at(HELD, turn[-1]) if tile.apart else schedule
+    schedule = schedule.reverse_compute_at(OUT, turn[-1])
+    schedule = schedule.set_scope(product.total.name, "local" if tile.apart else "register")
     if rows:
         schedule = schedule.compute_at(rows, product.tile)
         if tile.copied and tile.copied != product.data.dtype:
@@ -227,7 +236,7 @@ def tile_product(start: Schedule, target: Target, tile: Tile) -> Schedule:
     if panel:
         schedule = side_by_side(schedule.compute_at(weight, f"{o}_0"), weight, product, tile)
     schedule = multiplied(schedule, product, tile, inner[-1])
-    return unrolled(schedule, (*turn, f"{k}_0"), tile.lanes, float_lanes(target))
+    return unrolled(schedule, (*turn, f"{k}_0"), tile, float_lanes(target))
 
 
 def side_by_side(schedule: Schedule, weight: str, product: Product, tile: Tile) -> Schedule:
@@ -265,12 +274,13 @@ def multiplied(schedule: Schedule, product: Product, tile: Tile, pair: str) -> S
     return schedule.tensorize(f"{k}_2", tile.intrin) if tile.intrin else schedule
 
 
-def unrolled(schedule: Schedule, kept: Sequence[str], lanes: int, floats: int) -> Schedule:
+def unrolled(schedule: Schedule, kept: Sequence[str], tile: Tile, floats: int) -> Schedule:
     """Scalars for every sum, or vectors of them, within the loops that are kept."""
-    for block in (f"{ACC}_init", ACC, OUT):
+    lanes, end = tile.lanes, HELD if tile.apart else OUT
+    for block in (f"{ACC}_init", ACC, end):
         around = schedule.loops_of(block)
         inner = [loop for loop in around[around.index(kept[0]) + 1 :] if loop not in kept]
-        whole = [loop for loop in inner if block == OUT or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
+        whole = [loop for loop in inner if block == end or (lanes and loop_extent(schedule.func, loop) % lanes == 0)]
         across = whole[-1:] if lanes else []
         for loop in inner:
             schedule = vectorize_lanes(schedule, loop, lanes, floats) if loop in across else schedule.unroll(loop)

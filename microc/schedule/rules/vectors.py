@@ -55,7 +55,9 @@ def suits_product(start: Schedule, target: Target) -> bool:
     """Floats by floats or by the levels of weights, or integers into 32 bits by constants, whose columns are neighbours and fill
     vectors."""
     product = product_of(start)
-    if product is None or lanes_of(product.columns, target) == 0 or not in_lanes(start, target):
+    if product is None or lanes_of(product.columns, target) == 0:
+        return False
+    if not in_lanes(start, target) and not _apart(product, target):
         return False
     if CHANNELS_FIRST in dict(find_block(start.func.body, ACC).annotations):
         return False
@@ -65,6 +67,11 @@ def suits_product(start: Schedule, target: Target) -> bool:
         return False
     known = product.along and product.weight.scope == "const"
     return known or (_packs(product, target) and _word(product, lanes_of(product.columns, target), target)[0] > 1)
+
+
+def _apart(product: Product, target: Target) -> bool:
+    """Whether sums are worth to be made in lanes for an end that is not: vectors of floats, with scalars beside them."""
+    return float_lanes(target) == NUMBERS and set(product.dtypes) == {"float32"}
 
 
 def in_lanes(start: Schedule, target: Target) -> bool:
@@ -96,7 +103,8 @@ def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, .
         shapes = [min(every, key=lambda shape: _time(product.rows, shape, target))]
     blocks = [_block(start, product, rows, target) for rows, _ in shapes]
     tiles = [_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes]
-    return tuple(replace(tile, block=block) for tile, block in zip(tiles, blocks, strict=True))
+    apart = not in_lanes(start, target)
+    return tuple(replace(tile, block=block, apart=apart) for tile, block in zip(tiles, blocks, strict=True))
 
 
 def _abreast(product: Product, target: Target) -> int:

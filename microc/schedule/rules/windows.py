@@ -71,7 +71,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     if schedule.has(PADDED):
         schedule = _bordered(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
     schedule = multiplied(schedule, product, tile, f"{o}_2")
-    return unrolled(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile.lanes, float_lanes(target))
+    return unrolled(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_lanes(target))
 
 
 def _bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
