@@ -152,8 +152,9 @@ class Options:
     )  # fmt: skip
     math: str = choice(
         "exact", MATH, "floats: infinities and NaN as the formats have them, functions of the C library; or fast, in Winograd's "
-        "convolutions too, which keep the bounds of finite numbers and let infinities and NaN spread to outputs beside them, and "
-        "with exp, tanh, erf and log in arithmetic, within 3.8e-7 of the result, on cores that compute floats",
+        "convolutions too, which let infinities and NaN spread to outputs beside them and err as sums in order do, on computers "
+        "with vectors up to 1e-5 of the largest output, and with exp, tanh, erf and log in arithmetic, within 3.8e-7 of the "
+        "result, on cores that compute floats",
         "the math", flag="--math",
     )  # fmt: skip
     weight_dtype: str = choice(

@@ -9,7 +9,7 @@ Sources: TFLite ``conv.h``, ``depthwise_conv.h``; ONNX Conv.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,8 @@ def compute(call: OpCall) -> te.Tensor:
     g = geometry(attrs, data.type.shape, weight.type.shape)
     dtype = attrs["out_dtype"] or data.type.dtype
     algorithm = attrs["algorithm"]
-    if algorithm in ("winograd", "winograd_floats"):
-        return winograd.compute(call, g)
+    if algorithm in ("winograd", "winograd_floats", "winograd_four"):
+        return winograd.compute(call, g, 4 if algorithm == "winograd_four" else 2)
     if algorithm == "pairs":
         packing = pair_packing(call)
         if packing is None:
@@ -160,6 +160,10 @@ def _suits_winograd(call: OpCall) -> bool:
     return types[0].shape[-1] % WORD == 0 and winograd.suits_winograd(call.attrs, types, arrays)
 
 
+def _suits_floats(suits: Callable[..., bool]) -> Callable[[OpCall], bool]:
+    return lambda call: suits(call.attrs, [x.type for x in call.present], [x.data for x in call.present])
+
+
 def _suits_groups(call: OpCall) -> bool:
     return 1 < call.attrs.get("groups", 1) < call.present[0].type.shape[-1] and not call.attrs.get("open")
 
@@ -178,9 +182,8 @@ def _suits_single(call: OpCall) -> bool:
 
 ALGORITHMS: Algorithms = {
     "winograd": _suits_winograd,
-    "winograd_floats": lambda call: winograd.suits_floats(
-        call.attrs, [x.type for x in call.present], [x.data for x in call.present]
-    ),
+    "winograd_floats": _suits_floats(winograd.suits_floats),
+    "winograd_four": _suits_floats(winograd.suits_four),
     "pairs": lambda call: pair_packing(call) is not None,
     "grouped": _suits_groups,
     "unsigned": _suits_unsigned,

@@ -82,6 +82,8 @@ def cases() -> Iterable[Case]:
     yield _case((1, 6, 9, 8), 4, (3, 3), floats, padding=same, algorithm="winograd_floats")
     yield _case((2, 5, 7, 3), 5, (3, 3), floats, padding=odd, algorithm="winograd_floats")
     yield _case((1, 4, 6, 16), 32, (3, 3), floats, bias=False, algorithm="winograd_floats")
+    yield _case((1, 8, 4, 8), 16, (3, 3), floats, padding=same, algorithm="winograd_four")
+    yield _case((2, 6, 6, 3), 5, (3, 3), floats, bias=False, algorithm="winograd_four")
     yield _case((1, 6, 6, 4), 2, (3, 3), algorithm="winograd", bias=False)
     yield _case((1, 4, 5, 20), 1, (3, 3), algorithm="winograd")
     yield _case((1, 5, 12, 6), 5, (3, 3), padding=same, algorithm="winograd")

@@ -48,6 +48,7 @@ ATTRS: Attributes = {
         "windows",
         "winograd",
         "winograd_floats",
+        "winograd_four",
     ),
     "dynamic": DYNAMIC,
     "open": integers("where sizes vary: the most padding that any has", OPTIONAL, length=4, least=0),

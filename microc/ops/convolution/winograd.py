@@ -21,8 +21,22 @@ Floats. U = G g G' is rounded once, V by two additions a number, Y by four. With
     |error of Y| <= (C + 8) u |A'| [sum over channels of |U| o (|B'| |d| |B|)] |A|,
 
 for numbers of one size 64 C (C + 8) u against 81 C**2 u of the direct sum: 1.2 times that at 16 channels, less from 31 on.
-F(4 x 4, 3 x 3) saves more and loses more: its matrices have elements up to 8. An infinity or NaN makes NaN of all outputs of its
-tiles, and sums of four inputs may overflow, so that who compiles has to allow it (``--math fast``).
+An infinity or NaN makes NaN of all outputs of its tiles, and sums of four inputs may overflow, so that who compiles has to allow
+it (``--math fast``).
+
+F(4 x 4, 3 x 3), of floats alone: 36 products instead of 144 for 16 outputs, with the matrices for the points 0, 1, -1, 2 and -2
+(there, too)
+
+    B' = | 4  0 -5  0  1  0 |    G = 1/24 | 6  0  0 |    A' = | 1  1  1  1  1  0 |
+         | 0 -4 -4  1  1  0 |             |-4 -4 -4 |         | 0  1 -1  2 -2  0 |
+         | 0  4 -4 -1  1  0 |             |-4  4 -4 |         | 0  1  1  4  4  0 |
+         | 0 -2 -1  2  1  0 |             | 1  2  4 |         | 0  1 -1  8 -8  1 |
+         | 0  2 -1 -2  1  0 |             | 1 -2  4 |
+         | 0  4  0 -5  0  1 |             | 0  0 24 |
+
+Powers of two multiply exactly. V takes three roundings an axis at most, Y four, U and every product of its sums as above:
+
+    |error of Y| <= (C + 16) u |A'| [sum over channels of |U| o (|B'| |d| |B|)] |A|.
 
 Stages: ``padded`` (only where something is padded), ``tile`` (V), ``acc`` (sums M of U V), ``rows`` (A' M),
 ``untile`` (Y and bias).
@@ -53,21 +67,23 @@ PAIR = 2
 """Tiles in a row are counted in pairs, so that schedules can take two at once."""
 _TWICE_G = np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.int64)
 _A = np.array([[1, 0], [1, 1], [1, -1], [0, -1]], np.int64)
+_G_OF_FOUR = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64)
 
 
-def tiles(g: Geometry) -> tuple[int, int]:
-    """Rows of tiles, and tiles in a row; the last of them may stick out."""
+def tiles(g: Geometry, outputs: int = 2) -> tuple[int, int]:
+    """Rows of tiles, and tiles in a row, each of ``outputs`` squared; the last of four outputs may stick out."""
+    if outputs > 2:
+        return g.out_height // outputs, g.out_width // outputs
     return -(-g.out_height // 2), -(-g.out_width // (2 * PAIR)) * PAIR
 
 
-def transformed_weights(weight: Array) -> Array:
-    """U (16, O, C) of OHWI weights with a 3 x 3 kernel: four times G g G' of integers, as int64; G g G' of floats, as float32."""
+def transformed_weights(weight: Array, outputs: int = 2) -> Array:
+    """U (P, O, C) of OHWI weights with a 3 x 3 kernel: four times G g G' of integers, as int64; G g G' of floats, as float32."""
     floats = weight.dtype.kind == "f"
     wide = weight.astype(np.float64 if floats else np.int64)
-    u: Array = np.einsum("iy,jx,oyxc->ijoc", _TWICE_G, _TWICE_G, wide).reshape(
-        POINTS * POINTS, len(wide), wide.shape[3]
-    )
-    return (u / 4).astype(np.float32) if floats else u
+    matrix, scale = (_TWICE_G, 2) if outputs == 2 else (_G_OF_FOUR, 24)
+    u: Array = np.einsum("iy,jx,oyxc->ijoc", matrix, matrix, wide).reshape(-1, len(wide), wide.shape[3])
+    return (u / scale**2).astype(np.float32) if floats else u
 
 
 def _is_plain(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
@@ -83,6 +99,12 @@ def suits_floats(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: 
     kinds = {types[0].dtype, types[1].dtype, attrs.get("out_dtype") or "float32"}
     known = all(array is not None for array in consts[1:]) and not attrs.get("open")
     return kinds == {"float32"} and known and _is_plain(attrs, types)
+
+
+def suits_four(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
+    """Whether tiles of 4 x 4 outputs fill the image, too: guards of what sticks out would be longer than a tile's sums."""
+    g = geometry({**DEFAULTS, **attrs}, types[0].shape, types[1].shape)
+    return g.out_height % 4 == 0 and g.out_width % 4 == 0 and suits_floats(attrs, types, consts)
 
 
 def suits_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts: Sequence[Array | None]) -> bool:
@@ -105,50 +127,51 @@ def suits_winograd(attrs: Mapping[str, Any], types: Sequence[TensorType], consts
     return bool(fits and int(largest) + start <= dtypes.int_range("int32")[1])
 
 
-def compute(call: OpCall, g: Geometry) -> te.Tensor:
-    """``untile`` (N, OH, OW, O) int32 or float32."""
+def compute(call: OpCall, g: Geometry, outputs: int = 2) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) int32 or float32, by tiles of ``outputs`` squared."""
     data, weight, bias = call.weighted
     floats = data.type.dtype == "float32"
-    suits = suits_floats if floats else suits_winograd
+    suits = suits_winograd if not floats else suits_four if outputs == 4 else suits_floats
     if not suits(call.attrs, [x.type for x in call.present], [x.data for x in call.present]):
         raise InternalError("this convolution is not one for Winograd's algorithm")
     assert weight.data is not None
-    rows, columns = tiles(g)
+    rows, columns = tiles(g, outputs)
     top, left = g.padding[:2]
-    reach = (top, left, 2 * rows + 2 - g.height - top, 2 * columns + 2 - g.width - left)
+    reach = (top, left, outputs * rows + 2 - g.height - top, outputs * columns + 2 - g.width - left)
     padded = padded_input(replace(g, padding=reach), data, call.attrs.get("pad_value", 0))
-    u = weight.packed(transformed_weights(weight.data).astype(np.float32 if floats else np.int16))
-    return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)))
+    u = weight.packed(transformed_weights(weight.data, outputs).astype(np.float32 if floats else np.int16))
+    return _product(g, padded, u, None if bias is None else bias.tensor((bias.type.size,)), outputs)
 
 
-def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None) -> te.Tensor:
-    """``untile`` (N, OH, OW, O) from the input with its border and U (16, O, C): int32 with int16 V and U, or all float32."""
-    rows, columns = tiles(g)
-    image = (g.batch, rows, columns)
+def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor | None, outputs: int) -> te.Tensor:
+    """``untile`` (N, OH, OW, O) from the input with its border and U (P, O, C): int32 with int16 V and U, or all float32."""
+    rows, columns = tiles(g, outputs)
+    points, image = outputs + 2, (g.batch, rows, columns)
     narrow, wide = weight.dtype, "int32" if weight.dtype == "int16" else "float32"
+    into, back = (_input_step, _output_step) if outputs == 2 else (_input_step_of_four, _output_step_of_four)
 
     def tile(s: Var, n: Var, y: Var, x: Var, c: Var) -> Expr:
         def column(q: int) -> Expr:
-            d = [ir.cast(wide, padded[n, y * 2 + p, x * 2 + q, c]) for p in range(POINTS)]
-            return _input_step(s // POINTS, d)
+            d = [ir.cast(wide, padded[n, y * outputs + p, x * outputs + q, c]) for p in range(points)]
+            return into(s // points, d)
 
-        return ir.cast(narrow, _input_step(s % POINTS, [column(q) for q in range(POINTS)]))
+        return ir.cast(narrow, into(s % points, [column(q) for q in range(points)]))
 
-    v = te.compute((POINTS * POINTS, *image, g.channels), tile, TILE, ("s", "n", "y", "x", "c"))
+    v = te.compute((points * points, *image, g.channels), tile, TILE, ("s", "n", "y", "x", "c"))
     k = te.reduce_axis(g.channels, "k")
 
     def multiply(s: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
         return te.sum_reduce(ir.cast(wide, v[s, n, y, x, k.var]) * ir.cast(wide, weight[s, o, k.var]), k)
 
-    m = te.compute((POINTS * POINTS, *image, g.out_channels), multiply, ACC, ("s", "n", "y", "x", "o"))
+    m = te.compute((points * points, *image, g.out_channels), multiply, ACC, ("s", "n", "y", "x", "o"))
 
     def row(j: Var, a: Var, n: Var, y: Var, x: Var, o: Var) -> Expr:
-        return _output_step(a, [m[j + i * POINTS, n, y, x, o] for i in range(POINTS)])
+        return back(a, [m[j + i * points, n, y, x, o] for i in range(points)])
 
-    z = te.compute((POINTS, 2, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
+    z = te.compute((points, outputs, *image, g.out_channels), row, ROWS, ("j", "a", "n", "y", "x", "o"))
 
     def untile(n: Var, y: Var, x: Var, o: Var) -> Expr:
-        total = _output_step(x % 2, [z[j, y % 2, n, y // 2, x // 2, o] for j in range(POINTS)])
+        total = back(x % outputs, [z[j, y % outputs, n, y // outputs, x // outputs, o] for j in range(points)])
         total = total >> 2 if wide == "int32" else total
         return total if bias is None else total + ir.cast(wide, bias[o])
 
@@ -157,10 +180,31 @@ def _product(g: Geometry, padded: te.Tensor, weight: te.Tensor, bias: te.Tensor 
 
 def _input_step(i: Expr, d: list[Expr]) -> Expr:
     """Element ``i`` of B' d."""
-    last = ir.select(i.eq(2), d[2] - d[1], d[1] - d[3])
-    return ir.select(i.eq(0), d[0] - d[2], ir.select(i.eq(1), d[1] + d[2], last))
+    return _chosen(i, [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]])
 
 
 def _output_step(a: Expr, m: list[Expr]) -> Expr:
     """Element ``a`` of A' m."""
-    return ir.select(a.eq(0), m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3])
+    return _chosen(a, [m[0] + (m[1] + m[2]), (m[1] - m[2]) - m[3]])
+
+
+def _input_step_of_four(i: Expr, d: list[Expr]) -> Expr:
+    """The same of F(4 x 4, 3 x 3)."""
+    even, odd = d[4] - d[2] * 4.0, d[3] - d[1] * 4.0
+    near, far = d[4] - d[2], (d[3] - d[1]) * 2.0
+    ends = [d[k + 4] - d[k + 2] * 5.0 + d[k] * 4.0 for k in (0, 1)]
+    return _chosen(i, [ends[0], even + odd, even - odd, near + far, near - far, ends[1]])
+
+
+def _output_step_of_four(a: Expr, m: list[Expr]) -> Expr:
+    near, apart = m[1] + m[2], m[1] - m[2]
+    far, wide = m[3] + m[4], m[3] - m[4]
+    return _chosen(a, [m[0] + near + far, apart + wide * 2.0, near + far * 4.0, apart + wide * 8.0 + m[5]])
+
+
+def _chosen(index: Expr, elements: list[Expr]) -> Expr:
+    """The element at an index."""
+    found = elements[-1]
+    for k in range(len(elements) - 2, -1, -1):
+        found = ir.select(index.eq(k), elements[k], found)
+    return found

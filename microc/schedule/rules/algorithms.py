@@ -24,6 +24,7 @@ HALF_WEIGHTS = "half_weights"
 ALGORITHMS = {
     "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
+    "winograd_four": Cores(frozenset({"fma", "vectors", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),
     "even": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),

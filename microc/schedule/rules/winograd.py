@@ -1,12 +1,13 @@
-"""Winograd's F(2 x 2, 3 x 3), stages of ``ops/convolution/winograd.py``: integers on cores with DSP instructions, floats where
-a multiply-add is one instruction, in vectors or not.
+"""Winograd's F(2 x 2, 3 x 3), of floats also F(4 x 4, 3 x 3), stages of ``ops/convolution/winograd.py``: integers on cores with
+DSP instructions, floats where a multiply-add is one instruction, in vectors or not.
 
 Integers: a few tiles of a row of tiles at a time. Their input with its border is copied and transformed by pairs of channels
 (``add_i16x2``, ``sub_i16x2``) into 16-bit numbers, channels crossed as ``evens`` gives them. For a pair of tiles and a
 pair of output channels the 16 products are accumulated one after the other by ``dot2`` in four registers; then the outputs of
 every tile are made from its 16 sums. All scratch is that of one step: tiles by input channels, and 64 sums.
 
-Floats: the tiles of a row that registers hold, beside a few output channels, are the rows of 16 products, one after the other.
+Floats: the tiles of a row that registers hold, beside a few output channels, are the rows of 16 or 36 products, one after the
+other.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from microc.schedule.rules.generic import copy_words
 from microc.schedule.rules.lanes import float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.rule import Decisions
+from microc.schedule.rules.vectors import LOADED
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import buffer_named
 from microc.target import Goal, Target
@@ -149,11 +151,12 @@ def _multiplied(schedule: Schedule, weight: str, unroll: int) -> Schedule:
 
 def schedule_floats(start: Schedule, target: Target, decisions: Decisions) -> Schedule:
     """For some tiles of a row: their input with its border, V, and for a few output channels after the other sums and outputs."""
+    outputs = buffer_named(start.func, ROWS).shape[1]
     schedule, end, weight = _with_one_end(start)
     inner, lanes = _lanes(start, target)
     tall, wide = decisions["square"].tiles, decisions["square"].columns
     *_, y, x, o = schedule.loops_of(end)
-    schedule = schedule.split(y, (None, 2)).split(x, (None, tall, 2)).split(o, (None, wide, lanes))
+    schedule = schedule.split(y, (None, outputs)).split(x, (None, tall, outputs)).split(o, (None, wide, lanes))
     schedule = schedule.reorder(f"{y}_0", f"{x}_0", f"{o}_0", f"{x}_1", f"{o}_1", f"{y}_1", f"{x}_2", f"{o}_2")
     schedule = schedule.cache_write(ACC, "register").compute_at(ROWS, f"{o}_1").set_scope(ROWS, "register")
     schedule = schedule.compute_at("acc_register", f"{o}_0")
@@ -191,9 +194,13 @@ def _lanes(start: Schedule, target: Target) -> tuple[int, int]:
 
 
 def known_square(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:
-    """That of the fewest loads for a product."""
-    found = all_squares(start, target, goal)
-    return (min(found, key=lambda one: (1 / one.tiles + 1 / one.columns, one.tiles, one.columns)),)
+    """That whose products wait least for each other, and of the fewest loads for one of them."""
+
+    def time(one: Square) -> tuple[float, int, int]:
+        waits = max(1.0, target.core.pipelined / (one.tiles * one.columns))
+        return waits + LOADED * (1 / one.tiles + 1 / one.columns), one.tiles, one.columns
+
+    return (min(all_squares(start, target, goal), key=time),)
 
 
 def all_squares(start: Schedule, target: Target, goal: Goal) -> tuple[Square, ...]:

@@ -21,11 +21,14 @@ def test_schedules_may_do_what_the_option_says(math: str, rule: str) -> None:
     assert module.options["math"] == math if math != "exact" else "math" not in module.options
 
 
-@pytest.mark.parametrize("shape", [(1, 13, 9, 16), (2, 5, 4, 32)])
-def test_fast_floats_are_within_the_same_bound(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "bound"), [((1, 13, 9, 16), 1e-6), ((2, 5, 4, 32), 1e-6), ((1, 8, 12, 16), 1e-5)], ids=str
+)
+def test_fast_floats_are_within_a_bound(shape: tuple[int, ...], bound: float) -> None:
+    """That of floats where tiles of 4 x 4 outputs do not fill the image."""
     net = Network(x=shape)
     graph = net.graph(net.op("relu", net.conv("x", 16, layout="NHWC")))
     inputs = random_inputs(graph)
     library = microc.compile(graph, "native", math="fast", optimize="speed", cache=False)
     (want,) = evaluate(graph, inputs)
-    np.testing.assert_allclose(np.asarray(library(inputs["x"])), want, rtol=0, atol=1e-6 * np.abs(want).max())
+    np.testing.assert_allclose(np.asarray(library(inputs["x"])), want, rtol=0, atol=bound * np.abs(want).max())

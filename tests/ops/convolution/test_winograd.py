@@ -15,7 +15,7 @@ from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 from microc.ops.convolution.conv2d import infer, reference
 from microc.ops.convolution.geometry import DEFAULTS
-from microc.ops.convolution.winograd import POINTS, suits_floats, suits_winograd, transformed_weights
+from microc.ops.convolution.winograd import POINTS, suits_floats, suits_four, suits_winograd, transformed_weights
 from microc.ops.registry import Case
 from microc.schedule.rules.algorithms import FAST_MATH
 from microc.target import SIZE, SPEED, target_for
@@ -24,6 +24,17 @@ from tests.ops.harness import evaluate
 ATTRS: dict[str, Any] = {**DEFAULTS, "padding": (1, 1, 1, 1), "out_dtype": "int32"}
 INPUT_STEP = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 OUTPUT_STEP = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+INPUT_STEP_OF_FOUR = np.array(
+    [
+        [4, 0, -5, 0, 1, 0],
+        [0, -4, -4, 1, 1, 0],
+        [0, 4, -4, -1, 1, 0],
+        [0, -2, -1, 2, 1, 0],
+        [0, 2, -1, -2, 1, 0],
+        [0, 4, 0, -5, 0, 1],
+    ]
+)
+OUTPUT_STEP_OF_FOUR = np.array([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]])
 
 
 def by_tiles(data: Array, weight: Array) -> Array:
@@ -74,28 +85,33 @@ def test_sums_that_could_overflow_do_not_suit() -> None:
 
 @pytest.mark.parametrize("spread", [0, 3])
 @pytest.mark.parametrize("channels", [1, 16, 64])
-def test_floats_err_as_little_as_is_stated(channels: int, spread: int) -> None:
+@pytest.mark.parametrize(("algorithm", "outputs"), [("winograd_floats", 2), ("winograd_four", 4)])
+def test_floats_err_as_little_as_is_stated(algorithm: str, outputs: int, channels: int, spread: int) -> None:
     """``spread``: powers of ten between the sizes of numbers."""
     dice = np.random.default_rng(channels)
-    shapes = ((1, 6, 8, channels), (8, 3, 3, channels))
+    shapes = ((1, 6, 10, channels), (8, 3, 3, channels))
     data, weight = ((dice.normal(size=s) * 10.0 ** dice.uniform(-spread, spread, s)).astype(np.float32) for s in shapes)
-    attrs = {**DEFAULTS, "algorithm": "winograd_floats"}
+    attrs = {**DEFAULTS, "algorithm": algorithm}
     case = Case(attrs, (TensorType(data.shape, "float32"), TensorType(weight.shape, "float32")), (1,))
     (got,) = evaluate(registry.get("conv2d"), case, (data, weight))
     (exact,) = reference(DEFAULTS, [data.astype(np.float64), weight.astype(np.float64)])
-    assert (np.abs(got - exact) <= stated_bound(np.abs(data[0]), weight) + 2.0**-24 * np.abs(exact)).all()
+    assert (np.abs(got - exact) <= stated_bound(np.abs(data[0]), weight, outputs) + 2.0**-24 * np.abs(exact)).all()
 
 
-def stated_bound(sizes: Array, weight: Array) -> Array:
+def stated_bound(sizes: Array, weight: Array, outputs: int) -> Array:
     """Of every output (1, H, W, O), from the sizes (H, W, C) of what it is computed from."""
-    u = np.abs(transformed_weights(weight)).reshape(POINTS, POINTS, *weight.shape[::3]).astype(np.float64)
-    into, out = np.abs(INPUT_STEP), np.abs(OUTPUT_STEP)
+    points = outputs + 2
+    u = np.abs(transformed_weights(weight, outputs)).reshape(points, points, *weight.shape[::3]).astype(np.float64)
+    steps = (INPUT_STEP, OUTPUT_STEP) if outputs == 2 else (INPUT_STEP_OF_FOUR, OUTPUT_STEP_OF_FOUR)
+    into, out = map(np.abs, steps)
     height, width, channels = sizes.shape
-    bound = np.zeros((1, height - 2, width - 2, len(weight)))
-    for y, x in np.ndindex((height - 2) // 2, (width - 2) // 2):
-        tile = np.einsum("ip,jq,pqc->ijc", into, into, sizes[2 * y : 2 * y + 4, 2 * x : 2 * x + 4].astype(np.float64))
+    bound, more = np.zeros((1, height - 2, width - 2, len(weight))), 8 if outputs == 2 else 16
+    for y, x in np.ndindex((height - 2) // outputs, (width - 2) // outputs):
+        rows, columns = (slice(outputs * at, outputs * at + points) for at in (y, x))
+        tile = np.einsum("ip,jq,pqc->ijc", into, into, sizes[rows, columns].astype(np.float64))
         sums = np.einsum("ai,bj,ijoc,ijc->abo", out, out, u, tile)
-        bound[0, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2] = (channels + 8) * 2.0**-24 * sums
+        ends = (slice(outputs * at, outputs * (at + 1)) for at in (y, x))
+        bound[(0, *ends)] = (channels + more) * 2.0**-24 * sums
     return bound
 
 
@@ -108,6 +124,13 @@ def test_which_floats_suit(attrs: dict[str, Any]) -> None:
     assert not suits_floats({**DEFAULTS, **attrs}, types, [None, weight])
     if not attrs.get("groups"):
         assert suits_floats(DEFAULTS, types, [None, weight]) and not suits_floats(DEFAULTS, types, [None, None])
+
+
+@pytest.mark.parametrize(("size", "suits"), [(10, True), (8, False), (7, False)])
+def test_tiles_of_four_fill_the_image(size: int, suits: bool) -> None:
+    weight = np.ones((8, 3, 3, 8), np.float32)
+    types = [TensorType((1, size, 6, 8), "float32"), TensorType(weight.shape, "float32")]
+    assert suits_four(DEFAULTS, types, [None, weight]) is suits
 
 
 def rule(cpu: str, size: bool, shape: tuple[int, ...], outputs: int, dtype: str = "int8", math: bool = True) -> str:
