@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import gc
 import json
 import os
 import subprocess
@@ -30,6 +31,7 @@ import numpy as np
 from bars import AGAIN, COMPILE, MEMORY
 
 import microc
+from microc.cli import COLLECT_AFTER
 from microc.codegen.files import write_tree
 from microc.codegen.project import project_files
 from microc.device.boards import load_board
@@ -150,6 +152,7 @@ def command(model: Path, board: str, folder: Path, cache: Path) -> tuple[float, 
 
 def stages(model: Path, board: str) -> dict[str, float]:
     """CPU seconds of every stage of one compilation in this process, imports left out."""
+    gc.set_threshold(COLLECT_AFTER)  # as the command does
     options, on, spent = make_options(cache=False), load_board(board), dict[str, float]()
 
     @contextmanager
