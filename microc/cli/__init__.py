@@ -27,9 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code that :mod:`microc.errors` documents."""
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
-    atexit.register(
-        gc.freeze
-    )  # else Python looks through all that a command made before it ends, for cycles that end with it
+    atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
     try:
         return _guarded(words)
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say, nor a place to say it

@@ -107,11 +107,11 @@ def stated_bound(sizes: Array, weight: Array, outputs: int) -> Array:
     height, width, channels = sizes.shape
     bound, more = np.zeros((1, height - 2, width - 2, len(weight))), 8 if outputs == 2 else 16
     for y, x in np.ndindex((height - 2) // outputs, (width - 2) // outputs):
-        rows, columns = (slice(outputs * at, outputs * at + points) for at in (y, x))
-        tile = np.einsum("ip,jq,pqc->ijc", into, into, sizes[rows, columns].astype(np.float64))
+        top, left = outputs * y, outputs * x
+        part = sizes[top : top + points, left : left + points].astype(np.float64)
+        tile = np.einsum("ip,jq,pqc->ijc", into, into, part)
         sums = np.einsum("ai,bj,ijoc,ijc->abo", out, out, u, tile)
-        ends = (slice(outputs * at, outputs * (at + 1)) for at in (y, x))
-        bound[(0, *ends)] = (channels + more) * 2.0**-24 * sums
+        bound[0, top : top + outputs, left : left + outputs] = (channels + more) * 2.0**-24 * sums
     return bound
 
 
