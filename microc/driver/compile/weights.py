@@ -7,10 +7,11 @@ are stored so; else on boards, where the goal prefers it, as weights of few bits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from microc import dtypes
 from microc.dtypes import Array
+from microc.errors import ScheduleError
 from microc.isa import FAMILIES
 from microc.ops.lowering import LoweredGroup
 from microc.schedule.choose import Choice, best_of, priced, weighed
@@ -39,26 +40,31 @@ def stored(group: LoweredGroup, choice: Choice, target: Target, goal: Goal, uses
 
 
 def halved(group: LoweredGroup, schedule: Schedule, target: Target) -> list[Schedule]:
-    """The schedule with all constants in 16 bits that these hold, for every form that the core has of such."""
-    found: list[Schedule] = []
-    for dtype in dtypes.HALF:
-        names = [
-            buffer.name
-            for buffer, param in zip(group.func.params, group.params, strict=False)
-            if buffer.dtype == "float32" and _keeps(param.array, dtype)
-        ]
-        words = [WORDS] if dtype == "float16" and target.has("float16_low") else []
-        found += [_in_form(schedule, names, form) for form in (*words, dtype) if names]
-    return found
+    """The schedule with all constants in 16 bits that these hold, once for every form that is preferred where several do."""
+    kept = {
+        buffer.name: [dtype for dtype in dtypes.HALF if _keeps(param.array, dtype)]
+        for buffer, param in zip(group.func.params, group.params, strict=False)
+        if buffer.dtype == "float32"
+    }
+    names = {name: halves for name, halves in kept.items() if halves}
+    words = [WORDS] if target.has("float16_low") and any("float16" in halves for halves in names.values()) else []
+    found = dict.fromkeys(_in_form(schedule, names, form) for form in (*words, *dtypes.HALF) if names)
+    return list(found)
 
 
 def _keeps(array: Array | None, dtype: str) -> bool:
     return array is not None and array.size >= LEAST and dtypes.keeps(array, dtype)
 
 
-def _in_form(schedule: Schedule, names: Sequence[str], form: str) -> Schedule:
-    """The schedule with constants in a form; what has no even rows for words is float16."""
-    for name in names:
+def _in_form(schedule: Schedule, names: Mapping[str, Sequence[str]], form: str) -> Schedule:
+    """The schedule with constants in a form, or in the half that holds them (``names``); what has no even rows for words is
+    float16, and what an instruction reads stays."""
+    for name, halves in names.items():
         even = buffer_named(schedule.func, name).shape[-1] % 2 == 0
-        schedule = schedule.set_dtype(name, "float16" if form == WORDS and not even else form)
+        preferred = "float16" if form == WORDS else form
+        own = halves[0] if preferred not in halves else form if even or form != WORDS else preferred
+        try:
+            schedule = schedule.set_dtype(name, own)
+        except ScheduleError as refusal:
+            schedule = schedule.without(f"set_dtype({name}, {own})", refusal)
     return schedule

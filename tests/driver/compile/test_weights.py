@@ -8,11 +8,14 @@ import pytest
 import microc
 from microc.driver.advice import told_of
 from microc.driver.api import Program
+from microc.driver.compile.kernel import algorithms_of
 from microc.driver.compile.pipeline import compile_model
+from microc.driver.compile.weights import halved
 from microc.driver.measure.against import host_kernels
 from microc.driver.options import make_options
 from microc.graph.ir import Graph
 from microc.module import Module
+from microc.schedule.schedule import Schedule
 from microc.target import target_for
 from tests.driver import digits
 from tests.transform.network import Network
@@ -72,6 +75,25 @@ def test_models_that_fit_keep_two_bytes_where_the_goal_wants_it(goal: str, halve
     on_board = stored(compile_model(graph, target_for("cortex-m4"), make_options(optimize=goal)))
     assert (on_board["float32"] < 64 * 4 * 4) == halves
     assert set(stored(compile_model(graph, target_for("x86-64-v3"), make_options()))) == {"float32"}
+
+
+def test_what_a_schedule_stores_otherwise_stays() -> None:
+    net, target = Network(x=(4, 16)), target_for("cortex-m4")
+    graph = net.graph(net.op("dense", "x", net.constant(np.arange(128, dtype=np.float32).reshape(8, 16) / 8)))
+    (group,) = algorithms_of(graph, graph.nodes, target, "kernel")[:1]
+    packed = Schedule(group.func).set_dtype("weight", "bfloat16")
+    found = halved(group, packed, target)
+    assert found and all(each.func == packed.func and each.refused for each in found)
+
+
+def test_constants_that_one_half_holds_do_not_hinder_others() -> None:
+    """A kernel with weights that float16 alone holds, and a bias of powers of two that bfloat16 holds, too."""
+    net, target = Network(x=(1, 16)), target_for("cortex-m55")
+    weight = (1 + np.arange(1024, dtype=np.float32).reshape(64, 16) / 1024).astype(np.float32)
+    bias = np.full(64, 2.0**40, np.float32)
+    graph = net.graph(net.op("dense", "x", net.constant(weight), net.constant(bias)))
+    found = stored(compile_model(graph, target, make_options(weight_dtype="float16", optimize="speed")))
+    assert "float32" not in found and found["bfloat16"] == 128
 
 
 def test_what_stays_wide_is_told() -> None:
