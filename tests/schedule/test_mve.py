@@ -26,7 +26,7 @@ from microc.tir.rewrite import walk_all_exprs, walk_stmt
 from microc.tir.verify import verify
 from tests.ops.compiled import compiled_case
 from tests.schedule.functions import schedule_kernel
-from tests.schedule.test_depthwise import LAYERS, arguments, reference
+from tests.schedule.test_depthwise import LAYERS, Layer, arguments, reference
 
 M55 = target_for("cortex-m55")
 SCALAR_SCALING = ("high_mul_round", "high_mac_round", "saturate_i8")
@@ -41,6 +41,21 @@ def test_depthwise_in_lanes_is_exact(name: str) -> None:
     calls = {e.name for e in walk_all_exprs(func.body) if isinstance(e, ir.Call)}
     assert any(call.startswith("doubling_high_mul") for call in calls) and not calls & set(SCALAR_SCALING)
     x = LAYERS[name].input()
+    arrays = arguments(group, schedule, func, x)
+    run(func, arrays, meanings())
+    result = arrays[len(group.params)]
+    np.testing.assert_array_equal(result, reference(graph, x).reshape(result.shape))
+
+
+@pytest.mark.parametrize(("taps", "loop"), [(5, False), (23, True)])
+def test_many_taps_of_one_row_are_a_loop(taps: int, loop: bool) -> None:
+    """Written out, their products would wait on the stack."""
+    layer = Layer((taps, 1, 8), (taps, 1), relu=False)
+    graph, group = layer.group()
+    schedule = schedule_kernel(group.func, "conv2d", M55)
+    func, x = lower(schedule.func), layer.input()
+    extents = [ir.int_value(s.extent) for s in walk_stmt(func.body) if isinstance(s, ir.For)]
+    assert (taps in extents) == loop
     arrays = arguments(group, schedule, func, x)
     run(func, arrays, meanings())
     result = arrays[len(group.params)]

@@ -173,6 +173,9 @@ def byte_walks(start: Schedule, target: Target, goal: Goal) -> tuple[Walk, ...]:
 
 LANES = 4
 LANE_TAPS = 32
+CHANNEL_TAPS = 5
+"""Taps of four channels that are written out: gcc multiplies all of them before it adds any, and has eight vectors for products,
+the sum and two operands."""
 
 
 def suits_lanes(start: Schedule, target: Target) -> bool:
@@ -218,7 +221,7 @@ def by_channels(start: Schedule, pixels: int) -> Schedule:
         schedule = schedule.reorder(f"{x}_0", channel, *taps, *inner, lanes)
     schedule = schedule.decompose_reduction(ACC, taps[0])
     schedule = schedule.reverse_compute_at(OUT, channel).set_scope(known(start).total.name, "register")
-    schedule = unroll_small(schedule, ACC, taps, LANE_TAPS)
+    schedule = unroll_small(schedule, ACC, taps, CHANNEL_TAPS)
     if not inner:
         return vectorize_lanes(schedule, channel)
     for block in (f"{ACC}_init", ACC, OUT):
