@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from microc.schedule.schedule import PRIMITIVES, Schedule
+from microc.schedule.primitives import PRIMITIVES
+from microc.schedule.schedule import Schedule
 from microc.schedule.step import Step
 from microc.tir import ir
 from microc.tir.text import to_text
