@@ -23,7 +23,7 @@ def kind_of(graph: Graph, node: Node) -> str:
     if node.op != "conv2d":
         return node.op
     _, height, width, depth = graph.types[node.inputs[1]].shape
-    if node.attrs["groups"] != 1:
+    if node.attrs.get("groups", 1) != 1:
         return "depthwise_conv2d" if depth == 1 else "grouped_conv2d"
     return "pointwise_conv2d" if height == width == 1 else node.op
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import microc
 from microc.driver.compile.pipeline import compile_model
 from microc.driver.options import Options
+from microc.graph.ir import Graph, Node, TensorType
 from microc.plan.ways import accesses, variables
 from microc.schedule import rules
 from microc.target import target_for
@@ -45,3 +48,13 @@ def test_a_condition_is_looked_through_once() -> None:
     func = ir.PrimFunc("f", (x, out), ir.For(i, ir.const(4, "int32"), ir.Store(out, (i,), value)))
     found = [variables(access) for access in accesses(func)]
     assert len(found) > 3**8 and all(one == {i} for one in found)
+
+
+def test_attributes_with_a_default_may_be_left_out() -> None:
+    """In a graph by hand, which no reader completed."""
+    kinds = {"x": TensorType((1, 4, 4, 1), "float32"), "w": TensorType((2, 3, 3, 1), "float32")}
+    kinds["y"] = TensorType((1, 2, 2, 2), "float32")
+    node = Node("conv2d", ("x", "w"), ("y",), {})
+    graph = Graph("net", ("x",), ("y",), (node,), kinds, {"w": np.ones((2, 3, 3, 1), np.float32)})
+    network = microc.compile(graph, "portable")
+    np.testing.assert_array_equal(network(np.ones((1, 4, 4, 1), np.float32)), np.full((1, 2, 2, 2), 9, np.float32))
