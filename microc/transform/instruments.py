@@ -43,12 +43,16 @@ class DumpInstrument:
         self._dump(name, graph)
 
     def _dump(self, name: str, graph: Graph) -> None:
-        stem = f"{self._count:02}-{name}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / f"{stem}.txt").write_text(to_text(graph), encoding="ascii")
-            (self.folder / f"{stem}{SUFFIX}").write_bytes(to_bytes(graph))
-        except OSError as error:
-            hint = "choose another folder with --dump"
-            raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(self.folder), hint=hint) from error
+        write_graph(self.folder, f"{self._count:02}-{name}", graph)
         self._count += 1
+
+
+def write_graph(folder: Path, stem: str, graph: Graph) -> None:
+    """A graph as a text to read and a file to load. OutputError where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{stem}.txt").write_text(to_text(graph), encoding="ascii")
+        (folder / f"{stem}{SUFFIX}").write_bytes(to_bytes(graph))
+    except OSError as error:
+        hint = "choose another folder with --dump"
+        raise OutputError(f"cannot write {stem}: {error.strerror}", where=str(folder), hint=hint) from error

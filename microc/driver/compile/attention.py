@@ -19,6 +19,7 @@ from microc.ops import registry
 from microc.ops.registry import infer
 from microc.transform.attention.blocks import in_blocks
 from microc.transform.attention.find import find_attention
+from microc.transform.instruments import write_graph
 
 ROWS = (64, 32, 16, 8)
 """Queries of a block, if not all of a head: fewer, and what is made ready for a block's products outweighs them."""
@@ -53,6 +54,8 @@ def by_blocks(
             best, price = made, costs
         elif best is not plain:
             break
+    if best is not plain and options.dump is not None:
+        write_graph(options.dump, "attention", best.make.graph)
     return best
 
 

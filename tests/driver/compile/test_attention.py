@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ def without_blocks(monkeypatch: pytest.MonkeyPatch) -> Module:
         return compiled()
 
 
-def test_blocks_make_the_arena_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, balanced = without_blocks(monkeypatch), compiled()
+def test_blocks_make_the_arena_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain, balanced = without_blocks(monkeypatch), compiled(dump=tmp_path)
+    assert "loop(" in (tmp_path / "attention.txt").read_text()
     assert arena(balanced) < 0.65 * arena(plain)
     assert [call.op for call in balanced.calls] == ["loop", "transpose"]
     share = balanced.instructions / plain.instructions
