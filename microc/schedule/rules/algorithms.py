@@ -29,6 +29,7 @@ ALGORITHMS = {
     "pairs": Cores(frozenset({"one_product"})),
     "quads": Cores(frozenset({"one_product"}), frozenset({"unsigned_bytes"})),
     "widened": Cores(frozenset({"one_product", "unsigned_bytes"})),
+    "single": Cores(frozenset(), frozenset({"vectors"})),
     "packed": Cores(frozenset(), frozenset({"pairs"})),
     "packed_halves": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "packed_vectors": Cores(frozenset({"lanes"})),

@@ -116,8 +116,17 @@ def pad_by_row(schedule: Schedule, target: Target) -> Schedule:
     if schedule.has(PADDED) and schedule.has(ACC) and _reads(schedule, ACC, PADDED):
         rows = schedule.loops_of(ACC)
         if len(rows) > 2:
-            return copy_words(schedule.compute_at(PADDED, rows[1]), PADDED, target)
+            schedule = schedule.compute_at(PADDED, rows[1])
+            return copy_words(without_border(schedule) if target.has("vectors") else schedule, PADDED, target)
     return schedule
+
+
+def without_border(schedule: Schedule) -> Schedule:
+    """The border beside the rows of ``padded`` filled apart, so that no test is left where they are copied."""
+    try:
+        return schedule.decompose_padding(PADDED)
+    except ScheduleError as refusal:  # there is none beside the rows
+        return schedule.without(f"decompose_padding({PADDED})", refusal)
 
 
 def copy_words(schedule: Schedule, block: str, target: Target) -> Schedule:

@@ -7,9 +7,8 @@ of the image that a row of outputs reads are copied with their border, once, whe
 
 from __future__ import annotations
 
-from microc.errors import ScheduleError
 from microc.schedule.placement import loop_extent, stored_buffer
-from microc.schedule.rules.generic import inline_elementwise
+from microc.schedule.rules.generic import inline_elementwise, without_border
 from microc.schedule.rules.lanes import float_lanes, in_lanes_of, lanes_of
 from microc.schedule.rules.product import Product, Tile, multiplied, side_by_side, unrolled
 from microc.schedule.rules.rule import Decisions
@@ -76,10 +75,7 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
 
 def _bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
     """The rows under a row of windows: filled as a border is, then copied in the lanes of vectors."""
-    try:
-        schedule = schedule.decompose_padding(PADDED)
-    except ScheduleError as refusal:  # there is none beside the rows
-        schedule = schedule.without(f"decompose_padding({PADDED})", refusal)
+    schedule = without_border(schedule)
     stored = stored_buffer(find_block(schedule.func.body, PADDED))
     schedule = schedule if stored.dtype == dtype else schedule.set_dtype(PADDED, dtype)
     return in_lanes_of(schedule, schedule.loops_of(PADDED)[-1], target)
