@@ -14,6 +14,7 @@ from microc.driver.compile.maker import Compiled
 from microc.driver.options import Options
 from microc.graph.ir import Graph
 from microc.graph.verify import verify
+from microc.isa import FAMILIES
 from microc.module import Module
 from microc.ops import registry
 from microc.ops.registry import infer
@@ -25,6 +26,8 @@ ROWS = (64, 32, 16, 8)
 """Queries of a block, if not all of a head: fewer, and what is made ready for a block's products outweighs them."""
 WORTH = {"speed": float("inf"), "balanced": float(EXCHANGE), "size": 1.0}
 """Percents of the arena that a percent of time is worth."""
+COMPUTER = 10.0
+"""That many times as much where caches alone are short of memory."""
 
 
 def by_blocks(
@@ -40,7 +43,8 @@ def by_blocks(
     if not found or options.opt_level < 1 or options.threads > 1:  # threads share whole operators
         return plain
     tight = any(_arena(plain.module) > limit for limit in ram)
-    worth = 0.0 if tight else WORTH[options.optimize]
+    computer = FAMILIES[plain.make.target.isa].threads
+    worth = 0.0 if tight else WORTH[options.optimize] * (COMPUTER if computer else 1)
     height = max(graph.types[each.scores[0].outputs[0]].shape[-2] for each in found)
     best, price = plain, _price(plain.module, plain.module, worth)
     for rows in (height, *(rows for rows in ROWS if rows < height)):
