@@ -22,6 +22,7 @@ from microc.isa import FAMILIES
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost import estimate
 from microc.schedule.rules import OURS, RULES, begun, with_instructions
+from microc.schedule.rules.rule import MOSTLY
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED
 from microc.tir.names import FLAGS
@@ -222,7 +223,8 @@ def _parts(decisions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     found: list[tuple[str, Any]] = []
     for name, value in decisions.items():
         if is_dataclass(value):
-            found += [(f"{name}.{f.name}", getattr(value, f.name)) for f in fields(value)]
+            parts = [(f, getattr(value, f.name)) for f in fields(value)]
+            found += [(f"{name}.{f.name}", part) for f, part in parts if f.metadata != MOSTLY or part != f.default]
         else:
             found.append((name, value))
     return tuple(found)

@@ -9,13 +9,14 @@ a tile are read before its results are written, so that what is copied can be wo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeGuard
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import copy_words, double_sums, inline_elementwise
 from microc.schedule.rules.lanes import float_lanes, vectorize_lanes
+from microc.schedule.rules.rule import MOSTLY
 from microc.schedule.schedule import Schedule
 from microc.schedule.tree import find_block
 from microc.target import Target
@@ -66,8 +67,8 @@ class Tile:
     copied: str = ""
     weights: str = ""
     lanes: int = 0
-    block: int = 1
-    apart: bool = False
+    block: int = field(default=1, metadata=MOSTLY)
+    apart: bool = field(default=False, metadata=MOSTLY)
 
 
 @dataclass(frozen=True, slots=True)

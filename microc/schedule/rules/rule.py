@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from microc.schedule.schedule import Schedule
@@ -16,6 +17,8 @@ Matches = Callable[[Schedule, Target], bool]
 """Whether a rule suits the function that a schedule holds, before any step."""
 Domain = Callable[[Schedule, Target, Goal], Sequence[Any]]
 """The values of a decision that are worth comparing for a function, a core and a goal; at least one."""
+MOSTLY: Mapping[str, bool] = MappingProxyType({"mostly": True})
+"""Of a part of a decision: it has its default in most rules, so that points of a search name it elsewhere only."""
 
 
 @dataclass(frozen=True, slots=True)
