@@ -11,6 +11,7 @@ import pytest
 
 from microc import te
 from microc.dtypes import Array
+from microc.schedule.rules.algorithms import THREADS
 from microc.schedule.rules.matrix import REGISTERS, float_shape
 from microc.schedule.rules.vectors import product_tiles
 from microc.schedule.schedule import Schedule
@@ -144,6 +145,13 @@ def test_weights_beyond_a_cache_serve_all_rows_before_the_next(shape: tuple[int,
 def test_weights_within_a_cache_serve_a_tile_of_rows_first() -> None:
     schedule = schedule_kernel(product(48, 64, 64), "dense", target_for("x86-64-v3"))
     assert schedule.loops_of("acc")[:3] == ("p_0", "o_0", "k_0")
+
+
+def test_threads_get_tiles_that_are_alike() -> None:
+    """Of 100 rows 6 at a time leave a part of a tile, which is nobody's turn."""
+    start, alone = Schedule(product(100, 64, 32)), target_for("x86-64-v3")
+    rows = [product_tiles(start, target, SPEED)[0].rows for target in (alone, alone.having(THREADS))]
+    assert rows == [6, 5]
 
 
 def test_a_tile_has_as_many_sums_as_a_pipeline_takes() -> None:

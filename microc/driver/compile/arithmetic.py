@@ -10,7 +10,7 @@ from microc.graph.ir import Graph, Node
 from microc.module import Arithmetic
 from microc.ops import registry
 from microc.ops.lowering import macs_of
-from microc.schedule.rules.algorithms import FAST_MATH, HALF_WEIGHTS
+from microc.schedule.rules.algorithms import FAST_MATH, HALF_WEIGHTS, THREADS
 from microc.target import Target
 from microc.transform.qdq import has_integer_form
 from microc.transform.weight_dtype import halved, too_large
@@ -19,8 +19,12 @@ _SHOWN = 8
 
 
 def with_math(target: Target, options: Options) -> Target:
-    """The target, which schedules ask what they may do, with what the user lets them do to floats."""
-    wishes = {FAST_MATH: options.math == "fast", HALF_WEIGHTS: options.weight_dtype in dtypes.HALF}
+    """The target, which schedules ask what they may do, with what the user lets them do to floats, and how many do it."""
+    wishes = {
+        FAST_MATH: options.math == "fast",
+        HALF_WEIGHTS: options.weight_dtype in dtypes.HALF,
+        THREADS: options.threads > 1,
+    }
     return target.having(*(name for name, wanted in wishes.items() if wanted))
 
 

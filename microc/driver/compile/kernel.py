@@ -16,7 +16,7 @@ from microc.ops.lowering import LoweredGroup, lower_algorithms, lower_update
 from microc.ops.registry import Alias
 from microc.schedule.choose import Choice, choose
 from microc.schedule.rules import RULES, candidates
-from microc.schedule.rules.algorithms import suits_core, unbeaten
+from microc.schedule.rules.algorithms import THREADS, suits_core, unbeaten
 from microc.schedule.schedule import Schedule, replay
 from microc.schedule.step import Step
 from microc.target import Goal, Target
@@ -85,7 +85,7 @@ def key_of(lowered: Sequence[LoweredGroup], target: Target) -> str:
     Numbers do not count, neither those of constants and what they promise nor those that values are computed with: layers of one
     shape whose zero points or shifts differ have one key."""
     texts = [(group.anchor.op, _PROMISE.sub(r"\1", to_text(_numberless(group.func)))) for group in lowered]
-    digest = hashlib.sha256(repr((texts, target.cpu, sorted(target.features))).encode())
+    digest = hashlib.sha256(repr((texts, target.cpu, sorted(target.features - {THREADS}))).encode())
     return digest.hexdigest()[:40]
 
 

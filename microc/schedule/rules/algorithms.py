@@ -21,6 +21,8 @@ FAST_MATH = "fast_math"
 """Not of the core, but of what the user asked for: infinities and NaN may spread."""
 HALF_WEIGHTS = "half_weights"
 """The same: floats are stored in 16 bits that hold them, whatever the goal."""
+THREADS = "threads"
+"""Likewise: large loops are split among several threads, so that they should divide."""
 ALGORITHMS = {
     "winograd": Cores(frozenset({"pairs"}), frozenset({"lanes"})),
     "winograd_floats": Cores(frozenset({"fma", FAST_MATH}), frozenset({"lanes", HALF_WEIGHTS})),

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from microc import dtypes
 from microc.schedule.placement import loop_extent
+from microc.schedule.rules.algorithms import THREADS
 from microc.schedule.rules.generic import inline_elementwise, pad_by_row, reduce_loops
 from microc.schedule.rules.lanes import NUMBERS, float_lanes, lanes_of, vectorize_lanes
 from microc.schedule.rules.matrix import suits_opened
@@ -41,6 +42,8 @@ BYTES = MappingProxyType(
 """By the dtypes of data and weights: the word of vectors that multiplies four bytes in each lane, and its tensor intrinsic."""
 LOADED = 0.5
 """What a load takes beside a multiply-add: there are as many units for them, which do not wait for each other."""
+SHORT_SUM = 32
+"""Terms of a sum that a core has under way beside those of the next one."""
 PACKED_ROWS = 16
 """Rows from which on it pays to copy the weights of a tile's columns, where these are data."""
 STEPS = (2, 1)
@@ -100,7 +103,7 @@ def tiles_of(start: Schedule, product: Product, target: Target) -> tuple[Tile, .
         shapes = [(_rows(product, n, target), n) for n in abreast]
     else:
         every = [(rows, n) for n in abreast for rows in _heights(start, product, n, target)]
-        shapes = [min(every, key=lambda shape: _time(product.rows, shape, target))]
+        shapes = [min(every, key=lambda shape: _time(product, shape, target))]
     blocks = [_block(start, product, rows, target) for rows, _ in shapes]
     tiles = [_multiplied(product, rows, lanes * n, lanes, target) for rows, n in shapes]
     apart = not in_lanes(start, target)
@@ -114,12 +117,14 @@ def _abreast(product: Product, target: Target) -> int:
     return min(ALONE, target.core.vectors // 2) if product.rows == 1 else ABREAST
 
 
-def _time(count: int, shape: tuple[int, int], target: Target) -> float:
-    """For a step of the sums of a vector of columns in so many rows: multiply-adds, or as many as a pipeline could have begun
-    while those of a small tile wait for their sums, and loads, of a tile's vectors of weights and of its rows' numbers."""
-    rows, abreast = shape
+def _time(product: Product, shape: tuple[int, int], target: Target) -> float:
+    """For a step of the sums of a vector of columns in all rows: multiply-adds, or as many as a pipeline could have begun while
+    those of a small tile wait for their sums, and loads, of a tile's vectors of weights and of its rows' numbers. Short sums do
+    not wait: the next tile's begin meanwhile."""
+    count, (rows, abreast) = product.rows, shape
     tiles = [rows] * (count // rows) + [count % rows] * (count % rows > 0)
-    begun = sum(max(tall * abreast, target.core.pipelined) for tall in tiles)
+    pipelined = target.core.pipelined if product.depth > SHORT_SUM else 0
+    begun = sum(max(tall * abreast, pipelined) for tall in tiles)
     return begun / abreast + LOADED * (len(tiles) + count / abreast)
 
 
@@ -130,9 +135,12 @@ def _rows(product: Product, abreast: int, target: Target) -> int:
 
 
 def _heights(start: Schedule, product: Product, abreast: int, target: Target) -> tuple[int, ...]:
-    """Rows worth comparing: where columns come first, which threads share then, the last tile may be a part of one."""
+    """Rows worth comparing: the last tile may be a part of one, but not where threads share the tiles, for they have no columns
+    for themselves, nor where few columns use a patch, which is copied best in whole parts of an image's row."""
     whole, most = _rows(product, abreast, target), _tallest(product, abreast, target)
-    return (whole, most) if _columns_first(product, target) and not start.has(PATCH) else (whole,)
+    shared = target.has(THREADS) and (start.has(PATCH) or not _columns_first(product, target))
+    few = start.has(PATCH) and product.columns <= abreast * lanes_of(product.columns, target)
+    return (whole,) if shared or few or not target.core.pipelined else (whole, most)
 
 
 def _tallest(product: Product, abreast: int, target: Target) -> int:
