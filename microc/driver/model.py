@@ -27,6 +27,7 @@ SMALLEST, LARGEST = 1e-37, 1e37
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
     """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
+    from microc.frontend import foreign
     from microc.frontend.detect import load as load_file
     from microc.graph.cut import cut
     from microc.transform.boundary import Boundary, adapt
@@ -38,8 +39,15 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
         elif source.is_file():
             graph, stem = load_file(source, options.input_shapes), source.stem
         else:
-            hint = "give the path of a .tflite, .onnx, .keras, .pt2 or .mcg file"
-            raise OutputError(f"there is no model file {source}", where=str(source), hint=hint)
+            raise (
+                foreign.folder(source)
+                if source.is_dir()
+                else OutputError(
+                    f"there is no model file {source}",
+                    where=str(source),
+                    hint=f"give the path of a model: {foreign.READ}",
+                )
+            )
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
         raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})

@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from microc.errors import ModelError, OutputError
+from microc.frontend import foreign
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
 MAX_FILE_BYTES = 256 << 20
 ZIP = b"PK\x03\x04"
-_NO_MODEL = "a zip archive, but neither a Keras 3 model nor a PyTorch program"
-_UNPICKLED = "load it yourself and compile the object: microc.compile(model)"
-_FOREIGN = (
-    (ZIP, _NO_MODEL, "save with model.save or torch.export.save"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras 2)", "load it in Keras 3 and save it as .keras"),
-    *((bytes((0x80, version)), "a Python pickle: to read one is to run it", _UNPICKLED) for version in range(2, 6)),
-)
-"""What a file starts with, what it is, and what to do."""
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
@@ -50,8 +43,14 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
         return sklearn.read_text(data, name, input_shapes)
     _refuse_foreign(data, name)
     from microc.frontend.onnx import reader as onnx_reader
+    from microc.frontend.onnx.file import NotOnnxError
 
-    return onnx_reader.read(data, name, input_shapes)
+    try:
+        return onnx_reader.read(data, name, input_shapes)
+    except NotOnnxError:
+        if Path(name).suffix.lower() == ".onnx":
+            raise
+    raise foreign.refusal(foreign.by_name(name), name, name)
 
 
 def _archive(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph | None:
@@ -89,9 +88,9 @@ def contents(path: Path) -> bytes:
 
 def _refuse_foreign(data: bytes, name: str) -> None:
     """Say what a file is that some other tool wrote."""
-    for start, what, hint in _FOREIGN:
-        if data.startswith(start):
-            raise ModelError(f"this is {what}", where=name, hint=hint)
+    found = foreign.by_content(data)
+    if found is not None:
+        raise foreign.refusal(found, name, name)
     if Path(name).suffix.lower() in (".tflite", ".lite"):
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",

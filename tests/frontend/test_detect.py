@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from microc.driver.model import read_model
+from microc.driver.options import Options
 from microc.errors import ModelError, OutputError
 from microc.frontend import detect
+from microc.frontend.foreign import by_name, refusal
 from tests.frontend.tflite.test_reader import small_cnn
 
 
@@ -26,6 +30,13 @@ def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path
         ("m.pt", b"\x80\x02" + bytes(60), "pickle"),
         ("m.tflite", b"\x18\0\0\0TFL2" + bytes(60), "identifier TFL3"),
         ("m.onnx", b"", "empty"),
+        ("m.onnx", b"\0", "no ONNX model"),
+        ("m.pb", b"\0", "TensorFlow"),
+        ("m.prototxt", b"name: 'net'", "Caffe"),
+        ("m.bin", b"\0", "no format that microc knows"),
+        ("m.json", b'{"learner":{}}', "XGBoost"),
+        ("m.ort", b"\x18\0\0\0ORTM", "ONNX Runtime's own"),
+        ("m.param", b"7767517\n3 3", "ncnn"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -41,3 +52,38 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         detect.load(tmp_path / "absent.tflite")
     with pytest.raises(OutputError, match="directory"):
         detect.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("member", "what"), [("m/constants.pkl", "TorchScript"), ("m/data.pkl", "torch.save"), ("x.npy", "arrays of numpy")]
+)
+def test_archives_are_told_by_their_members(tmp_path: Path, member: str, what: str) -> None:
+    path = tmp_path / "m.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, b"")
+    with pytest.raises(ModelError, match=what):
+        detect.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "what", "hint"),
+    [
+        ("saved", "saved_model.pb", "SavedModel", "--saved-model {0} --output"),
+        ("net.mlpackage", "Manifest.json", "Core ML", "export the network"),
+        ("net", "net.pdmodel", "PaddlePaddle", "--model_filename net.pdmodel"),
+        ("net", "a.tflite", "a folder", "give a file in it: a.tflite"),
+        ("net", "a.txt", "a folder", "give a file: .tflite"),
+    ],
+)
+def test_folders_of_other_tools_are_named(tmp_path: Path, name: str, held: str, what: str, hint: str) -> None:
+    path = tmp_path / name
+    path.mkdir()
+    (path / held).write_text("")
+    with pytest.raises(ModelError, match=what) as caught:
+        read_model(path, Options())
+    assert hint.format(path) in caught.value.hint
+
+
+def test_a_name_is_a_word_of_a_hint() -> None:
+    """Commands of hints are copied into shells."""
+    assert "'$(reboot).pb'" in refusal(by_name("$(reboot).pb"), "$(reboot).pb", "$(reboot).pb").hint

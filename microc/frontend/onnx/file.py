@@ -14,6 +14,11 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend.onnx.attributes import Attributes
 from microc.frontend.onnx.tensor import DTYPES, FOUR_BITS, array, dtype, dtype_name, text
 
+
+class NotOnnxError(ModelError):
+    """Bytes that are no ONNX model at all, or less than one."""
+
+
 OPSETS = range(1, 29)
 OLD = 7
 """Versions of the default operator set: numpy broadcasting came with 7. What has not changed since may be older."""
@@ -137,13 +142,13 @@ def _parse(data: bytes, name: str) -> Any:
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError(
+        raise NotOnnxError(
             "the file is no ONNX model, or is corrupt or truncated",
             where=name,
             hint="copy or export the model again; an ONNX model is one protobuf, complete to the last byte",
         ) from error
     if not model.HasField("graph") or not model.graph.output:
-        raise ModelError("the file holds no ONNX graph with outputs", where=name)
+        raise NotOnnxError("the file holds no ONNX graph with outputs", where=name)
     return model
 
 
