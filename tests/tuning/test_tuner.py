@@ -48,11 +48,14 @@ def test_every_search_keeps_its_limit_and_repeats_by_its_seed(search: str) -> No
 
 
 def test_evolution_beats_chance() -> None:
-    evolved, drawn = (
-        [tuned(48, search, seed, Learned())[0].kernels[0].best for seed in range(3)]
-        for search in ("evolutionary", "random")
-    )
-    assert sorted(evolved)[1] <= sorted(drawn)[1]
+    """On average over seeds, at as many points: options of the compiler, which it tries as well, win nothing on paper."""
+    evolved, drawn = [], []
+    for seed in range(6):
+        tuner, runner = tuned(48, "evolutionary", seed, Learned())
+        evolved.append(tuner.kernels[0].best)
+        points = sum(not candidate.point.flags for candidate in runner.measured)
+        drawn.append(tuned(points, "random", seed, Learned())[0].kernels[0].best)
+    assert sum(evolved) <= sum(drawn)
 
 
 def test_the_learned_model_ranks_what_the_analytic_one_does_not_know() -> None:
