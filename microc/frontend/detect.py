@@ -7,11 +7,11 @@ from pathlib import Path
 
 from microc.errors import ModelError, OutputError
 from microc.frontend import foreign
+from microc.frontend.archive import ZIP
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
 MAX_FILE_BYTES = 256 << 20
-ZIP = b"PK\x03\x04"
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:

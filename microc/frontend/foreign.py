@@ -5,17 +5,20 @@ What a file starts with tells most; a suffix tells only of files that are nothin
 
 from __future__ import annotations
 
-import io
 import shlex
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from microc.errors import ModelError
+from microc.frontend.archive import ZIP, members
 
 READ = ".tflite, .onnx, .keras, .pt2, .mcg, or LightGBM's text"
+
+MOST = 1000
+"""Names of a folder that are looked at."""
 
 
 class Foreign(NamedTuple):
@@ -91,17 +94,13 @@ _ARCHIVE = Foreign(
 
 def by_content(data: bytes) -> Foreign | None:
     """What a file is that another tool wrote, if its bytes tell."""
-    if data.startswith(b"PK\x03\x04"):
+    if data.startswith(ZIP):
         return _archive(data)
     return next((foreign for at, word, foreign in _STARTS if data[at : at + len(word)] == word), None)
 
 
 def _archive(data: bytes) -> Foreign:
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = archive.namelist()
-    except zipfile.BadZipFile:
-        return _ARCHIVE
+    names = members(data)
     return next((foreign for end, foreign in _MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
@@ -112,7 +111,10 @@ def by_name(name: str) -> Foreign:
 
 def folder(path: Path) -> ModelError:
     """Why a folder is no model."""
-    names = {each.name for each in path.iterdir()} if path.is_dir() else set[str]()
+    try:
+        names = {each.name for each in islice(path.iterdir(), MOST)}
+    except OSError:  # what is in it stays unknown
+        names = set[str]()
     if "saved_model.pb" in names:
         found = _SAVED
     elif path.suffix == ".mlpackage":
@@ -120,12 +122,12 @@ def folder(path: Path) -> ModelError:
     elif any(name.endswith(".pdmodel") for name in names):
         found = _PADDLE
     else:
-        found = Foreign("a folder", _among(names))
+        found = Foreign("a folder", _models_among(names))
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
     return refusal(found, str(path), model)
 
 
-def _among(names: Iterable[str]) -> str:
+def _models_among(names: Iterable[str]) -> str:
     models = sorted(
         name for name in names if Path(name).suffix.lower() in (".tflite", ".onnx", ".keras", ".pt2", ".mcg")
     )

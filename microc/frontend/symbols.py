@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from microc.frontend.detect import ZIP, contents, is_tflite
+from microc.frontend.archive import ZIP
+from microc.frontend.detect import contents, is_tflite
 from microc.frontend.trees.lightgbm import is_lightgbm
 from microc.graph.file import is_graph_file
 

@@ -9,7 +9,8 @@ from typing import Any
 from microc.driver.options import Options
 from microc.driver.reference.runtime import Reference
 from microc.errors import ToolError, UsageError
-from microc.frontend.detect import ZIP, contents, is_tflite
+from microc.frontend.archive import ZIP
+from microc.frontend.detect import contents, is_tflite
 from microc.frontend.trees import lightgbm
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph

@@ -11,6 +11,7 @@ from typing import Any
 
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError
+from microc.frontend.archive import members
 from microc.frontend.budget import MAX_STORED, read_json
 from microc.frontend.keras.weights import BROKEN, Group, opened
 
@@ -19,11 +20,7 @@ _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 
 def is_keras(data: bytes) -> bool:
     """Whether a zip archive's bytes hold a Keras 3 model."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _CONFIG in archive.namelist() and "metadata.json" in archive.namelist()
-    except zipfile.BadZipFile:
-        return False
+    return {_CONFIG, "metadata.json"} <= set(members(data))
 
 
 class Weights:

@@ -7,12 +7,12 @@ PyTorch when compiling. Weights behind ``dequantize`` stay stored integers. Data
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from microc.dtypes import Array, is_valid
 from microc.errors import MicrocError, ModelError, ToolError, UnsupportedError, UsageError
+from microc.frontend.archive import members
 from microc.frontend.budget import MAX_STORED
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.torch import math as torch_math
@@ -75,12 +75,7 @@ _UNSET = ("empty", "empty_strided", "resize_")
 
 def is_torch(data: bytes) -> bool:
     """Whether a zip archive's bytes hold an exported program."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = archive.namelist()
-    except zipfile.BadZipFile:
-        return False
-    return is_archive(names)
+    return is_archive(members(data))
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:

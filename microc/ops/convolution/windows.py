@@ -16,9 +16,8 @@ from microc import te
 from microc.ops.convolution.geometry import Geometry, geometry
 from microc.ops.convolution.input import WORD, bordered, within
 from microc.ops.matrix.gemm import (
+    columns_bias,
     fits_unsigned,
-    less_offset,
-    packed_bias,
     padded_units,
     product_notes,
     start,
@@ -60,21 +59,18 @@ def window_product(call: OpCall, attrs: Mapping[str, Any], g: Geometry, *, unsig
     run = -(-taps // WORD) * WORD if data.type.dtype in BYTES else taps
     rows = _rows(g, data, attrs["pad_value"], run - taps, unsigned)
     more = padded_units(call, g.out_channels) - g.out_channels
-    notes = (*product_notes(data, weight, bias), (WINDOWS, g.channels))
+    notes = (*product_notes(data, weight, bias), (WINDOWS, 1))
     zeros = ((0, more), (0, 0), (0, run - taps))
     by_row = weight.data.reshape(g.out_channels, g.kernel[0], taps)
     factors = weight.packed(np.pad(by_row, zeros).reshape(g.out_channels + more, -1))
-    if unsigned:
-        bias = packed_bias(bias or weight, np.pad(less_offset(weight, bias), (0, more)))
-    elif more and bias is not None and bias.data is not None:
-        bias = packed_bias(bias, np.pad(bias.data.reshape(-1), (0, more)))
+    first = columns_bias(call, more, unsigned=unsigned)
     ky, k = te.reduce_axis(g.kernel[0], "ky"), te.reduce_axis(run, "k")
     (down, across), step = g.strides, g.dilation[0]
 
     def element(n: Var, y: Var, x: Var, o: Var) -> Expr:
         value = rows[n, y * down + ky.var * step, x * (across * g.channels) + k.var]
         product = ir.cast(dtype, value) * ir.cast(dtype, factors[o, ky.var * run + k.var])
-        return te.sum_reduce(product, ky, k, init=start(bias, o, dtype))
+        return te.sum_reduce(product, ky, k, init=start(first, o, dtype))
 
     shape = (g.batch, g.out_height, g.out_width, g.out_channels)
     total = te.compute((*shape[:3], shape[3] + more), element, ACC, ("n", "y", "x", "o"), notes)

@@ -117,16 +117,23 @@ def matrix_product(a: te.Tensor, b: te.Tensor, bias: Operand | None, dtype: str,
     return te.compute((a.shape[0], b.shape[0]), element, ACC, ("p", "o"), notes)
 
 
+def columns_bias(call: OpCall, more: int, *, unsigned: bool) -> Operand | None:
+    """The bias of a product's columns and of ``more`` of zeros behind them, less what ``unsigned`` data is more than int8."""
+    _, weight, bias = call.weighted
+    if unsigned:
+        return packed_bias(bias or weight, np.pad(less_offset(weight, bias), (0, more)))
+    if not more or bias is None:
+        return bias
+    assert bias.data is not None
+    return packed_bias(bias, np.pad(bias.data.reshape(-1), (0, more)))
+
+
 def unit_product(call: OpCall, a: te.Tensor, units: int, depth: int, notes: Notes, more: int = 0) -> te.Tensor:
     """The product of rows (P, K) by the weights of ``units`` of ``depth`` terms, ``more`` units of zeros behind them, which are
     left out of the result. Rows of uint8 that are int8 data are 128 more than it."""
-    data, weight, bias = call.weighted
+    data, weight, _ = call.weighted
     dtype = call.attrs.get("out_dtype") or data.type.dtype
     rows = weight_rows(weight, units, depth, a.shape[1], more)
-    if (a.dtype, data.type.dtype) == ("uint8", "int8"):
-        bias = packed_bias(bias or weight, np.pad(less_offset(weight, bias), (0, more)))
-    elif more and bias is not None:
-        assert bias.data is not None
-        bias = packed_bias(bias, np.pad(bias.data.reshape(-1), (0, more)))
+    bias = columns_bias(call, more, unsigned=(a.dtype, data.type.dtype) == ("uint8", "int8"))
     total = matrix_product(a, rows, bias, dtype, notes)
     return te.compute((a.shape[0], units), lambda p, o: total[p, o], "wanted", ("p", "o")) if more else total

@@ -9,7 +9,7 @@
  *     bias[o] + sum(int32(padded[n, y * 1 + ky * 1, x * 4 + k]) * int32(weight[o, ky * 12 + k]) for ky < 3, k < 12)
  *     # sum_bound = 272380
  *     # smallest_weight = -99
- *     # windows = 4
+ *     # windows = 1
  * out[n < 1, y < 3, x < 8, o < 16]: int8 =
  *     int8(min(max(high_mac_round(acc[n, y, x, o] << 1, 1518500250, (acc[n, y, x, o] >> 31) + 448) >> 7, -128), 127))
  *     # bound = 272380

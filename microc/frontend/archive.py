@@ -1,0 +1,18 @@
+"""Zip archives, which several formats are."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+ZIP = b"PK\x03\x04"
+"""What one starts with."""
+
+
+def members(data: bytes) -> list[str]:
+    """The names of what an archive's bytes hold; none where they are no whole archive."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return archive.namelist()
+    except zipfile.BadZipFile:
+        return []
