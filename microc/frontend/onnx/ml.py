@@ -179,10 +179,16 @@ def _dictionary(application: Application) -> tuple[Array, Array, float]:
 
 
 def array_feature_extractor(application: Application) -> None:
-    """ArrayFeatureExtractor: elements at some places of the last axis."""
-    data, places = application.value(0), application.constant(1).reshape(-1).astype(np.int64)
+    """ArrayFeatureExtractor: elements at some places of the last axis, which may be computed (the class of the largest score)."""
+    data = application.value(0)
     shape = application.type(data).shape
     rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))
+    if application.value(1) not in application.builder.consts:
+        computed = application.value(1)
+        flat = application.reshaped(computed, (application.type(computed).size,))
+        application.result("gather", (rows, flat), {"axis": len(application.type(rows).shape) - 1})
+        return
+    places = application.constant(1).reshape(-1).astype(np.int64)
     if places.size and not 0 <= places.min() <= places.max() < application.type(rows).shape[-1]:
         application.broken(f"features {places.min()} to {places.max()} of {application.type(rows).shape[-1]}")
     indices = application.new_constant("places", places)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +98,29 @@ def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
     mode = np.where(nodes["missing_go_to_left"].astype(bool), AT_MOST | UNORDERED, AT_MOST)
     right, values = nodes["right"].astype(np.int64), nodes["value"].astype(np.float64).reshape(-1, 1)
     return Tree(left, right, nodes["feature_idx"].astype(np.int64), nodes["num_threshold"], mode, values, target)
+
+
+def isolating(estimator: Any) -> Ensemble:
+    """An isolation forest: how deep a leaf lies, and what it would take to part the rows that it was trained with, so scaled
+    that exp of the sum is 2 ** (-depth / c). A tree sees some of the features."""
+    depths = zip(estimator._decision_path_lengths, estimator._average_path_length_per_tree, strict=True)
+    rows = int(estimator.max_samples_)
+    scale = -math.log(2) / (len(estimator.estimators_) * max(_path_length(rows), float(np.finfo(np.float32).tiny)))
+    found = []
+    for tree, features, (depth, more) in zip(
+        estimator.estimators_, estimator.estimators_features_, depths, strict=True
+    ):
+        values = (np.asarray(depth) + np.asarray(more) - 1.0).reshape(-1, 1) * scale
+        read = _tree(tree, values)
+        found.append(replace(read, feature=np.where(read.left >= 0, np.asarray(features)[read.feature], read.feature)))
+    return Ensemble(tuple(found), 1, post="exp")
+
+
+def _path_length(rows: int) -> float:
+    """The comparisons of a search that fails in a random binary tree of so many rows (Liu, Ting and Zhou, 2008, eq. 1)."""
+    if rows <= 2:
+        return float(rows == 2)
+    return 2.0 * (math.log(rows - 1) + float(np.euler_gamma)) - 2.0 * (rows - 1.0) / rows
 
 
 READERS: Mapping[str, Read] = {

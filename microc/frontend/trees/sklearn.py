@@ -7,6 +7,7 @@ and ``probabilities``; a regressor gives ``prediction``. Only objects are read, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from fractions import Fraction
 from math import inf, nextafter
 from typing import Any
@@ -18,6 +19,7 @@ from microc.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.trees import lightgbm
+from microc.frontend.trees.direct import named, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
 from microc.graph.ir import Graph, Quant
@@ -51,7 +53,7 @@ def read(
     if found is None:
         if (input_dtype, leaf_dtype) != ("float32", "float32"):
             raise UsageError("integer inputs and leaves are for trees", where=type(estimator).__name__)
-        return _through_onnx(estimator, input_shape)
+        return _direct(estimator, input_shape) or _through_onnx(estimator, input_shape)
     ensemble, features = found
     shape = _rows(input_shape, features, type(estimator).__name__)
     for name, dtype, known in (("input", input_dtype, INPUT_DTYPES), ("leaf", leaf_dtype, LEAF_DTYPES)):
@@ -132,7 +134,7 @@ def graph_of(
     if not classifies:
         flat = write.reshape(scores, shape[:1]) if ensemble.targets == 1 else scores
         return write.graph(file, {"scores" if integers else "prediction": flat})
-    write.at(-1, "label")
+    write.at(-1, "decision")
     label = _label(write, label_of, classes)
     return write.graph(file, {"label": label, "scores" if integers else "probabilities": scores})
 
@@ -169,9 +171,19 @@ def _label(write: GraphBuilder, scores: str, classes: Array | None) -> str:
         label = write.emit("clip", (rows,), {"minimum": 0, "maximum": 1, "rounding": Rounding.NONE})
     else:
         label = write.emit("argmax", (scores,), {"axis": 1, "out_dtype": "int32"})
-    if classes is None or classes.dtype.kind not in "iu" or np.array_equal(classes, np.arange(len(classes))):
-        return label
-    return write.emit("gather", (write.new_constant("classes", classes.astype(np.int32)), label), {"axis": 0})
+    return named(write, label, classes)
+
+
+def _direct(estimator: Any, input_shape: Sequence[int] | None) -> Graph | None:
+    """The graph of an estimator whose formula is written here."""
+    emit, where = writer_of(estimator), type(estimator).__name__
+    if emit is None:
+        return None
+    write = GraphBuilder(where)
+    features = getattr(estimator, "n_features_in_", None)
+    if features is None:
+        raise ModelError("the estimator is not fitted", where=where, hint="call fit first")
+    return write.graph(where, emit(write, write.input("input", _rows(input_shape, features, where)), estimator))
 
 
 def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
@@ -191,11 +203,15 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
     shape = tuple(input_shape or (1, features))
     if features is None and input_shape is None:
         raise ModelError("the estimator is not fitted, or does not say how many features it takes", where=where)
-    options: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
+    if hasattr(estimator, "flatten_transform"):  # of what transform() gives, which is not asked for; True is refused
+        estimator = copy(estimator).set_params(flatten_transform=False)
+    inputs = [("input", FloatTensorType(shape))]
+    plain: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
     try:
-        model = convert_sklearn(
-            estimator, where, [("input", FloatTensorType(shape))], options=options, target_opset=OPSETS
-        )
+        try:
+            model = convert_sklearn(estimator, where, inputs, options=plain, target_opset=OPSETS)
+        except NameError:  # an option that the converter does not have: of a classifier without probabilities
+            model = convert_sklearn(estimator, where, inputs, target_opset=OPSETS)
     except Exception as error:
         raise UnsupportedError(f"skl2onnx refuses the estimator: {error}", where=where) from error
     return onnx_reader.read(model.SerializeToString(), where, {})

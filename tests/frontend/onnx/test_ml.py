@@ -143,6 +143,25 @@ def node(code: str, x: Array, result: int, **attributes: Any) -> Any:
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
+def test_computed_places() -> None:
+    """Classes by the largest score, as skl2onnx asks for them."""
+    node = helper.make_node("ArgMax", ["x"], ["best"], axis=1, keepdims=1)
+    taken = helper.make_node("ArrayFeatureExtractor", ["classes", "best"], ["y"], domain="ai.onnx.ml")
+    classes = helper.make_tensor("classes", onnx.TensorProto.INT64, (3,), [70, 20, 50])
+    graph = helper.make_graph(
+        [node, taken],
+        "classes",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (4, 3))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT64, (1, 4))],
+        [classes],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    x = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
+    found = library(onnx_reader.read(model, "classes", {}))(x)
+    np.testing.assert_array_equal(found, session(model).run(None, {"x": x})[0])
+
+
 def test_imputer() -> None:
     x = np.array([[1, np.nan, 3], [np.nan, 5, 6]], np.float32)
     compare(node("Imputer", x, 1, imputed_value_floats=[7.0, 8.0, 9.0], replaced_value_float=float("nan")), x)

@@ -1,0 +1,161 @@
+"""scikit-learn's estimators, fitted on three of its data sets, compiled for this computer, and asked what they predict.
+
+    python -m tests.estimators [NAME ...]
+
+Half of the rows of iris, wine and breast_cancer train, 40 of the others are compared: labels equal, numbers within 1e-3 of the
+largest. Estimators are as their constructors make them, but for a seed and as many clusters as there are classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn import datasets
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils import all_estimators
+
+import microc
+from microc.errors import MicrocError
+
+CLASSIFIERS = [
+    "AdaBoostClassifier",
+    "BaggingClassifier",
+    "BernoulliNB",
+    "CalibratedClassifierCV",
+    "ComplementNB",
+    "DecisionTreeClassifier",
+    "ExtraTreeClassifier",
+    "ExtraTreesClassifier",
+    "GaussianNB",
+    "GaussianProcessClassifier",
+    "GradientBoostingClassifier",
+    "HistGradientBoostingClassifier",
+    "IsolationForest",
+    "KNeighborsClassifier",
+    "LinearDiscriminantAnalysis",
+    "LinearSVC",
+    "LogisticRegression",
+    "MLPClassifier",
+    "MultinomialNB",
+    "NearestCentroid",
+    "NuSVC",
+    "OneClassSVM",
+    "PassiveAggressiveClassifier",
+    "Perceptron",
+    "QuadraticDiscriminantAnalysis",
+    "RandomForestClassifier",
+    "RidgeClassifier",
+    "SGDClassifier",
+    "SVC",
+    "KMeans",
+    "MiniBatchKMeans",
+    "GaussianMixture",
+]
+REGRESSORS = [
+    "AdaBoostRegressor",
+    "BaggingRegressor",
+    "BayesianRidge",
+    "DecisionTreeRegressor",
+    "ElasticNet",
+    "ExtraTreesRegressor",
+    "GaussianProcessRegressor",
+    "GradientBoostingRegressor",
+    "HistGradientBoostingRegressor",
+    "HuberRegressor",
+    "KNeighborsRegressor",
+    "Lasso",
+    "LinearRegression",
+    "LinearSVR",
+    "MLPRegressor",
+    "NuSVR",
+    "PLSRegression",
+    "RandomForestRegressor",
+    "Ridge",
+    "SVR",
+]
+TRANSFORMERS = ["MinMaxScaler", "PCA", "StandardScaler"]
+COMPOSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "VotingClassifier": ("estimators", {}),
+    "VotingClassifier of probabilities": ("estimators", {"voting": "soft"}),
+    "StackingClassifier": ("estimators", {}),
+    "OneVsRestClassifier": ("estimator", {}),
+}
+PIPELINES: Mapping[str, Callable[[], Any]] = {
+    "scaled MLPClassifier": lambda: MLPClassifier(random_state=0),
+    "scaled SVC": SVC,
+    "scaled LogisticRegression": LogisticRegression,
+}
+NAMES = (*CLASSIFIERS, *REGRESSORS, *TRANSFORMERS, *COMPOSED, *PIPELINES)
+DATA_SETS = ("iris", "wine", "breast_cancer")
+ROWS = 40
+BOUND = 1e-3
+
+
+def made(name: str) -> Any:
+    """An estimator that is not fitted."""
+    if name in PIPELINES:
+        return make_pipeline(StandardScaler(), PIPELINES[name]())
+    kinds = dict(all_estimators())
+    if name in COMPOSED:
+        role, given = COMPOSED[name]
+        inner = [("linear", LogisticRegression()), ("tree", DecisionTreeClassifier(random_state=0))]
+        return kinds[name.split()[0]](**{role: inner if role == "estimators" else LogisticRegression()}, **given)
+    estimator = kinds[name]()
+    wanted = {"random_state": 0, "n_clusters": 3, "n_components": 3 if name == "GaussianMixture" else None}
+    known = estimator.get_params()
+    return estimator.set_params(**{key: value for key, value in wanted.items() if key in known and value is not None})
+
+
+def wrong(name: str, data_set: str) -> str:
+    """How the compiled estimator's answers differ from its own, or why there is none; empty where they are equal."""
+    held = getattr(datasets, f"load_{data_set}")()
+    x, y = held.data.astype(np.float32), held.target
+    number = name in REGRESSORS or name in TRANSFORMERS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            estimator = made(name).fit(x[::2], y[::2] + x[::2, 0] / 10 if name in REGRESSORS else y[::2])
+        except np.linalg.LinAlgError as error:
+            return f"scikit-learn: {error}"
+        rows = x[1::2][:ROWS]
+        try:
+            library = microc.compile(estimator)
+        except MicrocError as error:
+            return str(error).splitlines()[0]
+        results = [library(row[None]) for row in rows]
+        wanted = estimator.predict(rows) if hasattr(estimator, "predict") else estimator.transform(rows)
+    first = [result[0] if isinstance(result, tuple) else result for result in results]
+    found, wanted = np.array(first).reshape(len(rows), -1), np.asarray(wanted).reshape(len(rows), -1)
+    if not number:
+        differ = int((found != wanted).sum())
+        return f"{differ} of {wanted.size} labels" if differ else ""
+    apart = float(np.abs(found - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
+    return f"by {apart:.1e}" if apart > BOUND else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="estimators (default: all)")
+    names = parser.parse_args().names or NAMES
+    right = 0
+    for name in names:
+        said = {data_set: wrong(name, data_set) for data_set in DATA_SETS}
+        differing = {key: text for key, text in said.items() if text}
+        right += not differing
+        sys.stdout.write(f"{name:34} {differing or 'equal'}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{right} of {len(names)} answer as scikit-learn does on all of {', '.join(DATA_SETS)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""What scikit-learn's estimators predict, compiled, as they say it (`python -m tests.estimators` asks on more data)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="needs scikit-learn and skl2onnx (pip install microc[sklearn])")
+pytest.importorskip("skl2onnx", reason="needs skl2onnx (pip install microc[sklearn])")
+
+from sklearn import ensemble, linear_model, neighbors, svm, tree
+
+from microc.errors import ModelError, UnsupportedError
+from microc.frontend.trees import sklearn as reader
+from tests.estimators import NAMES, wrong
+from tests.frontend.run import library
+
+REFUSED = "GaussianProcessClassifier"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != REFUSED])
+def test_estimators(name: str) -> None:
+    assert not wrong(name, "iris")
+
+
+def test_what_has_no_converter_is_refused() -> None:
+    assert "skl2onnx refuses" in wrong(REFUSED, "iris")
+
+
+@pytest.mark.parametrize("features", [1.0, 0.5])
+def test_isolation_forest(features: float) -> None:
+    """Scores as well as labels, of trees that see all features or some; a threshold that training found, too."""
+    x = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    estimator = ensemble.IsolationForest(n_estimators=20, max_features=features, contamination=0.1, random_state=0).fit(
+        x
+    )
+    rows = np.float32(1.5) * x[:40] + np.float32(0.01)
+    label, scores = library(reader.read(estimator, rows.shape))(rows)
+    np.testing.assert_allclose(scores, estimator.decision_function(rows), atol=2e-6)
+    np.testing.assert_array_equal(label, estimator.predict(rows))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_nearest_centroid(metric: str) -> None:
+    x = np.random.default_rng(1).normal(size=(90, 3)).astype(np.float32)
+    estimator = neighbors.NearestCentroid(metric=metric).fit(x, np.repeat([7, 2, 5], 30))
+    np.testing.assert_array_equal(library(reader.read(estimator, x.shape))(x), estimator.predict(x))
+    uneven = neighbors.NearestCentroid(priors=[0.5, 0.25, 0.25]).fit(x, np.repeat([7, 2, 5], 30))
+    with pytest.raises(UnsupportedError, match="priors"):
+        reader.read(uneven)
+
+
+def test_names_of_results() -> None:
+    x, y = np.eye(3, dtype=np.float32), [0, 1, 2]
+    assert reader.read(linear_model.LogisticRegression().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read(tree.DecisionTreeClassifier().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read(svm.LinearSVC().fit(x, y)).outputs == ("label", "probabilities")
+    assert reader.read(ensemble.IsolationForest(n_estimators=2).fit(x)).outputs == ("label", "scores")
+    with pytest.raises(ModelError, match="not fitted"):
+        reader.read(ensemble.IsolationForest())
