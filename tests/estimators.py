@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 from sklearn import datasets
+from sklearn.ensemble import StackingClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import all_estimators
 
@@ -84,36 +86,37 @@ REGRESSORS = [
     "SVR",
 ]
 TRANSFORMERS = ["MinMaxScaler", "PCA", "StandardScaler"]
-COMPOSED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "VotingClassifier": ("estimators", {}),
-    "VotingClassifier of probabilities": ("estimators", {"voting": "soft"}),
-    "StackingClassifier": ("estimators", {}),
-    "OneVsRestClassifier": ("estimator", {}),
+COMPOSED: Mapping[str, Callable[[], Any]] = {
+    "VotingClassifier": lambda: VotingClassifier(_pair()),
+    "VotingClassifier of probabilities": lambda: VotingClassifier(_pair(), voting="soft"),
+    "StackingClassifier": lambda: StackingClassifier(_pair()),
+    "OneVsRestClassifier": lambda: OneVsRestClassifier(LogisticRegression()),
+    "scaled MLPClassifier": lambda: make_pipeline(StandardScaler(), MLPClassifier(random_state=0)),
+    "scaled SVC": lambda: make_pipeline(StandardScaler(), SVC()),
+    "scaled LinearSVC": lambda: make_pipeline(StandardScaler(), LinearSVC()),
+    "scaled LogisticRegression": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "scaled VotingClassifier": lambda: make_pipeline(StandardScaler(), VotingClassifier(_pair())),
 }
-PIPELINES: Mapping[str, Callable[[], Any]] = {
-    "scaled MLPClassifier": lambda: MLPClassifier(random_state=0),
-    "scaled SVC": SVC,
-    "scaled LogisticRegression": LogisticRegression,
-}
-NAMES = (*CLASSIFIERS, *REGRESSORS, *TRANSFORMERS, *COMPOSED, *PIPELINES)
+NAMES = (*CLASSIFIERS, *REGRESSORS, *TRANSFORMERS, *COMPOSED)
 DATA_SETS = ("iris", "wine", "breast_cancer")
 ROWS = 40
 BOUND = 1e-3
 
 
+def _pair() -> list[tuple[str, Any]]:
+    return [("linear", LogisticRegression()), ("tree", DecisionTreeClassifier(random_state=0))]
+
+
 def made(name: str) -> Any:
     """An estimator that is not fitted."""
-    if name in PIPELINES:
-        return make_pipeline(StandardScaler(), PIPELINES[name]())
-    kinds = dict(all_estimators())
     if name in COMPOSED:
-        role, given = COMPOSED[name]
-        inner = [("linear", LogisticRegression()), ("tree", DecisionTreeClassifier(random_state=0))]
-        return kinds[name.split()[0]](**{role: inner if role == "estimators" else LogisticRegression()}, **given)
-    estimator = kinds[name]()
-    wanted = {"random_state": 0, "n_clusters": 3, "n_components": 3 if name == "GaussianMixture" else None}
+        return COMPOSED[name]()
+    estimator = dict(all_estimators())[name]()
+    wanted = {"random_state": 0, "n_clusters": 3}
+    if name == "GaussianMixture":
+        wanted["n_components"] = 3
     known = estimator.get_params()
-    return estimator.set_params(**{key: value for key, value in wanted.items() if key in known and value is not None})
+    return estimator.set_params(**{key: value for key, value in wanted.items() if key in known})
 
 
 def wrong(name: str, data_set: str) -> str:

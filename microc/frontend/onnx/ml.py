@@ -183,16 +183,15 @@ def array_feature_extractor(application: Application) -> None:
     data = application.value(0)
     shape = application.type(data).shape
     rows = data if len(shape) > 1 else application.reshaped(data, (1, *shape))
-    if application.value(1) not in application.builder.consts:
-        computed = application.value(1)
-        flat = application.reshaped(computed, (application.type(computed).size,))
-        application.result("gather", (rows, flat), {"axis": len(application.type(rows).shape) - 1})
-        return
-    places = application.constant(1).reshape(-1).astype(np.int64)
-    if places.size and not 0 <= places.min() <= places.max() < application.type(rows).shape[-1]:
-        application.broken(f"features {places.min()} to {places.max()} of {application.type(rows).shape[-1]}")
-    indices = application.new_constant("places", places)
-    application.result("gather", (rows, indices), {"axis": len(application.type(rows).shape) - 1})
+    indices, axis = application.value(1), len(application.type(rows).shape) - 1
+    if indices in application.builder.consts:
+        places, features = application.constant(1).reshape(-1).astype(np.int64), application.type(rows).shape[-1]
+        if places.size and not 0 <= places.min() <= places.max() < features:
+            application.broken(f"features {places.min()} to {places.max()} of {features}")
+        indices = application.new_constant("places", places)
+    else:
+        indices = application.reshaped(indices, (application.type(indices).size,))
+    application.result("gather", (rows, indices), {"axis": axis})
 
 
 def feature_vectorizer(application: Application) -> None:

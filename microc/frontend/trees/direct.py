@@ -1,4 +1,4 @@
-"""scikit-learn's estimators that are no sum of trees and that skl2onnx writes at length or not at all: their own formulas."""
+"""scikit-learn's estimators that skl2onnx writes at length or not at all, by their own formulas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from microc.dtypes import Array
 from microc.errors import UnsupportedError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post
+from microc.frontend.trees.ensembles import emit_ensemble, emit_post
 from microc.frontend.trees.forests import isolating
 
 Write = Callable[[GraphBuilder, str, Any], dict[str, str]]
@@ -26,7 +26,7 @@ def isolation(write: GraphBuilder, x: str, estimator: Any) -> dict[str, str]:
 
     A row's score is -2 ** (-depth / c): its depth, summed over the trees, by what a search that fails takes on average.
     """
-    ensemble: Ensemble = isolating(estimator)
+    ensemble = isolating(estimator)
     where = type(estimator).__name__
     write.at(-1, "trees")
     depth = emit_ensemble(write, x, ensemble, where)

@@ -102,16 +102,14 @@ def _histogram_tree(estimator: Any, nodes: Array, target: int) -> Tree:
 
 def isolating(estimator: Any) -> Ensemble:
     """An isolation forest: how deep a leaf lies, and what it would take to part the rows that it was trained with, so scaled
-    that exp of the sum is 2 ** (-depth / c). A tree sees some of the features."""
-    depths = zip(estimator._decision_path_lengths, estimator._average_path_length_per_tree, strict=True)
-    rows = int(estimator.max_samples_)
-    scale = -math.log(2) / (len(estimator.estimators_) * max(_path_length(rows), float(np.finfo(np.float32).tiny)))
-    found = []
-    for tree, features, (depth, more) in zip(
-        estimator.estimators_, estimator.estimators_features_, depths, strict=True
-    ):
-        values = (np.asarray(depth) + np.asarray(more) - 1.0).reshape(-1, 1) * scale
-        read = _tree(tree, values)
+    that exp of the sum is 2 ** (-depth / c). Trees may see some of the features only; those of one row count as c deep."""
+    trees, found = estimator.estimators_, []
+    depths, more = estimator._decision_path_lengths, estimator._average_path_length_per_tree
+    average = _path_length(int(estimator.max_samples_))
+    for tree, features, depth, below in zip(trees, estimator.estimators_features_, depths, more, strict=True):
+        depth = np.asarray(depth) + np.asarray(below) - 1.0
+        share = depth / average if average else np.ones_like(depth)
+        read = _tree(tree, -math.log(2) / len(trees) * share.reshape(-1, 1))
         found.append(replace(read, feature=np.where(read.left >= 0, np.asarray(features)[read.feature], read.feature)))
     return Ensemble(tuple(found), 1, post="exp")
 

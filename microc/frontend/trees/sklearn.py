@@ -7,7 +7,7 @@ and ``probabilities``; a regressor gives ``prediction``. Only objects are read, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
+from copy import deepcopy
 from fractions import Fraction
 from math import inf, nextafter
 from typing import Any
@@ -202,9 +202,15 @@ def _through_onnx(estimator: Any, input_shape: Sequence[int] | None) -> Graph:
     features = getattr(estimator, "n_features_in_", None)
     shape = tuple(input_shape or (1, features))
     if features is None and input_shape is None:
-        raise ModelError("the estimator is not fitted, or does not say how many features it takes", where=where)
-    if hasattr(estimator, "flatten_transform"):  # of what transform() gives, which is not asked for; True is refused
-        estimator = copy(estimator).set_params(flatten_transform=False)
+        raise ModelError(
+            "the estimator is not fitted, or does not say how many features it takes",
+            where=where,
+            hint="call fit first, or give input_shapes={'input': (1, features)}",
+        )
+    # A vote's flag of transform(), which is not asked for, is refused where it is True.
+    flags = {name: False for name in estimator.get_params() if name.split("__")[-1] == "flatten_transform"}
+    if flags:
+        estimator = deepcopy(estimator).set_params(**flags)
     inputs = [("input", FloatTensorType(shape))]
     plain: Mapping[Any, Any] = {id(estimator): {"zipmap": False}} if hasattr(estimator, "classes_") else {}
     try:
