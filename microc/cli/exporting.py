@@ -28,9 +28,9 @@ def export(arguments: Arguments) -> show.Answer:
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
-    load_format(arguments.format)  # refused before the work
+    found = load_format(arguments.format)  # refused before the work
     with active(make_options(**chosen_options(arguments)).plugins):
-        board = bare_board(arguments.target or "host") if not arguments.board else None
+        board = bare_board(arguments.target or found.target) if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)

@@ -6,6 +6,7 @@ and Jinja templates say what is in them (``docs/export.md``). The network's C is
 
 from __future__ import annotations
 
+import base64
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 import jinja2
 
 from microc import paths
-from microc.codegen.compiler_options import optimisation
+from microc.codegen.compiler_options import optimisation, webassembly
 from microc.codegen.files import MARKER
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.network import render_network
@@ -42,7 +43,7 @@ DESCRIPTION = "format.toml"
 PACKAGE = "{name}_model"
 """What a package, its files and its targets are called: never as a standard header or library, whatever the network's name."""
 _TEXTS = ("title", "status", "checked", "sources")
-_OPTIONAL = ("headers", "commands", "files", "fixed")
+_OPTIONAL = ("headers", "commands", "files", "fixed", "target", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class Format:
 
     ``status`` is a key of STATUS, ``checked`` says how it was tried. ``sources`` and ``headers`` are the folders of the network's
     files and of the sample's; ``files`` has the template of every other file. ``commands`` are what a user types next, in the
-    exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run.
+    exported folder. ``fixed``: the format knows only networks whose sizes do not vary from run to run. ``target``: the core that
+    networks are compiled for unless one is named. ``compiled``: a file that the export gets beside its C: that C as a module of
+    WebAssembly, which a line of JavaScript names ``NETWORK``.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Format:
     commands: tuple[str, ...]
     files: Mapping[str, str]
     fixed: bool = False
+    target: str = "host"
+    compiled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,11 @@ class FormatContext:
 class PackageContext:
     """What the templates of exports show.
 
-    ``package`` names all that the package has; ``optimisation`` are gcc's options for the network on ``cpu``. ``samples``: an
-    array in C for every input; ``sample_bytes``: by frame and input, the same as literals of Python. ``frames``: how many the
-    sample has of a network that keeps something from run to run; 0 for all others, whose sample is one input.
+    ``package`` names all that the package has; ``optimisation`` are gcc's options for the network on ``cpu``, ``compiling``
+    clang's for a module of WebAssembly. ``samples``: an array in C for every input; ``sample_bytes``: by frame and input, the
+    same as literals of Python. ``manifest``: what manifest.json holds, as an object of JavaScript.
+    ``frames``: how many the sample has of a network that keeps something from run to run; 0 for all others, whose sample is one
+    input.
     """
 
     model: ModelContext
@@ -91,8 +98,10 @@ class PackageContext:
     isa: Name
     board_title: Text
     optimisation: Code
+    compiling: Code
     samples: tuple[Code, ...]
     sample_bytes: tuple[tuple[tuple[Code, ...], ...], ...]
+    manifest: Code
     frames: int
     commands: tuple[Code, ...] = ()
 
@@ -103,6 +112,17 @@ class Package:
 
     files: Mapping[str, str | bytes]
     commands: tuple[str, ...]
+    compiled: str = ""
+
+    @property
+    def code(self) -> Mapping[str, str]:
+        """C sources and headers by file name, without their folders."""
+        return {PurePosixPath(p).name: str(text) for p, text in self.files.items() if p.endswith((".c", ".h"))}
+
+    def with_module(self, module: bytes) -> Package:
+        """The same with its C as a module of WebAssembly."""
+        text = f'const NETWORK = "{base64.b64encode(module).decode()}";\n'
+        return replace(self, files=MappingProxyType({**self.files, self.compiled: text}))
 
 
 def list_formats() -> tuple[str, ...]:
@@ -135,6 +155,7 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
     data.setdefault("files", {})
     unknown = sorted(set(data) - {*_TEXTS, *_OPTIONAL})
     wrong = [key for key in (*_TEXTS, "headers") if not isinstance(data.get(key), str)]
+    wrong += [key for key in ("target", "compiled") if not isinstance(data.get(key, ""), str)]
     if not isinstance(data["files"], dict) or not all(isinstance(value, str) for value in data["files"].values()):
         wrong.append("files")
     if not isinstance(data["commands"], list) or not all(isinstance(value, str) for value in data["commands"]):
@@ -148,7 +169,7 @@ def _format(folder: Path, path: Path, data: dict[str, Any]) -> Format:
         raise UsageError(
             f"a format {what}",
             where=str(path),
-            hint=f"texts: {', '.join(_TEXTS)}, headers; a list: commands; a table: files; a bool: fixed; "
+            hint=f"texts: {', '.join(_TEXTS)}, headers, target, compiled; a list: commands; a table: files; a bool: fixed; "
             f"status: {', '.join(STATUS)}",
         )
     commands, files = tuple(data.pop("commands")), MappingProxyType(dict(sorted(data.pop("files").items())))
@@ -183,7 +204,17 @@ def export_files(
     for path, template in found.files.items():
         files[_inside(_line(path, context, found), found)] = _rendered(template, context, found)
     files[MARKER] = to_json({**manifest(module, version), "format": found.name})
-    return Package(MappingProxyType(dict(sorted(files.items()))), context.commands)
+    compiled = _inside(found.compiled, found)
+    return Package(MappingProxyType(dict(sorted(files.items()))), context.commands, compiled)
+
+
+def _filtered(data: Any) -> Any:
+    """Plain data with all its texts as those of strangers, for a file of code."""
+    if isinstance(data, str):
+        return Text(data)
+    if isinstance(data, dict):
+        return {Text(key): _filtered(value) for key, value in data.items()}
+    return [_filtered(value) for value in data] if isinstance(data, list) else data
 
 
 def _joined(folder: str, file: str) -> str:
@@ -233,8 +264,10 @@ def _context(
         isa=Name(board.target.isa),
         board_title=Text(board.title),
         optimisation=Code(optimisation(board.target, module.options["optimize"])),
+        compiling=Code(webassembly(board.target)),
         samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),
         sample_bytes=literals(frames),
+        manifest=Code(to_json(_filtered(manifest(module, version))).strip()),
         frames=len(frames) if module.state else 0,
     )
     return replace(context, commands=tuple(Code(_line(text, context, chosen)) for text in chosen.commands))

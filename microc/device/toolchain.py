@@ -202,7 +202,7 @@ def _shared(folder: Path, what: Sequence[str], target: Path) -> Path:
 
 
 def _for_host(folder: Path, kind: Sequence[str], what: Sequence[str], target: Path, *ends: str) -> Path:
-    _compile(
+    run_compiler(
         (
             host_compiler(),
             "-std=c99",
@@ -226,11 +226,11 @@ def link_program(board: Board, folder: Path, sources: Sequence[str], script: str
     build = board.raw["build"]
     kind = ("-std=c99", *build["c_flags"], "-ffunction-sections", "-fdata-sections", f"-I{folder}")
     link = (f"-T{folder / script}", *build["ld_flags"], "-lm", "-o", str(folder / "image.elf"))
-    _compile((require(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder)
+    run_compiler((require(build["prefix"] + "gcc"), *kind, *flags, *(str(folder / s) for s in sources), *link), folder)
     return folder / "image.elf"
 
 
-def _compile(command: Sequence[str], folder: Path) -> None:
+def run_compiler(command: Sequence[str], folder: Path) -> None:
     """Run a compiler. ToolError with the first lines of what it said."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)

@@ -114,12 +114,15 @@ class Program:
         something from run to run they may have an axis more, the first: the frames of a sequence, a run each.
         """
         from microc.codegen.exports import export_files
+        from microc.device.webassembly import compile_module
 
         target = accepted.path("a folder", folder)
         accepted.text("a format", name)
         frames = None if inputs is None else self._frames(accepted.arrays("inputs", inputs))
         with active(self.plugins):
             package = export_files(self.module, self.board, name, __version__, frames)
+        if package.compiled:
+            package = package.with_module(compile_module(package.code, self.board.target))
         write_tree(target, package.files)
         return package
 

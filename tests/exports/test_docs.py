@@ -84,4 +84,5 @@ def test_every_format_is_told() -> None:
         "commands",
         "files",
         "fixed",
+        "target",
     }
