@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from microc.plan.effort import BEAM, affordable
-from microc.plan.liveness import Demand, Placement, Unit, size_of
+from microc.plan.liveness import Demand, Placement, Unit, lower_bound, size_of
 from microc.plan.room import Room
 
 WIDTH = 32
@@ -42,7 +42,8 @@ class _Partial:
 
 
 def beam_search(wanted: Demand) -> Placement | None:
-    """The best of three orders: with time, against it, and from the largest unit on both ways. None where that is too much."""
+    """The best of three orders: with time, against it, and from the largest unit on both ways. None where that is too much, or
+    where nothing is below the limit."""
     width = affordable(wanted, BEAM, WIDTH)
     if not width:
         return None
@@ -58,11 +59,19 @@ def beam_search(wanted: Demand) -> Placement | None:
         sorted(wanted.units, key=lambda u: (-u.last, -u.size, u.name)),
         sorted(wanted.units, key=lambda u: (away(u), -u.size, u.name)),
     )
-    return min((settle(wanted, order, width) for order in orders), key=size_of)
+    bound, best = lower_bound(wanted), None
+    for order in orders:
+        placement = settle(wanted, order, width)
+        if placement is not None and size_of(placement) < wanted.limit:
+            best, wanted = placement, replace(wanted, limit=size_of(placement))
+        if wanted.limit <= bound:
+            break
+    return best
 
 
-def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement:
-    """Place units in this order; it should bring units that conflict close together."""
+def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placement | None:
+    """Place units in this order; it should bring units that conflict close together. None where all come to the limit: what is
+    in use never shrinks, so that a partial placement that does is not followed."""
     states = [_Partial(0, 0, {})]
     last = {unit: max(k for k, other in enumerate(order) if other.conflicts(unit)) for unit in order}
     for k, unit in enumerate(order):
@@ -75,9 +84,10 @@ def settle(wanted: Demand, order: Sequence[Unit], width: int = WIDTH) -> Placeme
             taken = _merged((state.near[u] - unit.size, state.near[u] + u.size) for u in apart)
             for at in _places(state, unit, [(state.near[u], room, turned) for u, room, turned in near], taken):
                 low, high = state.ends(at, unit.size)
-                places.append((high - low, at, state))
+                if high - low < wanted.limit:
+                    places.append((high - low, at, state))
         states = _smallest(places, unit, waiting, width)
-    return _offsets(states[0])
+    return _offsets(states[0]) if states else None
 
 
 def _smallest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
@@ -64,11 +65,12 @@ class Demand:
     """Everything that wants a place.
 
     ``rooms``: by unit, the allowed distances to it from those that it conflicts with and may overlap. It keeps apart from all
-    others that it conflicts with.
+    others that it conflicts with. ``limit``: placements of so many bytes or more are of no use.
     """
 
     units: tuple[Unit, ...]
     rooms: Mapping[Unit, Mapping[Unit, Room]]
+    limit: float = inf
 
 
 def demand_of(units: tuple[Unit, ...], overlapping: Rooms = MappingProxyType({})) -> Demand:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from microc.errors import FitError
 from microc.module import Module, Plan
 from microc.plan.check import check_plan
@@ -27,9 +29,10 @@ def plan_module(module: Module, *, io_in_arena: bool = True) -> Module:
     bound, name, best = lower_bound(wanted), "", None
     for tried, planner in planners:
         placement = planner(wanted)
-        if placement is not None and (best is None or size_of(placement) < size_of(best)):
+        if placement is not None and size_of(placement) < wanted.limit:
             name, best = tried, placement
-        if best is not None and size_of(best) == bound:
+            wanted = replace(wanted, limit=size_of(placement))
+        if wanted.limit == bound:
             break
     assert best is not None
     if size_of(best) > LARGEST:

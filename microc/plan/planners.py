@@ -14,7 +14,7 @@ from microc.plan.effort import CLIMBING, EXACT, affordable
 from microc.plan.liveness import Demand, Placement, Unit, lower_bound, pressures, size_of
 
 Planner = Callable[[Demand], Placement | None]
-"""None where there are too many units for it."""
+"""None where there are too many units for it, or where it sees that it finds nothing below the limit."""
 
 HILL_CLIMBING_STEPS = 400
 EXACT_LIMIT = 9
@@ -44,13 +44,14 @@ def lowest_gap(wanted: Demand, unit: Unit, rising: Iterable[tuple[int, int, Unit
     ``rising``: those that are placed, by offset, each with any number and itself.
     """
     rooms, size, align, first, last = wanted.rooms[unit], unit.size, unit.align, unit.first, unit.last
+    beside = [(at, other) for at, _, other in rising if other.first <= last and first <= other.last]
     offset, settled = 0, -1
     while offset != settled:
         settled = offset
-        for at, _, other in rising:
+        for at, other in beside:
             if at >= offset + size:
                 break
-            if at + other.size <= offset or other.first > last or other.last < first:
+            if at + other.size <= offset:
                 continue
             offset = at + (rooms[other].next(offset - at) if other in rooms else other.size)
             offset += -offset % align

@@ -117,23 +117,31 @@ def _ray(new: Array, old: Array) -> int:
 def _single(new: Array, old: Array, between: range) -> list[int]:
     """Safe distances among those that no ray covers.
 
-    A sample refutes most of them. What is left often follows from a period (a kernel that goes channel by channel); if not,
-    the nearest ones are compared in full.
+    A sample refutes most of them, after the grain that is last touched of all and the one that is first written. What is left
+    often follows from a period (a kernel that goes channel by channel); if not, the nearest ones are compared in full.
     """
     left = np.arange(between.start, between.stop)
+    latest, earliest = int(old.max(axis=1).argmax()), int(new.min(axis=1).argmin())
+    left = left[_below(-new[::-1], left + (len(new) - 1 - latest), -old[latest])]
     ends = np.arange(min(_SAMPLES, len(new)))
-    for x in (*ends, *(len(new) - 1 - ends), *np.random.default_rng(0).integers(0, len(new), _SAMPLES)):
+    dice = np.random.default_rng(0).integers(0, len(new), _SAMPLES)
+    for x in dict.fromkeys((earliest, *ends.tolist(), *(len(new) - 1 - ends).tolist(), *dice.tolist())):
         if not len(left):
             return []
-        y = left + x
-        within = slice(*np.searchsorted(y, (0, len(old))))
-        kept = np.ones(len(left), bool)
-        kept[within] = (old[y[within]] < new[x]).all(axis=1)
-        left = left[kept]
+        left = left[_below(old, left + x, new[x])]
     found = _periodic(new, old, left)
     rest, level = np.setdiff1d(left, found, assume_unique=True), len(old) - len(new)
     nearest = rest[np.lexsort((rest, np.minimum(abs(rest), abs(rest - level))))][:_TRIES]
     return [*found.tolist(), *(d for d in nearest.tolist() if _safe(new, old, d))]
+
+
+def _below(times: Array, places: Array, limits: Array) -> Array:
+    """Whether the rows of times at some rising places lie below limits; where there is no such place nothing is in the way."""
+    inside = slice(*np.searchsorted(places, (0, len(times))))
+    at, kept = places[inside], np.ones(len(places), bool)
+    for column, limit in zip(times.T, limits, strict=True):  # long columns are compared faster than many short rows
+        kept[inside] &= column[at] < limit
+    return kept
 
 
 def _safe(new: Array, old: Array, d: int) -> bool:
