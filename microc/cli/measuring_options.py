@@ -10,7 +10,7 @@ from microc.cli import values
 from microc.cli.board_options import input_options, source_options
 
 Adder = Callable[..., ArgumentParser]
-AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "reference")
+AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "xgboost", "reference")
 """What ``--against`` takes: the names of :mod:`microc.driver.reference.choice`."""
 
 

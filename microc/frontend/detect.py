@@ -15,7 +15,8 @@ MAX_FILE_BYTES = 256 << 20
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model file: TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file that ``microc import`` wrote.
+    """Read a model file: TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text,
+    XGBoost's JSON or UBJSON, or a graph file that ``microc import`` wrote.
 
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
     ModelError (or UnsupportedError) where it is no model that microc understands.
@@ -37,10 +38,10 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
         found = _archive(data, name, input_shapes)
         if found is not None:
             return found
-    from microc.frontend.trees import lightgbm, sklearn
+    from microc.frontend.trees import lightgbm, sklearn, xgboost
 
-    if lightgbm.is_lightgbm(data):
-        return sklearn.read_text(data, name, input_shapes)
+    if lightgbm.is_lightgbm(data) or xgboost.is_xgboost(data):
+        return sklearn.read_file(data, name, input_shapes)
     _refuse_foreign(data, name)
     from microc.frontend.onnx import reader as onnx_reader
     from microc.frontend.onnx.file import NotOnnxError

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from microc.errors import ModelError
 from microc.frontend.archive import ZIP, members
 
-READ = ".tflite, .onnx, .keras, .pt2, .mcg, or LightGBM's text"
+READ = ".tflite, .onnx, .keras, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
 
 MOST = 1000
 """Names of a folder that are looked at."""
@@ -56,11 +56,6 @@ _STARTS: Sequence[tuple[int, bytes, Foreign]] = (
     (4, b"ET12", Foreign("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),
     (0, b"GGUF", Foreign("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _AGAIN)),
     (0, b"7767517\n", Foreign("a network of ncnn", _AGAIN)),
-    (
-        0,
-        b'{"learner":',
-        Foreign("a forest of XGBoost", "onnxmltools.convert_xgboost(estimator, initial_types=...) makes ONNX of it"),
-    ),
     (0, b"\x93NUMPY", Foreign("an array of numpy", "give it as data: --input, --data or --inputs")),
     (0, b"\x7fELF", Foreign("a program", "give the model that it was built from")),
 )

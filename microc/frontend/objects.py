@@ -12,7 +12,7 @@ from microc.graph.ir import Graph
 
 
 def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """The graph of a fitted scikit-learn or LightGBM estimator, an ``ExportedProgram`` of PyTorch, a Keras model, an
+    """The graph of a fitted scikit-learn, LightGBM or XGBoost estimator, an ``ExportedProgram`` of PyTorch, a Keras model, an
     ``onnx.ModelProto``, or the bytes of a model file.
 
     Nothing is imported but what the object needs. UsageError for any other object; else what its reader raises.
@@ -20,7 +20,7 @@ def read(model: Any, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _from_bytes(bytes(model), "model", input_shapes)
     homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
-    if homes & {"sklearn", "lightgbm"}:
+    if homes & {"sklearn", "lightgbm", "xgboost"}:
         from microc.frontend.trees import sklearn
 
         return sklearn.read(model, sklearn.one_shape(input_shapes, type(model).__name__))

@@ -34,7 +34,7 @@ def test_a_tflite_model_is_known_by_its_identifier_under_any_name(tmp_path: Path
         ("m.pb", b"\0", "TensorFlow"),
         ("m.prototxt", b"name: 'net'", "Caffe"),
         ("m.bin", b"\0", "no format that microc knows"),
-        ("m.json", b'{"learner":{}}', "XGBoost"),
+        ("m.json", b'{"learner":{}}', "model of XGBoost is broken"),
         ("m.ort", b"\x18\0\0\0ORTM", "ONNX Runtime's own"),
         ("m.param", b"7767517\n3 3", "ncnn"),
     ],

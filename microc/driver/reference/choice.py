@@ -11,7 +11,7 @@ from microc.driver.reference.runtime import Reference
 from microc.errors import ToolError, UsageError
 from microc.frontend.archive import ZIP
 from microc.frontend.detect import contents, is_tflite
-from microc.frontend.trees import lightgbm
+from microc.frontend.trees import lightgbm, xgboost
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -25,6 +25,7 @@ RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "keras": ("keras",),
     "sklearn": ("sklearn",),
     "lightgbm": ("lightgbm",),
+    "xgboost": ("xgboost",),
 }
 """What runs each format; the first is the natural choice."""
 
@@ -71,12 +72,14 @@ def _format_of_file(data: bytes, file: str) -> str:
         from microc.frontend.keras import file as keras_file
 
         return "keras" if keras_file.is_keras(data) else "torch"
+    if xgboost.is_xgboost(data):
+        return "xgboost"
     return "lightgbm" if lightgbm.is_lightgbm(data) else "onnx"
 
 
 def _format_of_object(model: Any) -> str:
     homes = {kind.__module__.split(".")[0] for kind in type(model).__mro__}
-    found = next((name for name in ("lightgbm", "sklearn", "keras", "torch") if name in homes), None)
+    found = next((name for name in ("lightgbm", "xgboost", "sklearn", "keras", "torch") if name in homes), None)
     if found is None:
         raise UsageError(f"no framework is known for {type(model).__name__}", hint="give a path or a model's object")
     return found
@@ -99,6 +102,10 @@ def _of_file(runtime: str, data: bytes, file: str) -> Reference:
         from microc.driver.reference import torch_program
 
         return torch_program.loaded(data, file)
+    if runtime == "xgboost":
+        from microc.driver.reference import xgboost_model
+
+        return xgboost_model.loaded(data, file)
     from microc.driver.reference import estimators
 
     return estimators.booster(data, file)
@@ -113,6 +120,10 @@ def _of_object(runtime: str, model: Any, file: str, inside: bool) -> Reference:
         from microc.driver.reference.torch_program import TorchProgram
 
         return TorchProgram(model, file, inside)
+    if runtime == "xgboost":
+        from microc.driver.reference.xgboost_model import Booster
+
+        return Booster(model)
     from microc.driver.reference.estimators import Estimator
 
     return Estimator(model)

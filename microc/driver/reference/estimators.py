@@ -45,7 +45,7 @@ class Estimator:
         label = np.asarray(self._estimator.predict(x))
         if classes.dtype.kind not in "iu":
             label = np.argmax(label[:, None] == classes[None, :], axis=1)
-        return Answer((label, shares), undecided={0: _tied(shares)})
+        return Answer((label, shares), undecided={0: tied(shares)})
 
     def _boosted(self, found: Array) -> Answer:
         """A booster gives no label; where its objective makes classes, the network gives one."""
@@ -53,7 +53,7 @@ class Estimator:
         if post not in ("sigmoid", "softmax"):
             return Answer((found,))
         shares = np.stack([1 - found, found], axis=1) if post == "sigmoid" else found
-        return Answer((shares.argmax(axis=1), shares), undecided={0: _tied(shares)})
+        return Answer((shares.argmax(axis=1), shares), undecided={0: tied(shares)})
 
     def reset(self) -> None:
         """Estimators have no state."""
@@ -68,7 +68,7 @@ def booster(text: bytes, file: str) -> Estimator:
         raise ToolError(f"LightGBM does not load the model: {error}", where=file) from error
 
 
-def _tied(shares: Array) -> Array:
+def tied(shares: Array) -> Array:
     """The rows whose two largest shares are equal but for rounding."""
     top = np.sort(shares, axis=1)[:, -2:]
     return np.asarray(top[:, -1] - top[:, 0] <= _TIE)

@@ -1,4 +1,4 @@
-"""Fitted scikit-learn and LightGBM estimators as graphs: trees directly, other estimators through skl2onnx.
+"""Fitted estimators of scikit-learn, LightGBM and XGBoost as graphs: trees directly, others through skl2onnx.
 
 A classifier gives ``label``, the place of the largest score among ``classes_`` (the class itself where classes are integers),
 and ``probabilities``; a regressor gives ``prediction``. Only objects are read, never pickles: to unpickle a file is to run it.
@@ -18,7 +18,7 @@ from microc import dtypes
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError, UnsupportedError, UsageError
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.trees import lightgbm
+from microc.frontend.trees import lightgbm, xgboost
 from microc.frontend.trees.direct import named, writer_of
 from microc.frontend.trees.ensembles import Ensemble, emit_ensemble, emit_post, leaf_scale
 from microc.frontend.trees.forests import ensemble_of
@@ -63,16 +63,16 @@ def read(
         ensemble,
         shape,
         type(estimator).__name__,
-        getattr(estimator, "classes_", None),
+        None if xgboost.is_object(estimator) else getattr(estimator, "classes_", None),
         input_dtype,
         input_scale,
         leaf_dtype,
     )
 
 
-def read_text(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of LightGBM's text model; ``input_shapes`` may say how many rows come at once."""
-    ensemble, features = lightgbm.parse(data, file_name)
+def read_file(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The network of LightGBM's text model, or of XGBoost's; ``input_shapes`` may say how many rows come at once."""
+    ensemble, features = (lightgbm if lightgbm.is_lightgbm(data) else xgboost).parse(data, file_name)
     return graph_of(ensemble, _rows(one_shape(input_shapes, file_name), features, file_name), file_name)
 
 
@@ -99,6 +99,8 @@ def _ensemble(estimator: Any) -> tuple[Ensemble, int] | None:
         booster = getattr(estimator, "booster_", estimator)
         if hasattr(booster, "model_to_string"):
             return lightgbm.parse(booster.model_to_string().encode(), where)
+        if xgboost.is_object(estimator):
+            return xgboost.of_object(estimator)
         ensemble = ensemble_of(estimator)
         return None if ensemble is None else (ensemble, int(estimator.n_features_in_))
     except AttributeError as error:
