@@ -57,13 +57,16 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
 
 def source_of(model: Any, options: Options) -> Path | Graph:
     """What may be given as a model: a path, a graph, or an object that a reader knows, as its graph."""
+    from microc.frontend import objects
+    from microc.frontend.torch.module import is_module
+
+    if len(options.example_inputs) and not is_module(model):
+        raise UsageError("example_inputs are for a torch.nn.Module", hint="other models say themselves what they take")
     if isinstance(model, (str, os.PathLike)):
         return accepted.path("a model", model)
     if isinstance(model, Graph):
         return model
-    from microc.frontend import objects
-
-    return objects.read(model, options.input_shapes)
+    return objects.read(model, options.input_shapes, options.example_inputs)
 
 
 def import_sklearn(

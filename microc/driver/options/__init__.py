@@ -57,6 +57,10 @@ class Options:
         dict, checks.by_name(accepted.integers, every=""), "shape of an input with symbolic dimensions; * speaks of every input",
         group=READING, flag="--input-shape", word=words.shape, metavar="NAME=1,3,8",
     )  # fmt: skip
+    example_inputs: Any = option(
+        (), checks.examples, "a tensor or array for every input of a torch.nn.Module, or a dict of such by name; their shapes "
+        "and dtypes are the network's", group=READING, applies="PyTorch",
+    )  # fmt: skip
     inputs: tuple[str, ...] = option(
         (), accepted.names, "cut the network: begin at these tensors (microc check --tensors lists all)",
         group=READING, flag="--inputs", word=words.names, metavar="NAME,...",
@@ -225,7 +229,7 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({"name", "plugins", "dump", "cache", "instruments", "tuned", "plan"})
+_UNSPOKEN = frozenset({"name", "example_inputs", "plugins", "dump", "cache", "instruments", "tuned", "plan"})
 
 
 def _words(value: Any) -> str:

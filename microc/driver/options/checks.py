@@ -135,6 +135,13 @@ def bound(name: str, given: Any) -> Bound:
     return found
 
 
+def examples(name: str, value: Any) -> Any:
+    """Tensors or arrays in order, or by name; one alone is as good."""
+    if value is None:
+        return ()
+    return value if isinstance(value, (list, tuple, dict)) else (value,)
+
+
 def plugins(name: str, value: Any) -> tuple[Plugin, ...]:
     """Plugins, or paths of plugin files, which are loaded."""
     from microc.plugin import Plugin, load_plugin

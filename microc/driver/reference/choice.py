@@ -49,7 +49,7 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
         raise UsageError(f"{against} does not run this model, which is of {kind}", where=file, hint=hint)
     first, *others = _natural(kind, options) if against == NATURAL else (against,)
     try:
-        return _of_file(first, data, file) if data else _of_object(first, model, file, inside)
+        return _of_file(first, data, file) if data else _of_object(first, model, file, inside, options)
     except ToolError:
         for name in others:
             return _of_file(name, data, file)
@@ -111,15 +111,17 @@ def _of_file(runtime: str, data: bytes, file: str) -> Reference:
     return estimators.booster(data, file)
 
 
-def _of_object(runtime: str, model: Any, file: str, inside: bool) -> Reference:
+def _of_object(runtime: str, model: Any, file: str, inside: bool, options: Options) -> Reference:
     if runtime == "keras":
         from microc.driver.reference.keras_model import KerasModel
 
         return KerasModel(model, inside)
     if runtime == "torch":
         from microc.driver.reference.torch_program import TorchProgram
+        from microc.frontend.torch import module
 
-        return TorchProgram(model, file, inside)
+        program = module.program_of(model, options.example_inputs) if module.is_module(model) else model
+        return TorchProgram(program, file, inside)
     if runtime == "xgboost":
         from microc.driver.reference.xgboost_model import Booster
 

@@ -7,6 +7,7 @@ PyTorch when compiling. Weights behind ``dequantize`` stay stored integers. Data
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -113,7 +114,9 @@ def decomposed(program: Any, file_name: str = "torch") -> Any:
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
-    return program.run_decompositions(table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about itself
+        return program.run_decompositions(table)
 
 
 def _torch(file_name: str) -> Any:
