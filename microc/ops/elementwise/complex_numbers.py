@@ -1,4 +1,5 @@
-"""Arithmetic of complex numbers, (real, imaginary), over numpy and TIR: in fixed point as KISS FFT's, and of floats.
+"""Arithmetic of complex numbers, (real, imaginary), over numpy and TIR: in fixed point as KISS FFT's, by high halves of products,
+and of floats.
 
 Source: KISS FFT 1.3.0 ``_kiss_fft_guts.h``.
 """
@@ -25,6 +26,9 @@ class Arithmetic(Protocol):
 
     def divided(self, a: Complex, by: int) -> Complex:
         """What a stage divides its operands by, so that nothing overflows."""
+
+    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
+        """a ``turn``, divided by a stage's radix."""
 
     def add(self, a: Complex, b: Complex) -> Complex:
         """a + b."""
@@ -59,6 +63,9 @@ class Fixed:
         real, imaginary = (self.rounded(self.wide(part) * share) for part in a)
         return real, imaginary
 
+    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
+        return self.times(self.divided(a, by), turn)
+
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.wrap(self.wide(a[0]) + self.wide(b[0])), self.wrap(self.wide(a[1]) + self.wide(b[1]))
 
@@ -73,6 +80,41 @@ class Fixed:
         return self.wrap(-self.wide(a))
 
 
+@dataclass(frozen=True, slots=True)
+class High:
+    """The same of 32-bit numbers by the high halves of their products, rounded: an instruction each where there is one.
+
+    Numbers stay below 2**31 in magnitude if they enter so, for every stage divides by its radix. Turns of stages are of 30 bits,
+    so that a high half is a quarter of the product, as a stage of radix four wants it; those of :meth:`times` are of 31 bits.
+    """
+
+    high: Callable[[Any, Any], Any]
+
+    def times(self, a: Complex, b: Complex) -> Complex:
+        """Half of a b."""
+        return self.high(a[0], b[0]) - self.high(a[1], b[1]), self.high(a[0], b[1]) + self.high(a[1], b[0])
+
+    def divided(self, a: Complex, by: int) -> Complex:
+        return (a[0] + by // 2) >> by // 2, (a[1] + by // 2) >> by // 2
+
+    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
+        """A stage of radix two is the first one, and turns nothing."""
+        return self.times(a, turn) if by == 4 else self.divided(a, by)
+
+    def add(self, a: Complex, b: Complex) -> Complex:
+        return a[0] + b[0], a[1] + b[1]
+
+    def subtract(self, a: Complex, b: Complex) -> Complex:
+        return a[0] - b[0], a[1] - b[1]
+
+    def half(self, a: Any, b: Any) -> Any:
+        """Half of a number and of b's double: b comes from :meth:`times`."""
+        return ((a + 1) >> 1) + b
+
+    def negative(self, a: Any) -> Any:
+        return -a
+
+
 class Real:
     """The same of floats, which need no division."""
 
@@ -81,6 +123,9 @@ class Real:
 
     def divided(self, a: Complex, by: int) -> Complex:
         return a
+
+    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
+        return self.times(a, turn)
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return a[0] + b[0], a[1] + b[1]
@@ -102,6 +147,13 @@ def arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
     if loops:
         return Fixed(fraction, lambda x: ir.cast(width, x), lambda x: ir.cast(dtype, x))
     return Fixed(fraction, lambda x: np.asarray(x, np.int64), lambda x: np.asarray(x).astype(dtype).astype(np.int64))
+
+
+def high_arithmetic(*, loops: bool) -> Arithmetic:
+    """32-bit numbers, by high halves of products."""
+    if loops:
+        return High(lambda a, b: ir.call("high_mul_round", a, b))
+    return High(lambda a, b: (np.asarray(a, np.int64) * np.asarray(b, np.int64) + (1 << 31)) >> 32)
 
 
 class Held:
@@ -138,6 +190,9 @@ class Named:
 
     def divided(self, a: Complex, by: int) -> Complex:
         return self.held.pair(self.inner.divided(a, by))
+
+    def turned(self, a: Complex, by: int, turn: Complex) -> Complex:
+        return self.held.pair(self.inner.turned(a, by, turn))
 
     def add(self, a: Complex, b: Complex) -> Complex:
         return self.held.pair(self.inner.add(a, b))

@@ -56,16 +56,16 @@ def _row(x: Array, length: int, dtype: str) -> Array:
     out[0, 0], out[half, 0] = k.add((real, 0), (imaginary, 0))[0], k.subtract((real, 0), (imaginary, 0))[0]
     table = super_twiddles(length, dtype).astype(np.int64)
     for i in range(1, half // 2 + 1):
-        out[i], out[half - i] = _together(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
+        out[i], out[half - i] = together(k, tuple(z[i]), tuple(z[half - i]), tuple(table[i - 1]))
     return out.reshape(-1)
 
 
-def _together(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[Complex, Complex]:
+def together(k: Arithmetic, low: Complex, high: Complex, turn: Complex) -> tuple[Complex, Complex]:
     """Frequencies k and n - k of the reals from those of the complex numbers."""
     low, high = k.divided(low, 2), k.divided((high[0], k.negative(high[1])), 2)
     total, turned = k.add(low, high), k.times(k.subtract(low, high), turn)
     below = k.half(total[0], turned[0]), k.half(total[1], turned[1])
-    return below, (k.half(total[0], k.negative(turned[0])), k.half(turned[1], k.negative(total[1])))
+    return below, (k.half(total[0], k.negative(turned[0])), k.half(k.negative(total[1]), turned[1]))
 
 
 def _compute(call: OpCall) -> te.Tensor:
@@ -107,7 +107,7 @@ def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var) -> Stmt:
     edge = held.around(ir.seq(*stores))
     held = Held("m")
     low, high = (held.pair((work[place, 0], work[place, 1])) for place in (i + 1, half - 1 - i))
-    pairs = _together(Named(k, held), low, high, (last[i, 0], last[i, 1]))
+    pairs = together(Named(k, held), low, high, (last[i, 0], last[i, 1]))
     stores = [
         ir.Store(out, (n, place, ir.const(part, "int32")), value)
         for place, pair in zip((i + 1, half - 1 - i), pairs, strict=True)

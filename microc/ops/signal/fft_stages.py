@@ -33,8 +33,8 @@ def twiddles(size: int, count: int, first: float, dtype: str) -> Array:
     """(count, 2): e to the -2 pi i (k + first) / size; fixed point rounds halves up."""
     angle = -2 * np.pi * (np.arange(count) + first) / size
     table = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    if dtype == "float32":
-        return table.astype(np.float32)
+    if dtype.startswith("float"):
+        return table.astype(dtype)
     return np.floor(0.5 + ((1 << (15 if dtype == "int16" else 31)) - 1) * table).astype(dtype)
 
 
@@ -44,9 +44,13 @@ def super_twiddles(length: int, dtype: str) -> Array:
 
 
 def _butterfly(k: Arithmetic, x: Sequence[Complex], turns: Sequence[Complex]) -> list[Complex]:
-    """Two or four numbers, all but the first turned, become their sums and differences."""
-    first, *others = (k.divided(value, len(x)) for value in x)
-    turned = [k.times(value, turn) for value, turn in zip(others, turns, strict=True)]
+    """Two or four numbers, all but the first turned (or none), become their sums and differences."""
+    first, *others = x
+    first = k.divided(first, len(x))
+    if turns:
+        turned = [k.turned(value, len(x), turn) for value, turn in zip(others, turns, strict=True)]
+    else:
+        turned = [k.divided(value, len(x)) for value in others]
     if len(x) == 2:
         return [k.add(first, turned[0]), k.subtract(first, turned[0])]
     difference, total = k.subtract(first, turned[1]), k.add(first, turned[1])
@@ -88,11 +92,29 @@ def enter(value: Callable[[Expr, Expr], Expr], work: Buffer) -> Stmt:
     return ir.loops(loops, ir.Store(work, (place, part), value(source, part)))
 
 
-def stages(work: Buffer, turns: Buffer) -> Iterable[Stmt]:
-    """The butterflies, the smallest first."""
-    k, size, radices = arithmetic(work.dtype, loops=True), work.shape[0], factors(work.shape[0])
+def enter_first(value: Callable[[Expr, Expr], Expr], work: Buffer, k: Arithmetic) -> Stmt:
+    """As :func:`enter`, through the first butterflies, which turn nothing."""
+    *radices, last = factors(work.shape[0])
+    digits = [Var(f"d{axis}") for axis in range(len(radices))]
+    source: Expr = _ZERO
+    place: Expr = _ZERO
+    step, rest = 1, work.shape[0]
+    for digit, radix in zip(digits, radices, strict=True):
+        rest //= radix
+        source, place, step = source + digit * step, place + digit * rest, step * radix
+    held, parts = Held("e"), [ir.const(part, "int32") for part in (0, 1)]
+    x = [held.pair((value(source + j * step, parts[0]), value(source + j * step, parts[1]))) for j in range(last)]
+    made = [held.pair(pair) for pair in _butterfly(Named(k, held), x, ())]
+    stores = [ir.Store(work, (place + j, part), pair[i]) for j, pair in enumerate(made) for i, part in enumerate(parts)]
+    return ir.loops(list(zip(digits, radices, strict=True)), held.around(ir.seq(*stores)))
+
+
+def stages(work: Buffer, turns: Buffer, k: Arithmetic | None = None, done: int = 0) -> Iterable[Stmt]:
+    """The butterflies, the smallest first, ``done`` stages of which are done; ``k``: the dtype's arithmetic unless given."""
+    k = k or arithmetic(work.dtype, loops=True)
+    size, radices = work.shape[0], factors(work.shape[0])
     steps = [1, *accumulate(radices, mul)]
-    for stage in reversed(range(len(radices))):
+    for stage in reversed(range(len(radices) - done)):
         radix, step, part = radices[stage], steps[stage], size // steps[stage + 1]
         b, i = Var("b"), Var("i")
         places = [b * (radix * part) + i + j * part for j in range(radix)]

@@ -1,0 +1,192 @@
+"""``power_spectrum``: squares of the magnitudes of the spectrum of real numbers times a window, along the last axis.
+
+Rows are filled up to ``fft_length``, a power of two, with zeros. Of N of these, element k of the result is
+
+    |sum_n x[n] window[n] e**(-2 pi i k n / N)|**2,  0 <= k <= N / 2.
+
+int16 data and an int16 window w stand for x / 2**15 and w / 2**15 or whatever the caller likes: the sum is divided by N, rounded
+to integers of 32 bits, and its square, of 61, is shifted to the right by ``shift``, as uint64. Nothing can overflow. Where it
+is rounded is part of the operator: products enter whole; a butterfly of radix r divides by r, rounding each product's high half;
+what puts the spectrum of the reals together does so twice more.
+
+Source: a transform of N reals as one of N / 2 complex numbers, Sorensen et al., *Real-valued fast Fourier transform algorithms*,
+1987; the order of butterflies is KISS FFT's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from microc import te
+from microc.dtypes import Array
+from microc.errors import ModelError
+from microc.graph.ir import TensorType
+from microc.ops.attributes import integer
+from microc.ops.axes import AxisMap, kept
+from microc.ops.elementwise.complex_numbers import (
+    Arithmetic,
+    Complex,
+    Held,
+    Named,
+    arithmetic,
+    high_arithmetic,
+)
+from microc.ops.registry import Case, OpCall, OpDef
+from microc.ops.signal.fft import together
+from microc.ops.signal.fft_stages import enter_first, stages, super_twiddles, transformed, twiddles
+from microc.tir import ir
+from microc.tir.ir import Buffer, Expr, Stmt, Var
+
+RESULTS: Mapping[str, str] = {"float32": "float32", "int16": "uint64"}
+LONGEST = 1 << 16
+MOST_SHIFT = 60
+_TURN_BITS = 30
+
+
+def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    data, window = types
+    length = attrs["fft_length"]
+    if length & (length - 1) or length > LONGEST:
+        raise ModelError(f"power_spectrum of length {length}", hint=f"a power of two, at most {LONGEST}")
+    if data.dtype not in RESULTS or window.dtype != data.dtype:
+        raise ModelError(
+            f"power_spectrum of {data.dtype} with a window of {window.dtype}", hint="both float32 or both int16"
+        )
+    if not data.shape or not 1 <= data.shape[-1] <= length or window.shape != data.shape[-1:]:
+        raise ModelError(f"power_spectrum of shape {data.shape} with a window of {window.shape}, length {length}")
+    if attrs["shift"] > (MOST_SHIFT if data.dtype == "int16" else 0):
+        raise ModelError(f"power_spectrum of {data.dtype} shifted by {attrs['shift']}", hint="integers by 60 at most")
+    return (TensorType((*data.shape[:-1], length // 2 + 1), RESULTS[data.dtype]),)
+
+
+def _arithmetic(dtype: str, *, loops: bool) -> Arithmetic:
+    return arithmetic(dtype, loops=loops) if dtype == "float32" else high_arithmetic(loops=loops)
+
+
+def _tables(length: int, dtype: str) -> tuple[Array, Array]:
+    """Turns of the butterflies, and those that put the spectrum of reals together."""
+    half = length // 2
+    if dtype == "float32":
+        return twiddles(half, half, 0, dtype), super_twiddles(length, dtype)
+    exact = twiddles(half, half, 0, "float64") * (1 << _TURN_BITS)
+    return np.rint(exact).astype(np.int32), super_twiddles(length, "int32")
+
+
+def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, ...]:
+    data, window = arrays
+    length, shape = attrs["fft_length"], (*data.shape[:-1], attrs["fft_length"] // 2 + 1)
+    if data.dtype == np.float32:
+        spectrum = np.fft.rfft(data.astype(np.float64) * window, length)
+        return ((spectrum.real**2 + spectrum.imag**2).astype(np.float32),)
+    rows = data.reshape(-1, data.shape[-1]).astype(np.int64) * window
+    made = [_row(row, length, attrs["shift"]) for row in rows]
+    return (np.array(made, np.uint64).reshape(shape),)
+
+
+def _row(products: Array, length: int, shift: int) -> Array:
+    """A row of integers."""
+    k, half = _arithmetic("int16", loops=False), length // 2
+    turns, last = (table.astype(np.int64) for table in _tables(length, "int16"))
+    pairs = np.zeros(length, np.int64)
+    pairs[: products.size] = products
+    z = transformed(k, pairs.reshape(half, 2), turns)
+    spectrum = np.zeros((half + 1, 2), np.int64)
+    real, imaginary = k.divided((z[0, 0], z[0, 1]), 2)
+    spectrum[0, 0], spectrum[half, 0] = real + imaginary, real - imaginary
+    for i in range(1, half // 2 + 1):
+        spectrum[i], spectrum[half - i] = together(k, tuple(z[i]), tuple(z[half - i]), tuple(last[i - 1]))
+    power: Array = (spectrum * spectrum).sum(axis=1) >> shift
+    return power
+
+
+def _compute(call: OpCall) -> te.Tensor:
+    """The rows one after the other, each through a workspace of complex numbers."""
+    data, window = call.present
+    length, size = int(call.attrs["fft_length"]), data.type.shape[-1]
+    rows, half, out_dtype = prod(data.type.shape[:-1]), length // 2, call.out_types[0].dtype
+    floats = data.type.dtype == "float32"
+    k = _arithmetic(data.type.dtype, loops=True)
+    turns, last = _tables(length, data.type.dtype)
+    tables = (data.packed(turns[: max(3 * half // 4, 1)]), data.packed(last))
+
+    def build(operands: tuple[Buffer, ...], results: tuple[Buffer, ...]) -> Stmt:
+        (x, by, turns, last), (out, work) = operands, results
+        n = Var("n")
+
+        def sample(index: Expr, part: Expr) -> Expr:
+            at = index * 2 + part
+            value = x[n, at] * by[at] if floats else ir.cast("int32", x[n, at]) * ir.cast("int32", by[at])
+            return ir.select(at < size, value, ir.const(0, work.dtype)) if size < length else value
+
+        parts = (enter_first(sample, work, k), *stages(work, turns, k, 1), _finish(work, last, out, n, k, call))
+        return ir.loops([(n, rows)], ir.seq(*parts))
+
+    results = (("out", (rows, half + 1), out_dtype), ("work", (half, 2), "float32" if floats else "int32"))
+    return te.extern("spectrum", (data.tensor((rows, size)), window.tensor(), *tables), results, build)[0]
+
+
+def _finish(work: Buffer, last: Buffer, out: Buffer, n: Var, k: Arithmetic, call: OpCall) -> Stmt:
+    """The squares of the spectrum of the reals, two at a time."""
+    half, f, held = work.shape[0], Var("f"), Held("r")
+
+    def square(x: Complex) -> Expr:
+        if out.dtype == "float32":
+            return ir.as_expr(x[0] * x[0] + x[1] * x[1], "float32")
+        real, imaginary = (ir.cast("int64", part) for part in x)
+        return ir.cast("uint64", (real * real + imaginary * imaginary) >> call.attrs["shift"])
+
+    first = held.pair(k.divided((work[0, 0], work[0, 1]), 2))
+    none = ir.const(0, work.dtype)
+    ends = (first[0] + first[1], first[0] - first[1])
+    stores = [
+        ir.Store(out, (n, ir.const(place, "int32")), square((held.name(end), none)))
+        for place, end in zip((0, half), ends, strict=True)
+    ]
+    edge = held.around(ir.seq(*stores))
+    held = Held("m")
+    low, high = (held.pair((work[place, 0], work[place, 1])) for place in (f + 1, half - 1 - f))
+    pairs = together(Named(k, held), low, high, (last[f, 0], last[f, 1]))
+    places = (f + 1, half - 1 - f)
+    stores = [ir.Store(out, (n, place), square(pair)) for place, pair in zip(places, pairs, strict=True)]
+    return ir.seq(edge, ir.loops([(f, half // 2)], held.around(ir.seq(*stores))))
+
+
+def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
+    return (kept(len(types[0].shape), (-1,)), None)
+
+
+def _cases() -> Iterable[Case]:
+    rng = np.random.default_rng(3)
+    for shape, length in (((4,), 4), ((2, 7), 8), ((30,), 32), ((64,), 64), ((2, 3, 16), 16), ((100,), 128)):
+        kinds = [TensorType(s, "float32") for s in (shape, shape[-1:])]
+        yield Case({"fft_length": length}, tuple(kinds), (1,), tolerance=2e-5, name=f"float32 {length}")
+        window = np.rint(32767 * np.hanning(shape[-1] + 2)[1:-1]).astype(np.int16)
+        integers = (TensorType(shape, "int16"), TensorType(shape[-1:], "int16"))
+        for shift in (0, 14):
+            attrs = {"fft_length": length, "shift": shift}
+            yield Case(attrs, integers, (1,), (None, window), name=f"int16 {length} {shift}")
+    worst = np.where(rng.random(64) < 0.5, -32768, 32767).astype(np.int16)
+    for x in (np.full(64, -32768, np.int16), worst):
+        kinds = [TensorType((64,), "int16")] * 2
+        yield Case({"fft_length": 64}, tuple(kinds), arrays=(x, x), name="the largest numbers")
+
+
+OPERATORS: tuple[OpDef, ...] = (
+    OpDef(
+        "power_spectrum",
+        attrs={
+            "fft_length": integer("a power of two", least=4),
+            "shift": integer("of squares of integers, to the right", 0, least=0),
+        },
+        infer=_infer,
+        reference=_reference,
+        compute=_compute,
+        cases=_cases,
+        axes=_axes,
+        operand_names=("data", "window"),
+    ),
+)
