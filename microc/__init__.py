@@ -12,6 +12,7 @@
         y = device.run(x)
         print(device.profile())
     print(microc.explain("model.tflite", "conv1", target="cortex-m4"))   # why a layer costs what it costs
+    microc.report("model.tflite", board="mps2-an386")        # what it costs there, layer by layer
     print(microc.verify("model.onnx").agrees)                      # beside the framework that made it, on the same data
     graph = microc.load("model.onnx")                              # the network as a graph of operators
     microc.save(graph, "model.mcg")                                # with its parameters, in one file; or as "model.onnx"
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from microc.driver.options import Bound
     from microc.driver.reference.agreement import Comparison
     from microc.driver.report.explain import Explanation, explain
+    from microc.driver.report.making import report
+    from microc.driver.report.report import Report
     from microc.frontend.graph_builder import GraphBuilder
     from microc.graph.ir import Graph
     from microc.graph.match import Match, P, Replacement
@@ -73,6 +76,7 @@ __all__ = (
     "Program",
     "Quantized",
     "Replacement",
+    "Report",
     "Schedule",
     "ScheduleRule",
     "__version__",
@@ -88,6 +92,7 @@ __all__ = (
     "load_library",
     "open_project",
     "quantize",
+    "report",
     "rewrite",
     "save",
     "te",
@@ -113,6 +118,7 @@ _HOMES = MappingProxyType(
         "Program": "microc.driver.api",
         "Quantized": "microc.quantization",
         "Replacement": "microc.graph.match",
+        "Report": "microc.driver.report.report",
         "Schedule": "microc.schedule.schedule",
         "ScheduleRule": "microc.schedule.rules",
         "build": "microc.driver.functions",
@@ -126,6 +132,7 @@ _HOMES = MappingProxyType(
         "load_library": "microc.driver.desktop.load",
         "open_project": "microc.driver.measure.firmware",
         "quantize": "microc.quantization",
+        "report": "microc.driver.report.making",
         "rewrite": "microc.graph.rewriting",
         "save": "microc.driver.model",
         "tune": "microc.tuning.api",

@@ -146,12 +146,34 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """A constant that an operator of the model reads. ``scales``: the least and the largest of its quantisation, and how many
+    there are along ``axis`` (None: one for all); None where it is not quantised."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scales: tuple[float, float, int] | None
+    axis: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An operator of the model in a call: its attributes in words, by name, and its constants."""
+
+    op: str
+    attributes: tuple[tuple[str, str], ...]
+    weights: tuple[Weights, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One step of the network: a kernel applied to values (in the order of its parameters).
 
     ``reads``/``writes`` name the values it touches; ``workspace`` those that live only during the call. ``layer`` is the
     source location, ``rule`` the name of the schedule; ``instructions`` and ``cycles`` are the cost model's estimates.
-    ``streamed`` says what several layers cost that are computed row by row.
+    ``streamed`` says what several layers cost that are computed row by row; ``operators``: what the kernel is made of, as the
+    model has it.
     """
 
     kernel: str
@@ -167,6 +189,7 @@ class Call:
     instructions: int = 0
     cycles: int = 0
     streamed: Streamed | None = None
+    operators: tuple[Applied, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from microc.codegen.memory import Memory, described
+from microc.codegen.stack import stack_bound
 from microc.errors import InternalError
 from microc.module import Module, Streaming
 from microc.tir import ir
@@ -28,7 +29,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     """
     assert module.plan is not None
     memory = Memory(module)
-    names = frozenset(memory.names)
+    names, code = frozenset(memory.names), {kernel.name: kernel.code_bytes for kernel in module.kernels}
     sizes = {"sizes": [asdict(size) for size in module.sizes]} if module.sizes else {}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -42,6 +43,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "planner": module.plan.planner,
         "io_in_arena": module.plan.io_in_arena,
         "const_bytes": module.const_bytes,
+        "stack_bound": stack_bound(module),
         "macs": module.macs,
         **sizes,
         "nominal_macs": module.nominal_macs,
@@ -63,6 +65,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
                 "schedule": call.schedule,
                 "estimated_instructions": call.instructions,
                 "estimated_cycles": call.cycles,
+                "estimated_code": code[call.kernel],
+                "operators": [asdict(each) for each in call.operators],
                 "streamed": list(call.streamed.layers) if call.streamed else [],
                 "inputs": memory.operands(k),
                 "outputs": [n for n in call.writes if n in names],

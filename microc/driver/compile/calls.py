@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from microc.driver.compile.applied import applied
 from microc.driver.compile.builder import Builder, register, slug, workspaces
 from microc.driver.compile.comments import block_comments, describe, kernel_comment, kind_of
 from microc.driver.compile.maker import Copy, Group
@@ -60,6 +61,7 @@ def add_kernel(builder: Builder, nodes: tuple[Node, ...], state: str = "") -> No
             macs=group.macs,
             schedule=describe(schedule.trace),
             rule=schedule.rule,
+            operators=applied(graph, nodes),
         ),
         Group(nodes, uses, bool(state)),
     )
@@ -86,6 +88,7 @@ def add_control(builder: Builder, node: Node) -> None:
             layer=str(node.loc),
             op=node.op,
             macs=macs_of(builder.graph, node),
+            operators=applied(builder.graph, (node,)),
         ),
         Group((node,)),
     )
@@ -123,6 +126,7 @@ def add_stream(builder: Builder, lowered: LoweredStream, groups: Sequence[tuple[
             schedule=" | ".join(describe(s.trace) for s in lowered.schedules),
             rule=" | ".join(dict.fromkeys(s.rule for s in lowered.schedules)),
             streamed=lowered.price,
+            operators=applied(graph, [node for nodes in groups for node in nodes]),
         ),
         lowered.chain,
     )

@@ -1,0 +1,64 @@
+"""``microc.report``: a report of anything there is one of: a model, a program, a project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from microc.driver import accepted, api
+from microc.driver.compile.lower import Progress
+from microc.driver.measure.firmware import Project, open_project
+from microc.driver.report.report import Report, report_of
+from microc.errors import UsageError
+from microc.target import Board
+
+
+def report(
+    model: Any,
+    *,
+    board: str | Path | Board | None = None,
+    accuracy: Mapping[str, Any] | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """The report of a network on a board, from estimates: no compiler and no board is asked.
+
+    ``model``: anything that :func:`microc.compile` takes, which is compiled for ``board`` (a name or the path of a board
+    file; default: this computer) under ``options``; or a :class:`microc.Program`, or the folder of a project, which have theirs.
+    ``accuracy``: of :func:`microc.driver.report.accuracy.read_accuracy`.
+    """
+    path = Path(model) if isinstance(model, (str, Path)) else None
+    made = isinstance(model, (api.Program, Project)) or (
+        path is not None and path.is_dir() and (path / "manifest.json").is_file()
+    )
+    if made:
+        if board is not None or options or input_shapes:
+            raise UsageError("what is compiled has its board and options", hint="give the model to have others")
+        if isinstance(model, api.Program):
+            return of_program(model, accuracy)
+        return of_project(
+            model if isinstance(model, Project) else open_project(accepted.path("a project", model)), accuracy
+        )
+    found = board if board is not None else "host"
+    program = api.compile(model, board=found, input_shapes=input_shapes, progress=progress, **options)
+    return of_program(program, accuracy)
+
+
+def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
+    """The report of a compiled network."""
+    files = program.files()
+    manifest = json.loads(files["manifest.json"])
+    return report_of(
+        manifest, program.board, model_c=str(files["model.c"]), numbers=program.report(), accuracy=accuracy
+    )
+
+
+def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **more: Any) -> Report:
+    """The report of a project; ``more``: what was measured of it, as :func:`report_of` takes it. Its C is left out where the file
+    is gone."""
+    path = project.sources / "model.c"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return report_of(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
