@@ -218,7 +218,8 @@ class Module:
     ``arithmetic``: what is computed in floats. ``plain``: what it would take if no layers were streamed; None if none are.
     ``streaming``: how it takes a sequence a few frames at a time; None if a run is the whole. ``starts``: constants with the
     initial contents of state that is not all one number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the
-    model (``model``) and of plugins by their names.
+    model (``model``) and of plugins by their names. ``ties``: where reals in the middle of two integers go at the network's
+    ends, ``away`` from zero or to ``even``. ``classes``: names of the classes that ``class_output`` tells apart, if given.
     """
 
     name: str
@@ -240,6 +241,9 @@ class Module:
     starts: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    ties: str = "away"
+    classes: tuple[str, ...] = ()
+    class_output: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))

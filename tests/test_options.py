@@ -26,6 +26,7 @@ WORDS = {
     "requantize": ["fixed"], "hybrid": ["dynamic"], "rounding": ["single"], "optimize": ["size"], "flash": ["64K"],
     "ram": ["30000"], "stream": ["1"], "hop": ["2"], "stream_allow": ["window,lookahead"], "dump": ["folder"], "cache": [],
     "threads": ["2"], "tuned": ["tuned.jsonl"], "plan": ["plan.json"], "math": ["fast"], "weight_dtype": ["float16"],
+    "rename": ["x=first", "a=b=second"], "class_names": [str(ROOT / "tests" / "data" / "colours.txt")],
 }  # fmt: skip
 VALUES = {
     "name": "kws", "input_shapes": {"x": (1, 3, 8), "*": (2, 2)}, "inputs": ("a", "b", "c,d"), "outputs": ("e",),
@@ -37,6 +38,7 @@ VALUES = {
     "hybrid": "dynamic", "rounding": "single", "optimize": "size", "flash": 65536, "ram": 30000, "stream": {"*": 1}, "hop": 2,
     "stream_allow": frozenset(LATE), "dump": Path("folder"), "cache": False,
     "threads": 2, "tuned": Path("tuned.jsonl"), "plan": Path("plan.json"), "math": "fast", "weight_dtype": "float16",
+    "rename": {"x": "first", "a=b": "second"}, "class_names": ("red", "green"),
 }  # fmt: skip
 
 
@@ -64,6 +66,8 @@ def test_every_flag_sets_its_keyword() -> None:
         ("--stream", "x=y", "no axis"),
         ("--input-frame", "120", "no size: write NAME=120x160"),
         ("--input-normalize", "1 x", "no mean and deviation"),
+        ("--rename", "x=", "renames nothing: write NAME=NEW"),
+        ("--class-names", "missing.txt", "cannot read missing.txt"),
         ("--optimize", "fast", "is no choice for --optimize"),
     ],
 )

@@ -25,7 +25,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     Where sizes vary, ``sizes`` lists them, the board has a tensor of them behind all others, ``shape`` and
     ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
     an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
-    plugins by their names; ``deviations``: sentences for auditors.
+    plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
+    inputs are quantised; ``classes``: their names, and the output that tells them apart.
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -51,6 +52,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "deviations": list(deviations(module)),
         "inputs": list(module.inputs),
         "outputs": list(module.outputs),
+        "ties": module.ties,
+        "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "tensors": [{**_tensor(module, name), "written_by": memory.writers(name)} for name in memory.names],
         "memory": memory.arena(),

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from microc import dtypes
-from microc.codegen.c_expr import ExprPrinter
 from microc.codegen.c_stmt import INDENT, StmtPrinter, wrapped
 from microc.codegen.data import declaration, definition
+from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
 from microc.module import Module, Value
-from microc.tir import ir
-from microc.tir.affine import simplify
 from microc.tir.names import FLAGS
-from microc.tir.rewrite import map_expr, substitute
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """An input or output in the header: C type and name, a macro stem, sizes, its meaning, its place in the arena."""
-
-    name: Name
-    macro: Name
-    type: Code
-    elements: int
-    bytes: int
-    meaning: Code
-    label: Text
-    offset: int | None
-    count: Code
-    """Its elements as an expression over ``sizes->...``; empty where they do not vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +57,7 @@ class ModelContext:
     sizes: tuple[SizeMember, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    classes: Classes | None
     helpers: tuple[Code, ...]
     kernels: tuple[Code, ...]
     steps: tuple[Step, ...]
@@ -98,45 +79,6 @@ class Step:
     number: int
     call: Code
     layer: Text
-
-
-def tensor_of(module: Module, name: str) -> Tensor:
-    """The header's view of an input or output."""
-    value = module.values[name]
-    shape = "x".join(map(str, value.shape)) or "scalar"
-    meaning = shape
-    if value.scale is not None:
-        meaning += f", real = {value.scale:.9g} * (q - {value.zero_point})"
-    elements = value.nbytes // dtypes.nbytes(value.dtype)
-    offset = module.plan.offsets.get(name) if module.plan else None
-    count = Code()
-    if value.extents:
-        meaning = meaning.replace(shape, " x ".join(extent_text(module, e) for e in value.extents), 1)
-        count = Code(_count(module, value.extents))
-    kind = Code(dtypes.c_name(value.dtype))
-    macro, label = Name(name.upper()), Text(value.label)
-    return Tensor(Name(name), macro, kind, elements, value.nbytes, Code(meaning), label, offset, count)
-
-
-def _count(module: Module, extents: Sequence[ir.Expr]) -> str:
-    """The number of elements as C over the members of ``sizes``."""
-    total: ir.Expr = ir.const(1, "int32")
-    for extent in extents:
-        total = total * extent
-    members = {size.scalar: ir.Var(f"sizes->{size.name}") for size in module.sizes}
-    bounds = {members[size.scalar]: (size.minimum, size.maximum) for size in module.sizes}
-
-    def truncated(expr: ir.Expr) -> ir.Expr:  # an extent is not negative, so that C's division is the floored one
-        return ir.Bin("truncdiv", expr.a, expr.b) if isinstance(expr, ir.Bin) and expr.op == "floordiv" else expr
-
-    return ExprPrinter()(map_expr(simplify(substitute(total, members), bounds), truncated))
-
-
-def extent_text(module: Module, extent: ir.Expr) -> str:
-    """An extent for readers: over the sizes' names."""
-    members = {size.scalar: ir.Var(size.name) for size in module.sizes}
-    text = ExprPrinter()(substitute(extent, members))
-    return text if isinstance(extent, (ir.Const, ir.Var)) else f"({text})"
 
 
 def model_context(module: Module, version: str, stack_bound: int, stem: str = "model") -> ModelContext:
@@ -177,6 +119,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         ),
         inputs=tuple(tensor_of(module, n) for n in module.inputs),
         outputs=tuple(tensor_of(module, n) for n in module.outputs),
+        classes=classes_of(module),
         helpers=helpers,
         kernels=kernels,
         steps=steps,

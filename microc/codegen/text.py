@@ -48,6 +48,19 @@ class Note(Text):
     LIMIT = 4000
 
 
+class Quoted(Kind):
+    """Text of a stranger as a string literal of C, quotes included: UTF-8, where every byte that is no letter of ours is an
+    escape of three octal digits."""
+
+    __slots__ = ()
+    LIMIT = 200
+
+    def __new__(cls, text: str) -> Self:
+        plain = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-+.,:;/=()#>@")
+        data = text[: cls.LIMIT].encode("utf-8", "replace")
+        return super().__new__(cls, '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in data) + '"')
+
+
 class Label(Kind):
     """Text for a page of HTML, which escapes it: letters of all scripts, without those that nobody sees and those that turn the
     direction of others round."""

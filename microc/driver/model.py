@@ -32,6 +32,7 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
     from microc.graph.cut import cut
     from microc.transform.boundary import Boundary, adapt
     from microc.transform.preparation import preparations
+    from microc.transform.renaming import rename_ends
 
     with active(options.plugins):
         if isinstance(source, Graph):
@@ -52,7 +53,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
             graph = cut(graph, options.inputs, options.outputs)
         raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})
         ends = Boundary(options.input_dtype, options.output_dtype, options.input_layout, options.output_layout, raw)
-        return replace(adapt(graph, ends), name=network_name(options.name or stem))
+        graph = rename_ends(adapt(graph, ends), options.rename)
+        return replace(graph, name=network_name(options.name or stem))
 
 
 def source_of(model: Any, options: Options) -> Path | Graph:

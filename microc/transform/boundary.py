@@ -14,6 +14,7 @@ from microc.ops.rounding import Multiplier, Rounding, Ties
 from microc.transform.axes import permuted_type
 from microc.transform.layout import CHANNELS_FIRST, CHANNELS_LAST
 from microc.transform.preparation import Preparation, framing, normalising
+from microc.transform.renaming import with_names
 
 LAYOUTS = ("NCHW", "NHWC")
 EVERY = "*"
@@ -196,7 +197,7 @@ class _End:
     def quantize(self, target: TensorType, rounding: str) -> dict[str, Attr]:
         """Attributes of the ``quantize`` that makes ``target``; networks that round to even do so here too."""
         assert target.quant is not None
-        even = any(node.attrs.get("rounding") == Rounding.EVEN for node in self.graph.nodes)
+        even = ties_of(self.graph) is Ties.EVEN
         return {**_parameters(target.quant), "out_dtype": target.dtype, "rounding": Ties.EVEN if even else rounding}
 
     def stored(self) -> Graph:
@@ -220,7 +221,7 @@ class _End:
         names = {name: real, **dict.fromkeys(values, name)}
         goes = self.what == "input" or name not in graph.consumers()
         kept = tuple(n for n in graph.nodes if not goes or n not in nodes)
-        renamed = _renamed(replace(graph, nodes=kept), names)
+        renamed = with_names(replace(graph, nodes=kept), names)
         types = {**renamed.types, name: replace(kind, quant=quant)}
         ends = replace(renamed, inputs=graph.inputs, outputs=graph.outputs, types=types)
         return ends.with_nodes(ends.nodes)
@@ -232,7 +233,7 @@ class _End:
         Of an input, constant ``operands`` follow it."""
         graph, name = self.graph, self.name
         inner = fresh_name(graph.types, f"{name}.inner")
-        renamed = _renamed(graph, {name: inner})
+        renamed = with_names(graph, {name: inner})
         types, consts = {**renamed.types, name: outer}, dict(renamed.consts)
         if self.what == "input":
             given = [name]
@@ -245,6 +246,12 @@ class _End:
         return replace(renamed, outputs=graph.outputs, types=types, nodes=nodes)
 
 
+def ties_of(graph: Graph) -> Ties:
+    """Where reals in the middle of two integers go in this network, and so at its ends."""
+    even = any(node.attrs.get("rounding") == Rounding.EVEN for node in graph.nodes)
+    return Ties.EVEN if even else Ties.AWAY
+
+
 def _parameters(quant: Quant) -> dict[str, Attr]:
     return {"scale": quant.scale, "zero_point": quant.zero_point, "axis": None}
 
@@ -255,24 +262,3 @@ def _is_twin(one: str, other: str) -> bool:
         "int",
         "uint",
     }
-
-
-def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with values under other names (two may become one)."""
-
-    def new(old: str) -> str:
-        return names.get(old, old)
-
-    nodes = (
-        replace(n, inputs=tuple(map(new, n.inputs)), outputs=tuple(map(new, n.outputs))) for n in graph.nodes
-    )  # fmt: skip
-    return replace(
-        graph,
-        inputs=tuple(map(new, graph.inputs)),
-        outputs=tuple(map(new, graph.outputs)),
-        nodes=tuple(nodes),
-        types={new(name): kind for name, kind in graph.types.items()},
-        consts={new(name): data for name, data in graph.consts.items()},
-        state={new(name): data for name, data in graph.state.items()},
-        updates={new(name): new(value) for name, value in graph.updates.items()},
-    )

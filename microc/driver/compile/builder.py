@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from microc.codegen.ends import SUFFIXES
 from microc.codegen.names import is_free, is_free_of
 from microc.driver.compile.maker import Maker, Origin
 from microc.dtypes import Array
@@ -28,7 +29,8 @@ def slug(name: str, limit: int = 32) -> str:
 
 def spellings(name: str) -> tuple[str, ...]:
     """What an input or output is called somewhere: in the header, in a firmware, in samples and exports."""
-    return (name, f"{name}_elements", f"{name}_memory", f"{name}_values", f"buffer_{name}", f"your_{name}")
+    behind = (*SUFFIXES, "memory", "values")
+    return (name, *(f"{name}_{word}" for word in behind), f"buffer_{name}", f"your_{name}")
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Builder:
 
         name = self._first(stem, free)
         self.spelled.update(spellings(name))
-        self.c_names.add(f"{name}_elements")
+        self.c_names.update(f"{name}_{word}" for word in SUFFIXES)
         return name
 
     def _first(self, stem: str, free: Callable[[str], bool]) -> str:

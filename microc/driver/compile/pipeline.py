@@ -12,6 +12,7 @@ from microc.codegen.names import network_name
 from microc.driver.compile.arithmetic import arithmetic_of, with_math
 from microc.driver.compile.attention import by_blocks
 from microc.driver.compile.budget import Room, count_macs, flash_bytes, goals, least_flash, refusal
+from microc.driver.compile.ends import ends_of
 from microc.driver.compile.estimates import estimated
 from microc.driver.compile.fingerprint import fingerprint
 from microc.driver.compile.kernel import groups_of
@@ -171,6 +172,7 @@ def _planned(
             arithmetic=arithmetic_of(graph, options.weight_dtype),
             streaming=_named(made, streaming),
             options=chosen,
+            **ends_of(made, read, options),
         )
 
     def blocked(changed: Graph) -> Compiled:
@@ -234,11 +236,12 @@ def _with_sizes(
     flash = room.flash if room else 0
     made = build_within_budget(family.largest, target, source_name(source), options, progress, flash, family)
     module = plan_module(made.module, io_in_arena=options.io_in_arena)
-    macs = count_macs(read({size.label: size.maximum for size in sizes}))
+    largest = read({size.label: size.maximum for size in sizes})
     chosen = {**module.options, "protocol": options.protocol}
     module = replace(
-        module, arithmetic=arithmetic_of(family.largest, options.weight_dtype), nominal_macs=macs, options=chosen
-    )
+        module, arithmetic=arithmetic_of(family.largest, options.weight_dtype), nominal_macs=count_macs(largest), options=chosen,
+        **ends_of(module, largest, options),
+    )  # fmt: skip
     module = replace(module, fingerprint=fingerprint(module, target))
     if options.ram and arena(module) > options.ram:
         raise FitError(

@@ -108,6 +108,10 @@ class Options:
         "--output-layout", "[NAME=]NCHW|NHWC",
         "order of the output's axes, channels first or last; all images unless named",
     )  # fmt: skip
+    rename: Mapping[str, str] = option(
+        dict, checks.by_name(checks.identifier, every=""), "what an input or output is called in C, and by all commands that "
+        "read the project", group=READING, flag="--rename", word=words.renaming, metavar="NAME=NEW",
+    )  # fmt: skip
     plugins: tuple[Plugin, ...] = option(
         (), checks.plugins, "operators of your own (examples/custom_operator); the file's code runs",
         group=READING, flag="--plugin", word=words.path, metavar="FILE.py",
@@ -117,6 +121,10 @@ class Options:
         "leave a symbolic dimension open up to a largest size: the application tells the size of every run (--bound batch=4 "
         "--bound seq=64); one without a name is INPUT:AXIS",
         flag="--bound", word=words.bound, metavar="NAME=[MIN:]MAX[:STEP]",
+    )  # fmt: skip
+    class_names: tuple[str, ...] = option(
+        (), checks.class_names, "names of the classes, one a line, in the order of the output that tells them apart: the header "
+        "has an enumeration and a table of them", flag="--class-names", word=words.lines, metavar="FILE",
     )  # fmt: skip
     opt_level: int = choice(
         4, OPT_LEVELS, "graph passes, those of lower levels too: 0, what nothing compiles without; 1, fusion; 2, constants and "
@@ -217,7 +225,7 @@ class Options:
     schedules: tuple[ScheduleRule, ...] = option((), checks.schedules, "schedule rules of your own")
 
     def __post_init__(self) -> None:
-        for name in ("input_shapes", "bounds", "stream", *ENDS):
+        for name in ("input_shapes", "rename", "bounds", "stream", *ENDS):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def chosen(self) -> dict[str, str]:
@@ -229,7 +237,9 @@ class Options:
 
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
-_UNSPOKEN = frozenset({"name", "example_inputs", "plugins", "dump", "cache", "instruments", "tuned", "plan"})
+_UNSPOKEN = frozenset(
+    {"name", "example_inputs", "class_names", "plugins", "dump", "cache", "instruments", "tuned", "plan"}
+)
 
 
 def _words(value: Any) -> str:

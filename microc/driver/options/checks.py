@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ PIXELS = 1 << 15
 """More than a side of a frame has."""
 REAL = 1e30
 MOST_THREADS = 256
+IDENTIFIER = 32
+"""Letters of a name, as those that models give are cut to."""
+CLASSES = 1 << 16
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 """Means and deviations, one or as many as there are channels."""
 
@@ -53,6 +57,29 @@ def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, 
 def names(name: str, value: Any) -> frozenset[str]:
     """A set of names."""
     return frozenset(accepted.names(name, value))
+
+
+def identifier(what: str, value: Any) -> str:
+    """A name that C, and everything that is made of it, can have."""
+    from microc.codegen.names import is_free_of
+
+    name = accepted.text(what, value)
+    fits = re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) and len(name) <= IDENTIFIER
+    if not fits or name.startswith("assert_") or not is_free_of("", name):
+        raise UsageError(
+            f"{what} cannot be {accepted.shown(value)}",
+            hint=f"a name of C: lower case, digits and single underscores, {IDENTIFIER} at most, that no language has taken",
+        )
+    return name
+
+
+def class_names(what: str, value: Any) -> tuple[str, ...]:
+    """Names in an order, of at least two classes."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise accepted.refused(what, value, "a list of names, in the order of the output")
+    if len(value) == 1 or len(value) > CLASSES:
+        raise UsageError(f"{what} has {len(value):,} names", hint=f"2 to {CLASSES:,}, one for every class")
+    return tuple(map(str, value))
 
 
 def some_of(known: Sequence[str]) -> Check:

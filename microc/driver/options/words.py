@@ -7,6 +7,9 @@ from pathlib import Path
 
 from microc.driver.options.checks import Bound
 
+LONGEST_FILE = 1 << 22
+"""Bytes of a list of names at most."""
+
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
     """NAME=1,3,8."""
@@ -90,6 +93,31 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
+
+
+def renaming(text: str) -> tuple[str, str]:
+    """NAME=NEW."""
+    name, equals, new = text.rpartition("=")
+    if not equals or not name or not new:
+        raise ValueError(f"{text!r} renames nothing: write NAME=NEW")
+    return name, new
+
+
+def lines(text: str) -> tuple[str, ...]:
+    """The lines of a file of text in UTF-8; empty ones at its end do not count."""
+    try:
+        with Path(text).open("rb") as file:
+            data = file.read(LONGEST_FILE + 1)
+        if len(data) > LONGEST_FILE:
+            raise ValueError(f"{text} is longer than {LONGEST_FILE:,} bytes: names of classes, one a line, are not")
+        found = data.decode("utf-8-sig").rstrip().splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read {text}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{text} is no text in UTF-8") from error
+    if not found:
+        raise ValueError(f"{text} is empty: write names, one a line")
+    return tuple(line.strip() for line in found)
 
 
 def path(text: str) -> tuple[Path, ...]:
