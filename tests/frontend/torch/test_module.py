@@ -19,7 +19,7 @@ BOUND = 1e-5
 def network(torch: Any) -> Any:
     """A module that says another thing in training, with a second input that may be left out."""
 
-    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Net(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.norm = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)
