@@ -211,6 +211,26 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Samples that a network checks itself with, one after the other: constants of all of them, by the name of an input or
+    output. ``bounds``: what the floats of an output may differ by."""
+
+    samples: int
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, Value]
+    bounds: Mapping[str, float]
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        return (*self.inputs.values(), *self.outputs.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of flash."""
+        return sum(value.nbytes for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """A compiled network before printing. ``plan`` is None until planning.
 
@@ -220,6 +240,7 @@ class Module:
     initial contents of state that is not all one number. ``sizes``: what the caller of a run tells. ``hashes``: SHA-256 of the
     model (``model``) and of plugins by their names. ``ties``: where reals in the middle of two integers go at the network's
     ends, ``away`` from zero or to ``even``. ``classes``: names of the classes that ``class_output`` tells apart, if given.
+    ``self_test``: what it checks itself with, if asked for; its bytes are beside those of weights and tables.
     """
 
     name: str
@@ -244,6 +265,7 @@ class Module:
     ties: str = "away"
     classes: tuple[str, ...] = ()
     class_output: str = ""
+    self_test: SelfTest | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", MappingProxyType(dict(sorted(self.hashes.items()))))

@@ -54,11 +54,18 @@ def compile_(arguments: Arguments) -> show.Answer:
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
         *_streamed_rows(report),
+        *_test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What the network checks itself with."""
+    found = report["self_test"]
+    return [("self-test", f"{found['samples']} samples, {show.count(found['bytes'])} bytes")] if found else []
 
 
 def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:

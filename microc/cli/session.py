@@ -32,6 +32,7 @@ def run(arguments: Arguments) -> show.Answer:
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*arrays)
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
+            tested, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)
     for path, array in zip(arguments.outputs, results, strict=False):
         _save(path, array)
@@ -44,6 +45,7 @@ def run(arguments: Arguments) -> show.Answer:
         "ticks": ticks,
         "tick_hz": clock.tick_hz,
         "instructions": clock.amount(ticks) if clock.counts else None,
+        "self_test": tested,
         "outputs": [
             {"name": t["name"], "dtype": t["dtype"], "shape": list(a.shape), "values": show.plain(a.tolist())}
             for t, a in zip(outputs, results, strict=True)
@@ -53,7 +55,8 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
-    return show.Answer(data, "\n".join([*lines, show.duration(clock, clock.amount(ticks))]))
+    lines.append(show.duration(clock, clock.amount(ticks)))
+    return show.Answer(data, "\n".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
 
 
 def progress(arguments: Arguments) -> show.Progress | None:

@@ -60,11 +60,13 @@ def _on_board(
 
     with Device(project, **line(arguments)) as device:
         data, text = _compared(arguments, device, library, given, samples)
+        data["self_test"], failed = device.self_test, device.failed_self_test()
+        text += f"\nself-test {device.self_test}" if device.self_test else ""
         if samples is not None:
             found, more = _evaluated(arguments, device, library, samples)
             data["evaluation"] = found
             text += f"\n\n{more}"
-    return show.Answer(data, text)
+    return show.Answer(data, text, error=failed)
 
 
 def _sets(given: list[Any], samples: Samples | None) -> list[Sequence[Any]]:
@@ -76,7 +78,7 @@ def _held(arguments: Arguments, library: Library, sets: Sequence[Sequence[Any]],
     """The answer so far, and what the framework says; with its error where outputs differ."""
     found = against.held(arguments, library, sets)
     together = "\n\n".join(filter(None, (answer.text, found.text)))
-    return show.Answer({**answer.data, "against": found.data}, together, error=found.error)
+    return show.Answer({**answer.data, "against": found.data}, together, error=found.error or answer.error)
 
 
 def _check(arguments: Arguments) -> None:

@@ -28,8 +28,8 @@ class BoardContext:
     """What ``microc_board.h.j2`` and ``linker.ld.j2`` show.
 
     ``facts``: macros of the console and the timer, with their values. ``setup``: what happens to registers before main, in calls
-    of macros. ``loads``: what is left of RAM takes code. ``read_at``: where constants in the first flash region are read, if
-    elsewhere than code runs.
+    of macros. ``loads``: what is left of RAM takes code. ``self_test``: networks check themselves at boot. ``read_at``: where
+    constants in the first flash region are read, if elsewhere than code runs.
     """
 
     title: Text
@@ -40,12 +40,13 @@ class BoardContext:
     stack_bytes: int
     regions: tuple[RegionContext, ...]
     loads: bool
+    self_test: bool
     read_at: int | None
 
 
-def board_header(board: Board, *, loads: bool = False) -> str:
+def board_header(board: Board, *, loads: bool = False, self_test: bool = False) -> str:
     """``microc_board.h``, which the build includes before every other file."""
-    return render("board/microc_board.h.j2", board_context(board, loads=loads))
+    return render("board/microc_board.h.j2", board_context(board, loads=loads, self_test=self_test))
 
 
 def linker_script(board: Board, *, loads: bool = False) -> str:
@@ -53,7 +54,7 @@ def linker_script(board: Board, *, loads: bool = False) -> str:
     return render("board/linker.ld.j2", board_context(board, loads=loads))
 
 
-def board_context(board: Board, *, loads: bool = False) -> BoardContext:
+def board_context(board: Board, *, loads: bool = False, self_test: bool = False) -> BoardContext:
     """The parts of a board's file that these two files show; ``loads``: of firmware for tuning."""
     raw = board.raw
     flash: Mapping[str, int] = next((m for m in raw["memory"] if m["kind"] == "flash"), {})
@@ -71,6 +72,7 @@ def board_context(board: Board, *, loads: bool = False) -> BoardContext:
         stack_bytes=raw.get("link", {}).get("stack_bytes", 0),
         regions=tuple(RegionContext(Name(r.name), Name(r.kind), r.origin, r.size) for r in board.regions),
         loads=loads,
+        self_test=self_test,
         read_at=flash.get("data_origin"),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from microc.codegen.memory import Memory, described
+from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
 from microc.errors import InternalError
 from microc.module import Module, Streaming
@@ -26,7 +27,8 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
     ``bytes`` of a tensor are those at the maxima, and ``extents`` say what its shape is: numbers, names of sizes, and lists of
     an operator (``add``, ``sub``, ``mul``, ``floordiv``) and two operands. ``sha256``: of the model's file (``model``) and of
     plugins by their names; ``deviations``: sentences for auditors. ``ties``: where reals between two integers go, as
-    inputs are quantised; ``classes``: their names, and the output that tells them apart.
+    inputs are quantised; ``classes``: their names, and the output that tells them apart. ``self_test``: what the
+    network checks itself with (None: nothing).
     """
     assert module.plan is not None
     memory = Memory(module)
@@ -54,6 +56,7 @@ def manifest(module: Module, version: str) -> dict[str, Any]:
         "outputs": list(module.outputs),
         "ties": module.ties,
         "classes": {"output": module.class_output, "names": list(module.classes)} if module.classes else None,
+        "self_test": test_data(module),
         "streaming": None if module.streaming is None else streaming_data(module.streaming),
         "tensors": [{**_tensor(module, name), "written_by": memory.writers(name)} for name in memory.names],
         "memory": memory.arena(),

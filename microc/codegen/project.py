@@ -87,6 +87,7 @@ class ProjectContext:
     runtime_optimisation: Code
     has_linker_script: bool
     framework: Framework | None
+    self_test: bool
 
 
 def project_files(modules: Sequence[Module], board: Board, version: str) -> dict[str, str | bytes]:
@@ -115,7 +116,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     protocol = modules[0].options["protocol"]
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
     loads = protocol == "tuning"
-    files["board/microc_board.h"] = board_header(board, loads=loads) + buffer_sizes(board)
+    files["board/microc_board.h"] = board_header(board, loads=loads, self_test=context.self_test) + buffer_sizes(board)
     if context.has_linker_script:
         files["board/linker.ld"] = linker_script(board, loads=loads)
     runtime = paths.runtime_c()
@@ -188,4 +189,5 @@ def _project_context(
         runtime_optimisation=Code(RUNTIME_OPTIMISATION),
         has_linker_script=bool(board.regions) and board.target.isa != "avr" and not own,  # which bring their own
         framework=framework,
+        self_test=any(n.model.self_test for n in networks),
     )

@@ -48,6 +48,9 @@ class RpcContext:
     has_state: bool
     sizes: tuple[int, ...]
     shares_arena: bool
+    self_test: bool
+    self_test_places: tuple[Code, ...]
+    """Where inputs and outputs lie that have no place in the arena."""
 
 
 def rpc_context(module: Module, several: bool) -> RpcContext:
@@ -66,6 +69,10 @@ def rpc_context(module: Module, several: bool) -> RpcContext:
         has_state=bool(module.state),
         sizes=tuple(size.maximum for size in module.sizes),
         shares_arena=several and not module.state,
+        self_test=module.self_test is not None,
+        self_test_places=()
+        if module.plan.io_in_arena
+        else tuple(_place(module, n) for n in (*module.inputs, *module.outputs)),
     )
 
 

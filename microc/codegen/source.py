@@ -12,6 +12,7 @@ from microc.codegen.data import declaration, definition
 from microc.codegen.ends import Classes, Tensor, classes_of, tensor_of
 from microc.codegen.helpers import helper_texts
 from microc.codegen.kernels import call_text, kernel_function, printer_of, short_layer, threads_of
+from microc.codegen.self_test import TestContext, test_context
 from microc.codegen.text import Code, Name, Text, Word
 from microc.errors import InternalError
 from microc.module import Module, Value
@@ -58,6 +59,7 @@ class ModelContext:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     classes: Classes | None
+    self_test: TestContext | None
     helpers: tuple[Code, ...]
     kernels: tuple[Code, ...]
     steps: tuple[Step, ...]
@@ -90,7 +92,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
     space = printer.space
     kernels = tuple(kernel_function(module, printer, k) for k in range(len(module.kernels)))
     helpers = _helpers(module, printer)
-    consts = sorted((v for v in module.values.values() if v.storage == "const"), key=lambda v: v.name)
+    tests = module.self_test.values if module.self_test else ()
+    consts = sorted((*(v for v in module.values.values() if v.storage == "const"), *tests), key=lambda v: v.name)
     steps = tuple(
         Step(k, call_text(module, call), Text(short_layer(module, call))) for k, call in enumerate(module.calls)
     )
@@ -120,6 +123,7 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
         inputs=tuple(tensor_of(module, n) for n in module.inputs),
         outputs=tuple(tensor_of(module, n) for n in module.outputs),
         classes=classes_of(module),
+        self_test=test_context(module),
         helpers=helpers,
         kernels=kernels,
         steps=steps,
@@ -141,7 +145,8 @@ def model_context(module: Module, version: str, stack_bound: int, stem: str = "m
 
 def _flash_space(module: Module) -> Name:
     """gcc's name of the address space for the constants: pointers of 16 bits into the first 64 KiB while they do."""
-    return Name("__flash" if module.const_bytes <= NEAR_FLASH else "__memx")
+    constants = module.const_bytes + (module.self_test.nbytes if module.self_test else 0)
+    return Name("__flash" if constants <= NEAR_FLASH else "__memx")
 
 
 def _prefixed(module: Module, value: Value) -> Value:

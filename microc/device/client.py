@@ -88,14 +88,14 @@ class Client:
         """
         self._info = None
         with self._link.within(self._run_timeout):
-            max_payload, count, _, tick_hz = struct.unpack("<HBBI", self._link.begin())
-            if not 32 <= max_payload <= 4096 or tick_hz == 0:
+            max_payload, count, self_test, tick_hz = struct.unpack("<HBBI", self._link.begin())
+            if not 32 <= max_payload <= 4096 or tick_hz == 0 or self_test > count + 1:
                 raise self._link.nonsense(Operation.HELLO)
             models: list[ModelInfo] = []
             for index in range(count):
                 known = sum(len(model.tensors) for model in models)
                 models.append(self._ask_model(index, max_payload, _MOST_TENSORS - known))
-        self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models))
+        self._info = DeviceInfo(VERSION, min(max_payload, self._max_payload), tick_hz, tuple(models), self_test)
         return self._info
 
     def expect(self, fingerprint: str) -> None:

@@ -56,12 +56,16 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """What a board says of itself. ``max_payload`` in bytes; ``tick_hz`` is the rate of all its timings."""
+    """What a board says of itself. ``max_payload`` in bytes; ``tick_hz`` is the rate of all its timings.
+
+    ``self_test``: 0 where it has none; 1 where all models passed theirs at boot; 1 + k where the k-th is the first that failed.
+    """
 
     version: int
     max_payload: int
     tick_hz: int
     models: tuple[ModelInfo, ...]
+    self_test: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,6 +208,10 @@ def compile(
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
     if board is None:
+        if chosen.self_test is not None:
+            raise UsageError(
+                "a library has no self-test", hint="give a board: board='host' is a project for this computer"
+            )
         library = _library(source, target, chosen, progress)
         if check and isinstance(source, Graph) and source is not model:
             from microc.driver.measure.quick_check import quick_check
@@ -268,6 +272,10 @@ def _compiled(source: Path | Graph, board: Board, options: Options, progress: Pr
     from microc.driver.compile.pipeline import compile_model
 
     module = compile_model(source, board.target, options, progress, room_of(board))
+    if options.self_test is not None:
+        from microc.driver.self_test import with_self_test
+
+        module = with_self_test(module, options.self_test)
     check_modules((module,), board)
     return module
 

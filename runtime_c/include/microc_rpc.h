@@ -112,6 +112,10 @@ struct microc_model {
     int (*run)(uint32_t first, uint32_t last, microc_hook hook, void *user);
     /* Put state tensors back to their initial values; NULL when the network has none. */
     void (*reset)(void);
+#ifdef MICROC_SELF_TEST
+    /* Run samples whose outputs are known: 0 if they are as they must be. NULL when the network has none. */
+    int (*self_test)(void);
+#endif
 };
 
 /* All the memory of the runtime; its members are private. */
@@ -126,9 +130,18 @@ struct microc_rpc {
     uint16_t reply_size;
     uint8_t sequence;
     uint8_t model_count;
+#ifdef MICROC_SELF_TEST
+    uint8_t self_test; /* for HELLO: 0, not run; 1, passed; 1 + k, the k-th model failed */
+#endif
     uint8_t request[MICROC_RPC_MAX_PAYLOAD + MICROC_FRAME_OVERHEAD];
     uint8_t reply[MICROC_RPC_MAX_PAYLOAD + MICROC_FRAME_OVERHEAD];
 };
+
+#ifdef MICROC_SELF_TEST
+/* Called at boot: 0 if all models passed their self-tests, else the number, from 1 on, of the first that failed. Firmware has
+ * a weak one that does nothing. */
+void microc_self_test_result(int result);
+#endif
 
 /* Begin without a session. `models` must outlive `rpc`. */
 void microc_rpc_init(struct microc_rpc *rpc, const struct microc_model *const *models, uint8_t model_count);

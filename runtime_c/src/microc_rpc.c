@@ -25,7 +25,11 @@ static int hello(const struct microc_call *call)
 {
     microc_put16(call->answer, MICROC_RPC_MAX_PAYLOAD);
     call->answer[2] = call->rpc->model_count;
+#ifdef MICROC_SELF_TEST
+    call->answer[3] = call->rpc->self_test;
+#else
     call->answer[3] = 0;
+#endif
     microc_put32(call->answer + 4, MICROC_PORT_TICK_HZ);
     return 8;
 }

@@ -35,7 +35,9 @@ LARGEST = 256 << 20
 """Bytes of an entry once it is unpacked."""
 _MARK = b"microc 1 "
 _LEVEL = 1  # of compression: an entry is written as often as it is read
-_OPEN = frozenset({"example_inputs", "plugins", "passes", "instruments", "schedules", "dump", "tuned", "plan"})
+_OPEN = frozenset(
+    {"example_inputs", "plugins", "passes", "instruments", "schedules", "dump", "tuned", "plan", "self_test"}
+)
 """Options that run code of the user's own, name a file that grows, or are there to see a compilation happen: with one of them
 nothing is kept."""
 _OTHERS_WRITE = 0o022

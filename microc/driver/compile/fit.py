@@ -25,6 +25,7 @@ class Footprint:
     """What a firmware needs, in bytes. Code is an estimate; weights, arena, buffers and stack are exact."""
 
     weights: int
+    self_test: int
     code: int
     arena: int
     buffers: int
@@ -33,12 +34,12 @@ class Footprint:
 
     @property
     def flash(self) -> int:
-        return self.weights + self.code
+        return self.weights + self.self_test + self.code
 
     @property
     def least_flash(self) -> int:
         """What is taken at least, if the code is smaller than estimated."""
-        return self.weights + int(CERTAIN * self.code)
+        return self.weights + self.self_test + int(CERTAIN * self.code)
 
     @property
     def ram(self) -> int:
@@ -50,6 +51,7 @@ def footprint(modules: Sequence[Module], board: Board) -> Footprint:
     own = [m for m in modules if len(modules) == 1 or m.state]
     return Footprint(
         weights=sum(m.const_bytes for m in modules),
+        self_test=sum(m.self_test.nbytes for m in modules if m.self_test),
         code=RUNTIME_FLASH + sum(map(code_bytes, modules)),
         arena=shared_arena(modules) + sum(m.plan.size for m in own if m.plan is not None),
         buffers=sum(map(_outside, modules)),
@@ -108,7 +110,7 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
     """The footprint of modules that fit into one firmware; FitError otherwise."""
     need = footprint(modules, board)
     details = (
-        f"flash: weights {need.weights} + code about {need.code}; "
+        f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}code about {need.code}; "
         f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
     )
     check_fit(board, need.least_flash, need.ram, " and ".join(m.source or m.name for m in modules), details)

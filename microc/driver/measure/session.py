@@ -21,7 +21,7 @@ from microc.driver.measure.line import is_line, open_line, project_behind, reach
 from microc.driver.shown import signature
 from microc.driver.sizes.shapes import RunShapes
 from microc.dtypes import Array
-from microc.errors import DeviceError, UsageError, suggestion
+from microc.errors import DeviceError, UsageError, VerificationError, suggestion
 
 if TYPE_CHECKING:
     from microc.driver.measure.loading import Loaded, Loader
@@ -137,6 +137,24 @@ class Device:
     def clock(self) -> Clock:
         """What ticks are."""
         return Clock(self.project.board, self.tick_hz, self.emulated)
+
+    @property
+    def self_test(self) -> str | None:
+        """What the networks found that checked themselves at boot: ``passed``, ``failed``; None where the firmware does not."""
+        result = self.client.info.self_test
+        return None if not result else "passed" if result == 1 else "failed"
+
+    def failed_self_test(self) -> VerificationError | None:
+        """The error to tell where one failed."""
+        info = self.client.info
+        if info.self_test < 2:
+            return None
+        name = info.models[info.self_test - 2].name
+        return VerificationError(
+            f"the network {name!r} failed its self-test when the board began: it computes something else than it must",
+            where=f"board {self.project.board.name}",
+            hint="flash the firmware again; if it fails again, microc verify says which layer differs",
+        )
 
     @property
     def kernels(self) -> list[dict[str, Any]]:

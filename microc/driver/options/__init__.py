@@ -126,6 +126,11 @@ class Options:
         (), checks.class_names, "names of the classes, one a line, in the order of the output that tells them apart: the header "
         "has an enumeration and a table of them", flag="--class-names", word=words.lines, metavar="FILE",
     )  # fmt: skip
+    self_test: Path | None = option(
+        None, checks.folder, "samples that the network checks itself with at boot, in flash: inputs by name along the first "
+        "axis, and outputs if they are known; <network>_self_test does it in a firmware of your own",
+        flag="--self-test", word=Path, metavar="FILE.npz",
+    )  # fmt: skip
     opt_level: int = choice(
         4, OPT_LEVELS, "graph passes, those of lower levels too: 0, what nothing compiles without; 1, fusion; 2, constants and "
         "what does nothing; 3, scales into weights, needless channels, common work; 4, layers of one input become one",
@@ -238,7 +243,7 @@ class Options:
 OPTIONS: Mapping[str, Option] = MappingProxyType({f.name: f.metadata["option"] for f in fields(Options)})
 """What every option says of itself. None is as good as leaving out those that are names or mappings."""
 _UNSPOKEN = frozenset(
-    {"name", "example_inputs", "class_names", "plugins", "dump", "cache", "instruments", "tuned", "plan"}
+    {"name", "example_inputs", "class_names", "plugins", "dump", "cache", "instruments", "tuned", "plan", "self_test"}
 )
 
 

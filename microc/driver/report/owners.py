@@ -15,6 +15,7 @@ PARTS: Mapping[str, str] = MappingProxyType(
     {
         "weights": "constants of layers",
         "kernels": "code of layers",
+        "self-test": "samples that a network checks itself with",
         "network": "steps, entry points and helpers of the network",
         "arena": "memory that the layers share",
         "buffers": "inputs and outputs outside of the arena",
@@ -56,7 +57,12 @@ class Owners:
         for name, network in zip(self._names, networks, strict=True):
             read = _steps([c["symbol"] for c in k["constants"]] for k in network.manifest["kernels"])
             self._constants |= {symbol: (name, steps) for symbol, steps in read.items()}
-        entries = ("run", "run_kernel", "reset")
+        self._tests = {
+            symbol: name
+            for name, network in zip(self._names, networks, strict=True)
+            for symbol in (network.manifest.get("self_test") or {}).get("symbols", ())
+        }
+        entries = ("run", "run_kernel", "reset", "self_test")
         self._entries = {f"{name}_{entry}": name for name in self._names for entry in entries}
         folder = networks[0].folder
         self._board = {Path(source).name for source in networks[0].board.raw["build"]["sources"]}
@@ -103,6 +109,8 @@ class Owners:
         for name in piece.names:
             if name in self._constants:
                 return "weights", *self._constants[name]
+            if name in self._tests:
+                return "self-test", self._tests[name], ()
         names = _bare(piece.names)
         for entry in names & self._entries.keys():
             return "network", self._entries[entry], ()

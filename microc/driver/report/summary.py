@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from microc.codegen.manifest import streaming_data
+from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
 from microc.driver.advice import told_of
 from microc.driver.compile.fit import capacity, footprint
@@ -47,6 +48,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "board_flash": capacity(board, "flash"),
         "board_ram": capacity(board, "ram"),
         "inputs": [tensor_data(module, name) for name in module.inputs],
+        "self_test": test_data(module),
         "outputs": [tensor_data(module, name) for name in module.outputs],
         "layers": [
             {
