@@ -40,6 +40,8 @@ class Arguments(argparse.Namespace):
     inputs: list[Path]
     pixels: list[float] | None
     board: str
+    board_names: tuple[str, ...]
+    meter: str
     plugin_file: Path
     markdown: bool
     listing: bool

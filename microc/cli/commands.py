@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.bench import bench
 from microc.cli.catalogue import boards, doctor, operators, options, plugin, ports
 from microc.cli.explain import explain
 from microc.cli.exporting import export
@@ -267,6 +268,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "profile": profile,
         "size": size,
         "verify": verify,
+        "bench": bench,
         "boards": boards,
         "plugin": plugin,
         "operators": operators,

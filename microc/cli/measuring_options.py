@@ -8,6 +8,8 @@ from pathlib import Path
 
 from microc.cli import values
 from microc.cli.board_options import input_options, source_options
+from microc.cli.model_options import compile_options
+from microc.driver.options.words import names
 
 Adder = Callable[..., ArgumentParser]
 AGAINST = ("tflm", "litert", "onnxruntime", "torch", "keras", "sklearn", "lightgbm", "xgboost", "reference")
@@ -19,6 +21,39 @@ def measuring_commands(add: Adder) -> None:
     _profile(add)
     _size(add)
     _verify(add)
+    _bench(add)
+
+
+def _bench(add: Adder) -> None:
+    command = add(
+        "bench",
+        "run one network on several boards, attached or emulated, and compare what it takes",
+        "model.tflite --boards microbit,mps2-an386,qemu-riscv32",
+        "model.tflite --boards all-emulated --json",
+        'model.tflite --boards attached --meter "python joulescope.py"',
+    )
+    command.add_argument("source", type=Path, metavar="MODEL", help="a model")
+    command.add_argument(
+        "--boards", dest="board_names", type=names, required=True, metavar="NAME,...",
+        help="names (microc boards) or board files; all-emulated: every board that an emulator stands in for; attached: those on "
+        "this computer's ports, which are flashed",
+    )  # fmt: skip
+    command.add_argument(
+        "--meter", default="", metavar="COMMAND",
+        help="a program that runs while the board does, and when its standard input is closed prints the energy of all "
+        "inferences (1.25 mJ) or the mean power (18 mW)",
+    )  # fmt: skip
+    command.add_argument(
+        "--repeat",
+        type=values.inferences,
+        metavar="N",
+        help="inferences, of which the mean is told (default: 1; 100 for a meter)",
+    )
+    command.add_argument(
+        "--timeout", type=values.seconds, default=10.0, metavar="SECONDS",
+        help="without an answer of a board, after which to give it up (default: 10)",
+    )  # fmt: skip
+    compile_options(command, board=False)
 
 
 def _profile(add: Adder) -> None:

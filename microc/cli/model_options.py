@@ -17,11 +17,12 @@ def reading_options(command: argparse.ArgumentParser) -> None:
     _group(command, READING)
 
 
-def compile_options(command: argparse.ArgumentParser) -> None:
-    """All, and the board."""
+def compile_options(command: argparse.ArgumentParser, *, board: bool = True) -> None:
+    """All, and the board, unless the command has several."""
     reading_options(command)
     group = _group(command, COMPILING)
-    group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
+    if board:
+        group.add_argument("--board", default="", help="a name (microc boards) or a board file (default: host)")
     _group(command, STREAMING)
 
 

@@ -29,6 +29,7 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
 
 
+MOST_INFERENCES = 1_000_000
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 """What ``auto`` tries."""
 
@@ -46,6 +47,12 @@ def bauds(text: str) -> tuple[int, ...]:
 def quanta(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta")
+    return int(text)
+
+
+def inferences(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= MOST_INFERENCES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of inferences: 1 to {MOST_INFERENCES:,}")
     return int(text)
 
 
