@@ -22,6 +22,11 @@ def boards() -> Path:
     return _folder("boards")
 
 
+def examples() -> Path:
+    """Folder of the examples; a wheel has what the demonstration needs."""
+    return _folder("examples")
+
+
 def runtime_c() -> Path:
     """Folder of the C runtime (framing, dispatcher, ports)."""
     return _folder("runtime_c")

@@ -272,7 +272,7 @@ def test_run(microc: Command, project: Path, image: Path, tmp_path: Path) -> Non
 
 
 def test_run_refuses_wrong_inputs(microc: Command, project: Path, image: Path, tmp_path: Path) -> None:
-    said = microc("run", project)
+    said = microc("run", project, "--input", image, "--input", image)
     assert said.code == 2 and "image: int8 1x8x8x1" in said.err
     np.save(tmp_path / "flat.npy", np.zeros(64, np.int8))
     np.save(tmp_path / "float.npy", np.zeros((1, 8, 8, 1), np.float32))

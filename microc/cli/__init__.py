@@ -59,13 +59,15 @@ def _command(words: list[str]) -> int:
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
-    from microc.cli import commands
+    from microc.cli import commands, project
 
     begin = time.monotonic()
+    project.configure(arguments)
     answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         found = {} if answer.error is None else {"error": _fields(answer.error)}
-        _write_json({"command": arguments.command, **found, **answer.data}, words)
+        config = {"config": str(arguments.config.path)} if arguments.config else {}
+        _write_json({"command": arguments.command, **config, **found, **answer.data}, words)
     elif not arguments.quiet and answer.text:
         sys.stdout.write(answer.text.rstrip() + "\n")
     sys.stdout.flush()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.compiling import progress
 from microc.cli.model_options import chosen_options
-from microc.cli.session import progress
 from microc.errors import MicrocError, UsageError
 
 if TYPE_CHECKING:

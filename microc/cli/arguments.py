@@ -30,8 +30,10 @@ class Arguments(argparse.Namespace):
     json: bool = False
     quiet: bool = False
     verbose: bool = False
-    model: Path
+    model: Path | None
     models: list[Path]
+    config: Any = None
+    force: bool = False
     network: str
     folder: Path
     source: Path
@@ -162,9 +164,14 @@ def _model_commands(add: Adder) -> None:
         "wake_word.tflite command.tflite --board nrf52840dk -o firmware",
     )
     command.add_argument(
-        "models", type=Path, nargs="+", metavar="MODEL", help=_MODEL + "; several share one firmware and its arena"
+        "models",
+        type=Path,
+        nargs="*",
+        metavar="MODEL",
+        help=_MODEL + "; several share one firmware and its arena (default: microc.toml's)",
     )
-    command.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the project's folder")
+    command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the project's folder")
+    _force_option(command)
     compile_options(command)
     command = add(
         "check",
@@ -173,7 +180,7 @@ def _model_commands(add: Adder) -> None:
         "model.onnx --board microbit",
         "model.onnx --board microbit --io caller --exact",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument(
         "--exact", action="store_true", help="compile it for the board where nothing proves that it cannot fit"
     )
@@ -187,7 +194,7 @@ def _model_commands(add: Adder) -> None:
         "model.onnx 3 --target cortex-m55 --optimize speed --full",
         "model.tflite softmax --json",
     )
-    command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
+    command.add_argument("model", type=Path, nargs="?", metavar="MODEL", help=_MODEL)
     command.add_argument(
         "layer",
         nargs="?",
@@ -236,6 +243,7 @@ def _export_command(add: Adder) -> None:
         "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
     )
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder to write")
+    _force_option(command)
     command.add_argument(
         "--target", default="", metavar="CORE", help="a core, cortex-m4 for example (default: the board's, or any)"
     )
@@ -247,11 +255,27 @@ def _export_command(add: Adder) -> None:
     compile_options(command)
 
 
+def _force_option(command: Parser) -> None:
+    command.add_argument("--force", action="store_true", help="replace the project of another network")
+
+
 def _project_commands(add: Adder) -> None:
-    command = add("build", "build a project's firmware and show its memory", "firmware")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a project")
+    command = add(
+        "new",
+        "start a project: a folder with microc.toml, the model and a README, in which commands need no arguments",
+        "keywords --board nucleo-f446re --model model.tflite",
+        "keywords --board netduinoplus2 --model model.onnx --input-shape input=1,3,96,96 --ram 30K",
+        "first --board netduinoplus2",
+    )
+    command.add_argument("folder", type=Path, metavar="PROJECT", help="the folder, new or empty")
+    command.add_argument(
+        "--model", type=Path, metavar="MODEL", help=f"{_MODEL} (default: the digits of the demonstration)"
+    )
+    compile_options(command)
+    command = add("build", "build a project's firmware and show its memory", "firmware", "")
+    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a project (default: microc.toml's)")
     command = add("flash", "bring the firmware onto its board", "firmware", "firmware --runner openocd --dry-run")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a built project")
+    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a built project (default: microc.toml's)")
     command.add_argument(
         "--runner", default="", help="how (default: the first of the board file whose program is here)"
     )
@@ -266,7 +290,8 @@ def _project_commands(add: Adder) -> None:
         "firmware --input cat.png",
     )
     source_options(command)
-    input_options(command, "an array or a picture; once for each input, in the graph's order")
+    input_options(command, "an array or a picture; once for each input, in the graph's order (default: random numbers)")
+    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
     command.add_argument(
         "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
         help="where to save an output; once for each output",

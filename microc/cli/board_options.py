@@ -13,7 +13,9 @@ def source_options(
     command: ArgumentParser, meaning: str = "a project, or a model to compile and build on the fly"
 ) -> None:
     """A project or a model, and how to reach the board that runs it."""
-    command.add_argument("source", type=Path, metavar="DIR|MODEL", help=meaning)
+    command.add_argument(
+        "source", type=Path, nargs="?", metavar="DIR|MODEL", help=f"{meaning} (default: microc.toml's)"
+    )
     command.add_argument(
         "--network", default="", metavar="NAME", help="which one of a project of several (default: the first)"
     )

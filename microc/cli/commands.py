@@ -12,12 +12,14 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.bench import bench
 from microc.cli.catalogue import boards, doctor, operators, options, plugin, ports
+from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
 from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.model_options import chosen_options
+from microc.cli.new import new
 from microc.cli.profile import profile
 from microc.cli.quantize import quantize
-from microc.cli.session import compile_model, line, progress, run
+from microc.cli.session import line, run
 from microc.cli.size import size
 from microc.cli.tune import tune
 from microc.cli.verify import verify
@@ -31,7 +33,9 @@ _SHOWN_SYMBOLS = 12
 
 def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
-    assert arguments.output is not None
+    if arguments.output is None:
+        raise UsageError("compile needs the folder to write", hint="-o DIR")
+    refuse_other(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
     program = compile_model(arguments.models[0], arguments)
@@ -83,17 +87,7 @@ def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
     """Several networks in one firmware."""
-    from microc.codegen.names import network_name
-    from microc.driver.compile.bundle import bundle
-
-    options = chosen_options(arguments)
-    if options.get("name"):
-        raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
-    dump = options.get("dump")
-    folders = [dump and dump / network_name(model.stem) for model in arguments.models]
-    firmware = bundle(
-        *(compile_model(model, arguments, dump=d) for model, d in zip(arguments.models, folders, strict=True))
-    )
+    firmware = compile_bundle(arguments)
     folder = firmware.write(output)
     report = firmware.report()
     cells = [
@@ -163,6 +157,7 @@ def check(arguments: Arguments) -> show.Answer:
     from microc.driver.check import check_model
     from microc.driver.options import make_options
 
+    assert arguments.model is not None
     board = load_board(arguments.board) if arguments.board else None
     found = check_model(arguments.model, make_options(**chosen_options(arguments)), board, exact=arguments.exact)
     data = found.to_data()
@@ -200,7 +195,7 @@ def import_(arguments: Arguments) -> show.Answer:
     from microc.driver.check import describe
     from microc.driver.model import load, save
 
-    assert arguments.output is not None
+    assert arguments.model is not None and arguments.output is not None
     graph = load(arguments.model, **chosen_options(arguments))
     path = save(graph, arguments.output)
     data = describe(graph, arguments.model.name)
@@ -262,6 +257,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "quantize": quantize,
         "tune": tune,
         "export": export,
+        "new": new,
         "build": build,
         "flash": flash,
         "run": run,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.compiling import progress
 from microc.cli.model_options import chosen_options
-from microc.cli.session import progress
 from microc.errors import UsageError
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.compiling import compile_model, refuse_other
 from microc.cli.model_options import chosen_options
-from microc.cli.session import compile_model, load_array
+from microc.cli.session import load_array
 from microc.errors import UsageError
 
 
@@ -28,9 +29,10 @@ def export(arguments: Arguments) -> show.Answer:
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
-    found = load_format(arguments.format)  # refused before the work
+    kind = load_format(arguments.format)  # refused before the work
+    refuse_other(arguments.output, arguments, [arguments.model], kind.name)
     with active(make_options(**chosen_options(arguments)).plugins):
-        board = bare_board(arguments.target or found.target) if not arguments.board else None
+        board = bare_board(arguments.target or kind.target) if not arguments.board else None
     inputs = [load_array(path) for path in arguments.inputs] or None
     program = compile_model(arguments.model, arguments, board)
     package = program.export(arguments.format, arguments.output, inputs)

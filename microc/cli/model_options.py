@@ -32,7 +32,14 @@ def plugin_option(command: argparse._ActionsContainer) -> None:
 
 
 def chosen_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that stand on a command line, as keywords of :func:`microc.driver.options.make_options`."""
+    """The options that stand on a command line, or else in ``microc.toml``, as keywords of
+    :func:`microc.driver.options.make_options`."""
+    config = getattr(arguments, "config", None)
+    return {**(config.options if config else {}), **spoken_options(arguments)}
+
+
+def spoken_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those of the command line alone."""
     default, found = Options(), {}
     for name, option in OPTIONS.items():
         given = getattr(arguments, _PREFIX + name, None)

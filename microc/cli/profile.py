@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import line, load_inputs, opened_project, progress
+from microc.cli.compiling import progress
+from microc.cli.session import line, load_inputs, opened_project
 
 if TYPE_CHECKING:
     from microc.driver.measure.profile import Profile

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.compiling import progress
 from microc.cli.model_options import chosen_options
 from microc.cli.quantized import paragraphs
-from microc.cli.session import pixels, progress
+from microc.cli.session import pixels
 
 
 def quantize(arguments: Arguments) -> show.Answer:
     """``microc quantize``."""
     from microc import quantization
 
-    assert arguments.output is not None and arguments.data is not None
+    assert arguments.model is not None and arguments.output is not None and arguments.data is not None
     found = quantization.quantize(
         arguments.model,
         arguments.data,

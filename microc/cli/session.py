@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.model_options import chosen_options
+from microc.cli.compiling import compile_model, progress
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
-    from microc.driver.api import Program
     from microc.driver.measure.firmware import Project
     from microc.dtypes import Array
-    from microc.target import Board
 
 
 def run(arguments: Arguments) -> show.Answer:
     """``microc run``."""
+    import numpy as np
+
     from microc.driver.measure.session import Device
+    from microc.driver.measure.verify import random_inputs
 
     with opened_project(arguments) as project:
-        arrays = load_inputs(arguments, project.manifest)
+        given = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
-            result = device.run(*arrays)
+            result = device.run(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
             tested, failed = device.self_test, device.failed_self_test()
     results = result if isinstance(result, tuple) else (result,)
@@ -38,6 +39,7 @@ def run(arguments: Arguments) -> show.Answer:
         _save(path, array)
     data = {
         "board": project.board.name,
+        "seed": None if given else arguments.seed,
         "unit": clock.unit,
         "unit_meaning": clock.meaning,
         "time": clock.amount(ticks),
@@ -55,26 +57,16 @@ def run(arguments: Arguments) -> show.Answer:
         f"{t['name']}  {t['dtype']} {show.shape(a.shape)}:  {show.values(a.reshape(-1).tolist())}"
         for t, a in zip(outputs, results, strict=True)
     ]
+    if not given:
+        lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
     lines.append(show.duration(clock, clock.amount(ticks)))
-    return show.Answer(data, "\n".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
-
-
-def progress(arguments: Arguments) -> show.Progress | None:
-    """Where long work reports to."""
-    return show.progress(arguments.quiet or arguments.json, arguments.verbose)
+    return show.Answer(data, "
+".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
 
 
 def line(arguments: Arguments) -> dict[str, Any]:
     """The options that say how a board is reached."""
     return {"port": arguments.port, "bauds": arguments.baud, "patience": arguments.timeout}
-
-
-def compile_model(model: Path, arguments: Arguments, board: str | Board | None = None, **others: Any) -> Program:
-    """Compile under the options of the command line, for their board unless one is given; ``others`` replace options."""
-    from microc.driver import api
-
-    found = board or arguments.board or "host"
-    return api.compile(model, board=found, progress=progress(arguments), **{**chosen_options(arguments), **others})
 
 
 @contextmanager

@@ -90,6 +90,11 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+def note(text: str) -> None:
+    """A line on standard error."""
+    _say(text + "\n")
+
+
 def values(numbers: Sequence[bool | int | float]) -> str:
     """The first elements of an array."""
     words = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers[:_SHOWN_VALUES]]

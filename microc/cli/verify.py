@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import against, evidence, show
 from microc.cli.arguments import Arguments
-from microc.cli.session import line, load_inputs, opened_project, pixels, progress
+from microc.cli.compiling import progress
+from microc.cli.session import line, load_inputs, opened_project, pixels
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:

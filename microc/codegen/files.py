@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from microc.errors import OutputError
 
@@ -31,12 +33,10 @@ def replacing(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
+def unwritable(target: Path, error: OSError, option: str = "with -o") -> OutputError:
     """The one message for a place that cannot be written."""
     reason = error.strerror or str(error)
-    return OutputError(
-        f"cannot write {target}: {reason}", where=str(target), hint=f"choose another folder with {option}"
-    )
+    return OutputError(f"cannot write {target}: {reason}", where=str(target), hint=f"choose another folder {option}")
 
 
 MARKER = "manifest.json"
@@ -55,18 +55,18 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 @contextmanager
-def replacing_folder(folder: Path, marker: str = MARKER, option: str = "-o") -> Iterator[Path]:
+def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "with -o") -> Iterator[Path]:
     """A temporary folder that takes ``folder``'s place when the block succeeds, and vanishes otherwise.
 
-    An existing one is replaced only when it is empty or holds a file ``marker``. ``option`` is where the user named it.
+    An existing one is replaced only when it is empty or holds a file ``marker`` of ours. ``option``: how the user names it.
     """
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file", where=str(folder), hint=f"choose another folder with {option}")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / marker).is_file():
+        raise OutputError(f"{folder} is a file", where=str(folder), hint=f"choose another folder {option}")
+    if folder.is_dir() and any(folder.iterdir()) and not _replaceable(folder, marker):
         raise OutputError(
             f"{folder} holds other files",
             where=str(folder),
-            hint=f"choose a new or empty folder with {option}; nothing was written",
+            hint=f"choose a new or empty folder {option}; nothing was written",
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -83,3 +83,20 @@ def replacing_folder(folder: Path, marker: str = MARKER, option: str = "-o") -> 
         raise unwritable(folder, error, option) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def manifest_of(folder: Path) -> dict[str, Any] | None:
+    """What the manifest in a folder says; None where there is none of ours: browsers have files of that name, too."""
+    try:
+        data = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        return {} if (folder / "model.h").is_file() else None  # damaged, beside what is ours
+    return data if isinstance(data, dict) and {"schema_version", "microc"} <= set(data) else None
+
+
+def _replaceable(folder: Path, marker: str | None) -> bool:
+    if marker == MARKER:
+        return manifest_of(folder) is not None
+    return marker is not None and (folder / marker).is_file()

@@ -27,6 +27,7 @@ from microc.target import target_for
 from tests.native import WARNINGS
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+OURS = '{"schema_version": 2, "microc": "0.1.0"}'
 MODELS = ("digits_int8.tflite", "digits_float.onnx", "digits_qdq.onnx")
 
 
@@ -237,9 +238,9 @@ def test_sanitized_equals_plain(module: Module, library: Library, tmp_path: Path
 
 def test_a_project_is_written_and_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    write_tree(folder, {"manifest.json": "{}", "old.c": "", "sub/x.bin": b"\0"})
+    write_tree(folder, {"manifest.json": OURS, "old.c": "", "sub/x.bin": b"\0"})
     assert (folder / "sub" / "x.bin").read_bytes() == b"\0"
-    write_tree(folder, {"manifest.json": "{}", "new.c": ""})
+    write_tree(folder, {"manifest.json": OURS, "new.c": ""})
     assert sorted(p.name for p in folder.iterdir()) == ["manifest.json", "new.c"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -250,7 +251,7 @@ def test_foreign_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     for name in ("thesis", "file"):
         with pytest.raises(OutputError) as caught:
-            write_tree(tmp_path / name, {"manifest.json": "{}"})
+            write_tree(tmp_path / name, {"manifest.json": OURS})
         assert caught.value.hint
     assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "precious"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "thesis"]
@@ -258,16 +259,16 @@ def test_foreign_folders_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_fine(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    write_tree(tmp_path / "out", {"manifest.json": "{}"})
+    write_tree(tmp_path / "out", {"manifest.json": OURS})
     assert (tmp_path / "out" / "manifest.json").is_file()
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:
     """A file in the way in the middle of the work: the old project stays as it was, and no traces remain."""
     folder = tmp_path / "out"
-    write_tree(folder, {"manifest.json": "{}", "a.c": "old"})
+    write_tree(folder, {"manifest.json": OURS, "a.c": "old"})
     with pytest.raises(OutputError):
-        write_tree(folder, {"manifest.json": "{}", "a.c": "new", "a.c/b": "impossible"})
+        write_tree(folder, {"manifest.json": OURS, "a.c": "new", "a.c/b": "impossible"})
     assert (folder / "a.c").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 

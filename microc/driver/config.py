@@ -1,0 +1,195 @@
+"""``microc.toml``: a project's model, board and options, which commands take where the command line says nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from microc.driver.options import OPTIONS, Bound, Options, words
+from microc.driver.options.option import Option, joined
+from microc.errors import OutputError, UsageError, suggestion
+
+NAME = "microc.toml"
+FOLDER = "firmware"
+KEYS = ("model", "board", "folder", "options")
+TRUST = "MICROC_TRUST"
+"""The environment's list of folders whose files may name plugins, which run."""
+_LARGEST = 1 << 20
+_FLAGS = {
+    option.flag[2:].replace("-", "_"): name for name, option in OPTIONS.items() if option.flag and name != "cache"
+}
+NAMES: Mapping[str, str] = MappingProxyType({**_FLAGS, **{name: name for name in OPTIONS}})
+"""What an option is called in the file: as in Python, or as its flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a file says: its own path, models and a board (empty: none said), the folder of the C project, and options as
+    :func:`microc.driver.options.make_options` takes them. Paths in it are beside the file."""
+
+    path: Path
+    models: tuple[Path, ...]
+    board: str
+    folder: Path
+    options: Mapping[str, Any]
+
+    @property
+    def sources(self) -> Iterator[Path]:
+        """The files that a compilation is made from, this one too."""
+        yield from (self.path, *self.models)
+        if self.board.endswith(".toml"):
+            yield Path(self.board)
+        for name, value in self.options.items():
+            if _names_files(OPTIONS[name]) and name != "dump":
+                yield from value if isinstance(value, tuple) else (value,)
+
+
+def find_config(start: Path) -> Path | None:
+    """The file in a folder, or the nearest above it; a folder that everybody may write to is not looked into from below."""
+    for folder in (start, *start.parents):
+        if folder != start and os.name != "nt" and folder.stat().st_mode & stat.S_IWOTH:
+            return None
+        if (folder / NAME).is_file():
+            return folder / NAME
+    return None
+
+
+def read_config(path: Path) -> Config:
+    """What a file says. UsageError, which names the key, for what cannot be; OutputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise UsageError(f"more than {_LARGEST:,} bytes are no {NAME}", where=str(path))
+        data = tomllib.loads(text.decode("utf-8"))
+    except OSError as error:
+        raise OutputError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+        raise UsageError(f"{path.name} is no TOML: {error}", where=str(path), hint="docs/project.md has one") from error
+    _known(data, KEYS, path, "keys")
+    model, folder, options = data.get("model", []), data.get("folder", FOLDER), data.get("options", {})
+    models = [model] if isinstance(model, str) else model
+    if not isinstance(models, list) or not all(isinstance(each, str) and each and "\0" not in each for each in models):
+        raise _refusal(path, "model", "the path of a file, or a list of them")
+    if not isinstance(data.get("board", ""), str) or "\0" in data.get("board", ""):
+        raise _refusal(path, "board", "a name (microc boards), or the path of a board file")
+    if not isinstance(options, dict):
+        raise _refusal(path, "options", "a table: [options]")
+    return Config(
+        path,
+        tuple(path.parent / each for each in models),
+        _board(data.get("board", ""), path.parent),
+        _inside(path, folder),
+        MappingProxyType(_options(options, path)),
+    )
+
+
+def trusted(folder: Path) -> bool:
+    """Whether the user has said that plugins of this folder's file may run."""
+    named = os.environ.get(TRUST, "").split(os.pathsep)
+    return any(each and Path(each).resolve() == folder.resolve() for each in named)
+
+
+def config_text(model: str, board: str, options: Mapping[str, Any]) -> str:
+    """A file that says this; TOML."""
+    lines = [
+        "# What microc's commands take in this folder where the command line says nothing.",
+        "# microc options lists what may stand under [options].",
+        f"model = {_toml(model)}",
+        f"board = {_toml(board)}",
+        f"folder = {_toml(FOLDER)}",
+        "",
+        "[options]",
+        *(f"{name} = {_toml(value)}" for name, value in options.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _known(data: Mapping[str, Any], known: Iterable[str], path: Path, what: str) -> None:
+    for key in data:
+        if key.replace("-", "_") not in known:
+            hint = suggestion(key, known, what)
+            if what == "keys" and key.replace("-", "_") in NAMES:
+                hint = f"it is an option: write it under [options] in {path.name}"
+            raise UsageError(f"{path.name} has no key {key!r}", where=str(path), hint=hint)
+
+
+def _refusal(path: Path, key: str, wanted: str) -> UsageError:
+    return UsageError(f"{key} of {path.name} is no such thing", where=f"{path}: {key}", hint=wanted)
+
+
+def _board(board: str, folder: Path) -> str:
+    """A name, or a board file beside ours."""
+    return str(folder / board) if board.endswith(".toml") else board
+
+
+def _inside(path: Path, folder: Any) -> Path:
+    """The folder that is written, and replaced: one below the file's own."""
+    if isinstance(folder, str) and "\0" not in folder:
+        found = path.parent / folder
+        if path.parent.resolve() in found.resolve().parents:
+            return found
+    raise _refusal(path, "folder", f"a folder below that of {path.name}: {FOLDER}")
+
+
+def _options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    _known(data, NAMES, path, "options")
+    found: dict[str, Any] = {}
+    for key, given in data.items():
+        name = NAMES[key.replace("-", "_")]
+        if name in found:
+            raise UsageError(f"{path.name} has {name} twice", where=f"{path}: options.{key}")
+        try:
+            found[name] = _value(name, OPTIONS[name], given, path.parent)
+        except (UsageError, ValueError) as error:
+            what, hint = (error.what, error.hint) if isinstance(error, UsageError) else (str(error), "")
+            raise UsageError(what, where=f"{path}: options.{key}", hint=hint or "microc options") from error
+    return found
+
+
+def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
+    """A value as TOML has it, or as a word of the command line, in Python's type."""
+    default = getattr(Options(), name)
+    if _names_files(option):
+        several = given if isinstance(given, list) else [given]
+        if not all(isinstance(each, str) for each in several) or (isinstance(given, list) and default != ()):
+            raise UsageError(f"{name} cannot be {given!r}", hint="the path of a file")
+        files = tuple(folder / each for each in several)
+        return files if default == () else option.check(name, files[0])
+    if isinstance(given, str) and option.words:
+        given = option.words.get(given, given)
+    elif option.flag and isinstance(default, Mapping) and _spoken(given):
+        given = joined(default, map(option.word, [given] if isinstance(given, str) else given))
+    elif option.flag and isinstance(given, str) and name != "cache":
+        given = option.word(given)
+    return option.check(name, given)
+
+
+def _spoken(given: Any) -> bool:
+    """Whether a value is words of a command line."""
+    return isinstance(given, str) or (isinstance(given, list) and bool(given) and isinstance(given[0], str))
+
+
+def _names_files(option: Option) -> bool:
+    return option.word in (Path, words.path)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Bound):
+        return _toml([value.minimum, value.maximum, value.step])
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(of)}" for key, of in value.items()) + " }"
+    if isinstance(value, (list, tuple, frozenset)):
+        return "[" + ", ".join(map(_toml, sorted(value) if isinstance(value, frozenset) else value)) + "]"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

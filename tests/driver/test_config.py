@@ -1,0 +1,169 @@
+"""``microc.toml``: every option under its documented name, mistakes named with their key, nothing that a stranger's file does."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from microc.driver.config import NAMES, TRUST, config_text, find_config, read_config, trusted
+from microc.driver.options import OPTIONS, Options, make_options
+from microc.errors import OutputError, UsageError
+
+SPOKEN: dict[str, tuple[str, Any]] = {
+    "name": ('"net"', "net"),
+    "input_shapes": ("{ x = [1, 3] }", {"x": (1, 3)}),
+    "inputs": ('["a,b", "c"]', ("a,b", "c")),
+    "outputs": ('"a, c"', ("a", "c")),
+    "input_dtype": ('"float32"', {"*": "float32"}),
+    "input_layout": ('{ x = "NCHW" }', {"x": "NCHW"}),
+    "input_normalize": ('["x=1 2", "3 4"]', {"x": ((1.0,), (2.0,)), "*": ((3.0,), (4.0,))}),
+    "input_colour": ('"bgr"', {"*": "bgr"}),
+    "input_frame": ('"120x160"', {"*": (120, 160)}),
+    "input_crop": ("{ x = [8, 9] }", {"x": (8, 9)}),
+    "input_resize": ('"nearest"', {"*": "nearest"}),
+    "output_dtype": ('"y=int8"', {"y": "int8"}),
+    "output_layout": ('"NHWC"', {"*": "NHWC"}),
+    "bounds": ('["a=4", "b=8:64:8"]', "a 1 4 1 b 8 64 8"),
+    "opt_level": ("3", 3),
+    "disabled": ('["fuse"]', frozenset({"fuse"})),
+    "required": ('["fuse"]', frozenset({"fuse"})),
+    "io_in_arena": ('"caller"', False),
+    "threads": ("2", 2),
+    "protocol": ('"rpc"', "rpc"),
+    "requantize": ('"fixed"', "fixed"),
+    "hybrid": ('"dynamic"', "dynamic"),
+    "rounding": ('"litert"', "litert"),
+    "math": ('"fast"', "fast"),
+    "weight_dtype": ('"float16"', "float16"),
+    "optimize": ('"size"', "size"),
+    "flash": ('"64K"', 65536),
+    "ram": ("30720", 30720),
+    "stream": ("1", {"*": 1}),
+    "hop": ("2", 2),
+    "stream_allow": ('"window"', frozenset({"window"})),
+    "cache": ("false", False),
+}
+FILES = ("plugins", "tuned", "plan", "dump")
+OBJECTS = ("passes", "instruments", "schedules")
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "microc.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict) and value and hasattr(next(iter(value.values())), "step"):
+        return " ".join(f"{name} {b.minimum} {b.maximum} {b.step}" for name, b in value.items())
+    return value
+
+
+def test_every_option_is_here() -> None:
+    assert {*SPOKEN, *FILES, *OBJECTS} == set(OPTIONS) == set(NAMES.values())
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_an_option_stands_under_both_names(name: str, tmp_path: Path) -> None:
+    text, value = SPOKEN[name]
+    flag = OPTIONS[name].flag.lstrip("-") or name
+    for spelled in {name, flag} - {"no-cache"}:
+        found = read_config(written(tmp_path, f"[options]\n{spelled} = {text}\n"))
+        assert plain(found.options[name]) == value and list(found.options) == [name]
+        again = read_config(written(tmp_path, config_text("m", "host", found.options)))
+        assert again.options == found.options, "what is written reads back"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_lie_beside_the_file(name: str, tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, f'[options]\n{name} = "a/b"\n'))
+    path = tmp_path / "a" / "b"
+    assert found.options[name] == ((path,) if name == "plugins" else path)
+    assert (path in found.sources) == (name != "dump")
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_of_python_do_not(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_config(written(tmp_path, f'[options]\n{name} = ["x"]\n'))
+    assert caught.value.hint and f"options.{name}" in caught.value.where
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    found = read_config(written(tmp_path, ""))
+    assert (found.models, found.board, dict(found.options)) == ((), "", {}) and found.folder == tmp_path / "firmware"
+    assert make_options(**found.options) == Options()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "hint"),
+    [
+        ('modle = "x"', "", "did you mean model?"),
+        ('ram = "30K"', "", "under [options]"),
+        ('input-shape = "x=1"', "", "under [options]"),
+        ('[options]\noptimise = "size"', "", "did you mean optimize?"),
+        ('[options]\noptimize = "fast"', "options.optimize", "balanced"),
+        ('[options]\nram = "30Q"', "options.ram", "microc options"),
+        ("[options]\nram = -5", "options.ram", "bytes"),
+        ("[options]\nram = true", "options.ram", "bytes"),
+        ("[options]\nram = 1\nhop = []", "options.hop", "frames"),
+        ('[options]\nio = "arena"\nio_in_arena = true', "options.io_in_arena", ""),
+        ("[options]\ntuned = 5", "options.tuned", "the path of a file"),
+        ("[options]\ninput_shapes = [1, 2]", "options.input_shapes", "a dict from names"),
+        ("options = 5", "options", "a table"),
+        ("model = 5", "model", "the path of a file"),
+        ('model = ""', "model", "the path of a file"),
+        ("model = [5]", "model", "the path of a file"),
+        ("board = []", "board", "microc boards"),
+        ('folder = "/tmp"', "folder", "below that of"),
+        ('folder = "../x"', "folder", "below that of"),
+        ('folder = "."', "folder", "below that of"),
+        ("model = ", "", "docs/project.md"),
+        ("x = " + "[" * 5000 + "]" * 5000, "", "docs/project.md"),
+    ],
+)
+def test_a_mistake_is_named(text: str, where: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_config(written(tmp_path, text + "\n"))
+    assert caught.value.where.endswith(where) and hint in caught.value.hint
+    assert str(tmp_path / "microc.toml") in caught.value.where
+
+
+def test_no_file_and_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(OutputError):
+        read_config(tmp_path / "microc.toml")
+    (tmp_path / "microc.toml").write_bytes(b"model = '\xff'\n")
+    with pytest.raises(UsageError, match="no TOML"):
+        read_config(tmp_path / "microc.toml")
+    (tmp_path / "microc.toml").write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(UsageError, match="more than"):
+        read_config(tmp_path / "microc.toml")
+
+
+def test_names_are_data(tmp_path: Path) -> None:
+    """What is written of strange names reads back as they are, and adds no key."""
+    name = 'x"\n[options]\nplugins = "evil.py"\n\\\x7f'
+    found = read_config(written(tmp_path, config_text(name, name, {"input_dtype": {name: "int8"}})))
+    assert found.models == (tmp_path / name,) and found.board == name and found.options["input_dtype"] == {name: "int8"}
+    assert set(tomllib.loads((tmp_path / "microc.toml").read_text())["options"]) == {"input_dtype"}
+
+
+def test_found_upwards_but_not_in_a_folder_of_everybody(tmp_path: Path) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert find_config(below) is None
+    path = written(tmp_path, "")
+    assert find_config(below) == path == find_config(tmp_path)
+    os.chmod(tmp_path, 0o777)
+    assert find_config(below) is None and find_config(tmp_path) == path
+
+
+def test_trust_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TRUST, raising=False)
+    assert not trusted(tmp_path)
+    monkeypatch.setenv(TRUST, os.pathsep.join(("/nowhere", str(tmp_path))))
+    assert trusted(tmp_path) and not trusted(tmp_path / "below")
