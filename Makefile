@@ -14,7 +14,7 @@ WHAT ?= tflite onnx keras mcg frames client
 .PHONY: demo test fuzz lint bench docs clean
 
 demo: $(VENV)/.demo
-	@$(PYTHON) examples/digits/demo.py
+	@$(PYTHON) -m microc demo
 
 test: $(VENV)/.test
 	@$(VENV)/bin/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,14 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.device.smoke import needs
-from tests.driver.digits import FOLDER
-
-DEMO = FOLDER / "demo.py"
 
 
 def demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(DEMO), *words],
+        [sys.executable, "-m", "microc", "demo", *words],
         capture_output=True,
         text=True,
         check=False,
@@ -48,8 +46,11 @@ def test_without_cross_tools(tmp_path: Path) -> None:
     done = demo(PATH=str(tmp_path), PYTHONIOENCODING="ascii")
     check(done)
     assert "arm-none-eabi-gcc and qemu-system-arm not found" in done.stdout and "@@" in done.stdout
+    data = json.loads(demo("--json", PATH=str(tmp_path)).stdout)
+    assert data["board"] == "host" and data["missing"] == ["arm-none-eabi-gcc", "qemu-system-arm"]
+    assert data["accuracy"] >= data["reference_accuracy"] > 0.98 and data["samples"] == 360
 
 
 def test_unknown_board() -> None:
-    done = demo("nucleo")
+    done = demo("--board", "nucleo")
     assert done.returncode == 2 and done.stderr.startswith("error[") and "Traceback" not in done.stderr

@@ -313,4 +313,13 @@ def _board_commands(add: Adder) -> None:
     command = add("options", "list the options of a compilation", "", "--json")
     command.add_argument("--markdown", action="store_true", help="as the page docs/options.md")
     add("ports", "list the serial ports of this machine", "")
+    command = add(
+        "demo",
+        "run a small network on an emulated microcontroller, without a model of your own",
+        "",
+        "--board microbit",
+    )
+    command.add_argument(
+        "--board", default="", help="another board (default: netduinoplus2, or host where its tools are missing)"
+    )
     add("doctor", "look for the tools that microc works with", "")

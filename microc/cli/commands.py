@@ -13,6 +13,7 @@ from microc.cli.arguments import Arguments
 from microc.cli.bench import bench
 from microc.cli.catalogue import boards, doctor, operators, options, plugin, ports
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
+from microc.cli.demo import demo
 from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.model_options import chosen_options
@@ -270,6 +271,7 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "operators": operators,
         "options": options,
         "ports": ports,
+        "demo": demo,
         "doctor": doctor,
     }
 )

@@ -86,6 +86,17 @@ def require(program: str, install: str = "") -> str:
     return found
 
 
+def missing_tools(board: Board) -> tuple[str, ...]:
+    """The programs that building for a board takes, and its emulator, which are not on PATH."""
+    prefix = board.raw["build"]["prefix"]
+    wanted = ["make", prefix + "gcc"] if prefix else ["make"]
+    wanted += [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw]
+    missing = [program for program in wanted if shutil.which(program) is None]
+    if not prefix and not any(map(shutil.which, (os.environ.get("CC") or "", *_HOST_COMPILERS))):
+        missing.append(_HOST_COMPILERS[0])
+    return tuple(missing)
+
+
 def find_compiler(board: Board) -> Compiler:
     """The compiler of a board: ``<prefix>gcc``, or on the host ``$CC`` and then the first of cc, gcc and clang."""
     prefix = board.raw["build"]["prefix"]
