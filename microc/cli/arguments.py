@@ -34,6 +34,8 @@ class Arguments(argparse.Namespace):
     models: list[Path]
     config: Any = None
     force: bool = False
+    fix: bool
+    yes: bool
     network: str
     folder: Path
     source: Path
@@ -322,4 +324,9 @@ def _board_commands(add: Adder) -> None:
     command.add_argument(
         "--board", default="", help="another board (default: netduinoplus2, or host where its tools are missing)"
     )
-    add("doctor", "look for the tools that microc works with", "")
+    command = add(
+        "doctor", "look for the tools that microc works with", "", "--board nucleo-f446re", "--fix", "--fix --yes"
+    )
+    command.add_argument("--board", default="", help="those alone that this board takes: a name or a board file")
+    command.add_argument("--fix", action="store_true", help="print the one line that installs what is missing")
+    command.add_argument("--yes", action="store_true", help="with --fix: run that line after showing it")

@@ -166,21 +166,3 @@ def ports(arguments: Arguments) -> show.Answer:
         return show.Answer({"ports": []}, "this machine has no serial port")
     rows = [(p["port"], p["description"], p["usb"], ", ".join(p["boards"])) for p in found]
     return show.Answer({"ports": found}, show.table(("port", "description", "USB", "may be"), rows, 4))
-
-
-def doctor(arguments: Arguments) -> show.Answer:
-    """``microc doctor``."""
-    from microc.driver.doctor import examine, remedy
-
-    findings = examine()
-    bad = any(f.missing and f.essential for f in findings)
-    rows = [
-        ("missing" if f.missing else "ok", f.name, f.purpose, f.version or ("needed" if f.essential else "optional"))
-        for f in findings
-    ]
-    text = show.table(("", "tool", "for", "version"), rows, 4)
-    lines = remedy(findings)
-    if lines:
-        text += "\n\nto install what is missing:\n" + "\n".join(f"  {line}" for line in lines.splitlines())
-    data = {"tools": [asdict(f) for f in findings], "install": lines.splitlines(), "complete": not bad}
-    return show.Answer(data, text, 5 if bad else 0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.bench import bench
-from microc.cli.catalogue import boards, doctor, operators, options, plugin, ports
+from microc.cli.catalogue import boards, operators, options, plugin, ports
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
 from microc.cli.demo import demo
+from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
 from microc.cli.model_options import chosen_options

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from microc import paths
+from microc.device.packages import install_hint
 from microc.errors import UsageError
 from microc.target import Board
 
@@ -113,7 +114,7 @@ def _runner(entry: Mapping[str, Any]) -> Runner:
         commands=tuple(data.get("commands", ())),
         options=options,
         seconds=float(data.get("seconds", SECONDS)),
-        install=data["install"],
+        install=data.get("install") or install_hint(data["argv"][0]),
         failures=tuple(Failure(f["says"], f["means"], f["hint"]) for f in data.get("failures", ())),
     )
 

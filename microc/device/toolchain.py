@@ -5,35 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from microc.device.packages import install_hint
 from microc.errors import ToolError
 from microc.target import Board
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
-
-PACKAGES: Mapping[str, str] = MappingProxyType(
-    {
-        "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
-        "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
-        "avr-gcc": "gcc-avr avr-libc",
-        "cc": "gcc libc6-dev",
-        "make": "make",
-        "qemu-system-arm": "qemu-system-arm",
-        "qemu-system-avr": "qemu-system-misc",
-        "qemu-system-riscv32": "qemu-system-misc",
-        "qemu-system-riscv64": "qemu-system-misc",
-        "verilator": "verilator",
-        "gdb-multiarch": "gdb-multiarch",
-        "openocd": "openocd",
-    }
-)
-"""Debian packages of the programs that microc starts."""
 
 _HOST_COMPILERS = ("cc", "gcc", "clang")
 _SHOWN_LINES = 20
@@ -76,25 +58,17 @@ def require(program: str, install: str = "") -> str:
     """The path of a program. :class:`ToolError` with the way to install it (``install`` if given) when it is missing."""
     found = shutil.which(program)
     if found is None:
-        package = PACKAGES.get(program)
-        hint = (
-            f"apt-get install -y --no-install-recommends {package}"
-            if package
-            else f"install {program} and put it on PATH"
-        )
-        raise ToolError(f"{program} is not on PATH", hint=install or hint)
+        raise ToolError(f"{program} is not on PATH", hint=install or install_hint(program))
     return found
 
 
-def missing_tools(board: Board) -> tuple[str, ...]:
-    """The programs that building for a board takes, and its emulator, which are not on PATH."""
+def board_tools(board: Board) -> tuple[str, ...]:
+    """The programs that building for a board and booting it takes; those of this computer by the name they have here."""
     prefix = board.raw["build"]["prefix"]
-    wanted = ["make", prefix + "gcc"] if prefix else ["make"]
-    wanted += [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw]
-    missing = [program for program in wanted if shutil.which(program) is None]
-    if not prefix and not any(map(shutil.which, (os.environ.get("CC") or "", *_HOST_COMPILERS))):
-        missing.append(_HOST_COMPILERS[0])
-    return tuple(missing)
+    here = next((name for name in (os.environ.get("CC") or "", *_HOST_COMPILERS) if shutil.which(name)), "cc")
+    framework = [board.raw["framework"]["tool"]] if "framework" in board.raw else []
+    emulators = [board.raw[kind]["argv"][0] for kind in ("emulator", "simulator") if kind in board.raw]
+    return (*(framework or [prefix + "gcc" if prefix else here, "make"]), *emulators)
 
 
 def find_compiler(board: Board) -> Compiler:

@@ -6,6 +6,7 @@ Handwritten digits, 360 images that training never saw; the reference is TFLite 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from microc import paths
 from microc.device.boards import load_board
 from microc.device.info import Stats
-from microc.device.toolchain import Sizes, missing_tools
+from microc.device.toolchain import Sizes, board_tools
 from microc.driver import api
 from microc.driver.compile.lower import Progress
 from microc.driver.measure import firmware
@@ -70,7 +71,7 @@ class Demonstration:
 
 def choose_board() -> tuple[str, tuple[str, ...]]:
     """The emulated board, or this computer, and the tools that the board lacks here."""
-    missing = missing_tools(load_board(BOARD))
+    missing = tuple(tool for tool in board_tools(load_board(BOARD)) if shutil.which(tool) is None)
     return ("host" if missing else BOARD), missing
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from microc.device.toolchain import PACKAGES
+from microc.device.boards import load_board
+from microc.device.packages import install_commands
+from microc.device.runners import runners
+from microc.device.toolchain import board_tools
+from microc.errors import ToolError
+from microc.target import Board
 
 LIBRARIES = ("numpy", "jinja2", "onnx", "tflite", "flatbuffers", "pyserial", "cobs", "pyelftools", "jsonschema")
 READERS = (
@@ -53,25 +62,51 @@ class Finding:
         return not self.version
 
 
-def examine() -> tuple[Finding, ...]:
-    """Python, its packages and all programs."""
+def examine(board: str = "") -> tuple[Finding, ...]:
+    """Python, its packages and all programs; with ``board`` those alone that building for it, booting and flashing it take.
+
+    UsageError where there is no such board.
+    """
     found = [Finding("python", "microc itself", True, platform.python_version(), "")]
     for name in LIBRARIES:
         found.append(Finding(name, "Python package", True, _package_version(name), ""))
-    found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
-    for name, purpose, essential in PROGRAMS:
+    if not board:
+        found += [Finding(name, purpose, False, _package_version(name), "") for name, purpose in READERS]
+    for name, purpose, essential in _programs_of(load_board(board)) if board else PROGRAMS:
         path = shutil.which(name) or ""
         found.append(Finding(name, purpose, essential, _program_version(path) if path else "", path))
     return tuple(found)
 
 
-def remedy(findings: tuple[Finding, ...]) -> str:
-    """Commands that install everything that is missing; empty when nothing is."""
-    packages = [f.name for f in findings if f.missing and f.purpose == "Python package"]
-    programs = dict.fromkeys(PACKAGES[f.name] for f in findings if f.missing and f.name in PACKAGES)
-    lines = ["pip install " + " ".join(packages)] if packages else []
-    lines += ["apt-get install -y --no-install-recommends " + " ".join(programs)] if programs else []
-    return "\n".join(lines)
+def _programs_of(board: Board) -> list[tuple[str, str, bool]]:
+    purposes = {name: purpose for name, purpose, _ in PROGRAMS}
+    programs = dict.fromkeys(board_tools(board), True)
+    ways = runners(board)
+    if ways:
+        best = next((way for way in ways if not way.lack), ways[0])
+        programs.setdefault(best.argv[0], False)
+    return [(name, purposes.get(name, board.name), essential) for name, essential in programs.items()]
+
+
+def remedy(findings: Iterable[Finding]) -> tuple[tuple[str, ...], ...]:
+    """Commands that install what is missing, each a program and its arguments; none when nothing is, or nothing is known to."""
+    missing = [f.name for f in findings if f.missing]
+    packages = [name for name in missing if name in LIBRARIES]
+    python = ((sys.executable, "-m", "pip", "install", *packages),) if packages else ()
+    return (*python, *install_commands(name for name in missing if name not in LIBRARIES))
+
+
+def install(commands: Iterable[Sequence[str]]) -> None:
+    """Run such commands, whose output goes to standard error. ToolError for one that fails."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in commands:
+        line = shlex.join(command)
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, env=environment, check=False)
+        except OSError as error:
+            raise ToolError(f"cannot run {command[0]}: {error.strerror or error}", hint=f"by hand: {line}") from error
+        if done.returncode:
+            raise ToolError(f"{line} ended with {done.returncode}", hint="what it said stands above")
 
 
 def _package_version(name: str) -> str:
