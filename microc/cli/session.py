@@ -60,8 +60,7 @@ def run(arguments: Arguments) -> show.Answer:
     if not given:
         lines.append(f"of random numbers (--seed {arguments.seed}); of your own: --input X.npy")
     lines.append(show.duration(clock, clock.amount(ticks)))
-    return show.Answer(data, "
-".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
+    return show.Answer(data, "\n".join([*lines, *([f"self-test {tested}"] if tested else [])]), error=failed)
 
 
 def line(arguments: Arguments) -> dict[str, Any]:
