@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
-from microc.cli.session import compile_model, progress
+from microc.cli.compiling import compile_model, progress
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
