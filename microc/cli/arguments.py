@@ -153,7 +153,7 @@ def _global_options(default: object) -> Parser:
     return options
 
 
-_MODEL = "a .tflite, .onnx, .keras, .pt2 or .mcg file, LightGBM's text, or XGBoost's JSON or UBJSON"
+_MODEL = "a .tflite, .onnx, .keras, .h5, .pt2 or .mcg file, LightGBM's text, or XGBoost's JSON or UBJSON"
 
 
 def _model_commands(add: Adder) -> None:

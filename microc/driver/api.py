@@ -185,8 +185,9 @@ def compile(
     check: bool = True,
     **options: Any,
 ) -> Library | Program:
-    """Compile a model: the path of a file (TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text, or a graph file), a graph
-    that :func:`microc.load` gave, a fitted scikit-learn or LightGBM estimator, a Keras model, or PyTorch's ``ExportedProgram``.
+    """Compile a model: the path of a file (TFLite, ONNX, Keras, a PyTorch program, LightGBM's text, XGBoost's JSON or UBJSON, a
+    graph file) or its bytes, a graph that :func:`microc.load` gave, a fitted scikit-learn, LightGBM or XGBoost estimator, an ONNX
+    or Keras model, PyTorch's ``ExportedProgram``, or a ``torch.nn.Module`` with ``example_inputs``.
 
     Without ``board`` the network becomes a :class:`Library` in this process, called with numpy arrays in the graph's order.
     ``target``: ``host``, as ``native``, uses the vectors that this computer has, and what is exported runs on any;

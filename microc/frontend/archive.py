@@ -1,4 +1,4 @@
-"""Zip archives, which several formats are."""
+"""Zip archives and HDF5, which several formats are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import io
 import zipfile
 
 ZIP = b"PK\x03\x04"
-"""What one starts with."""
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""What each starts with."""
 
 
 def members(data: bytes) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from microc.errors import ModelError, OutputError
 from microc.frontend import foreign
-from microc.frontend.archive import ZIP
+from microc.frontend.archive import HDF5, ZIP
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
@@ -15,7 +15,7 @@ MAX_FILE_BYTES = 256 << 20
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
-    """Read a model file: TFLite, ONNX, Keras 3, a PyTorch program, LightGBM's text,
+    """Read a model file: TFLite, ONNX, Keras (.keras or .h5), a PyTorch program, LightGBM's text,
     XGBoost's JSON or UBJSON, or a graph file that ``microc import`` wrote.
 
     ``input_shapes`` binds unknown extents of inputs by name. Raises OutputError where the file cannot be read,
@@ -38,6 +38,10 @@ def read(data: bytes, name: str, input_shapes: Mapping[str, tuple[int, ...]] = {
         found = _archive(data, name, input_shapes)
         if found is not None:
             return found
+    if data.startswith(HDF5):
+        from microc.frontend.keras import reader as keras_reader
+
+        return keras_reader.read(data, name, input_shapes)
     from microc.frontend.trees import lightgbm, sklearn, xgboost
 
     if lightgbm.is_lightgbm(data) or xgboost.is_xgboost(data):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from microc.errors import ModelError
 from microc.frontend.archive import ZIP, members
 
-READ = ".tflite, .onnx, .keras, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
+READ = ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
 
 MOST = 1000
 """Names of a folder that are looked at."""
@@ -50,7 +50,6 @@ _CAFFE = Foreign(
 _CORE_ML = Foreign("a network of Core ML", _AGAIN)
 _WEIGHTS = Foreign("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
 _STARTS: Sequence[tuple[int, bytes, Foreign]] = (
-    (0, b"\x89HDF\r\n\x1a\n", Foreign("an HDF5 file (Keras 2)", "load it in Keras 3 and save it as .keras")),
     *((0, bytes((0x80, version)), _PICKLE) for version in range(2, 6)),
     (4, b"ORTM", Foreign("a network in ONNX Runtime's own format", "give the .onnx file that it was made from")),
     (4, b"ET12", Foreign("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from microc.frontend.archive import ZIP
+from microc.frontend.archive import HDF5, ZIP
 from microc.frontend.detect import contents, is_tflite
 from microc.frontend.trees.lightgbm import is_lightgbm
+from microc.frontend.trees.xgboost import is_xgboost
 from microc.graph.file import is_graph_file
 
 Shape = tuple[int | str, ...]
@@ -24,9 +25,9 @@ def symbolic_inputs(path: Path) -> Mapping[str, Shape]:
         return {}
     if is_tflite(data):
         return _tflite(data, path.name)
-    if data.startswith(ZIP):
+    if data.startswith((ZIP, HDF5)):
         return _keras(data, path.name)
-    if is_lightgbm(data):
+    if is_lightgbm(data) or is_xgboost(data):
         return {}
     return _onnx(data, path.name)
 
@@ -56,6 +57,6 @@ def _keras(data: bytes, file_name: str) -> dict[str, Shape]:
     from microc.frontend.keras import file as keras_file
     from microc.frontend.keras import reader as keras_reader
 
-    if not keras_file.is_keras(data):
+    if not data.startswith(HDF5) and not keras_file.is_keras(data):
         return {}
     return {name: _named(name, extents) for name, extents in keras_reader.declared_inputs(data, file_name).items()}

@@ -9,7 +9,7 @@ from typing import Any
 from microc.driver.options import Options
 from microc.driver.reference.runtime import Reference
 from microc.errors import ToolError, UsageError
-from microc.frontend.archive import ZIP
+from microc.frontend.archive import HDF5, ZIP
 from microc.frontend.detect import contents, is_tflite
 from microc.frontend.trees import lightgbm, xgboost
 from microc.graph.file import is_graph_file
@@ -72,6 +72,8 @@ def _format_of_file(data: bytes, file: str) -> str:
         from microc.frontend.keras import file as keras_file
 
         return "keras" if keras_file.is_keras(data) else "torch"
+    if data.startswith(HDF5):
+        return "keras"
     if xgboost.is_xgboost(data):
         return "xgboost"
     return "lightgbm" if lightgbm.is_lightgbm(data) else "onnx"

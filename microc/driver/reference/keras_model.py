@@ -16,6 +16,7 @@ import numpy as np
 from microc.driver.reference.runtime import Answer, RuntimeRefusal, flat, imported
 from microc.dtypes import Array
 from microc.errors import ModelError, ToolError
+from microc.frontend.archive import HDF5
 
 EXTRA = "pip install keras and a backend (torch, jax or tensorflow)"
 
@@ -58,7 +59,14 @@ class KerasModel:
 
 
 def loaded(data: bytes, file: str) -> KerasModel:
-    """The model of a ``.keras`` file. ModelError where its configuration names anything that is not Keras's own."""
+    """The model of a ``.keras`` file. ToolError for HDF5, ModelError where its configuration names anything that is not
+    Keras's own."""
+    if data.startswith(HDF5):
+        raise ToolError(
+            "Keras loads .h5 files without its safe mode, so that they may run code",
+            where=file,
+            hint="load it yourself and give the object: microc.verify(keras.models.load_model(path))",
+        )
     keras = imported("keras", "Keras", EXTRA)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         foreign = _foreign(json.loads(archive.read("config.json")))

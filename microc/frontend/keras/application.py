@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from microc.errors import ModelError, UnsupportedError
 from microc.frontend import formulas
 from microc.frontend.formulas import Compose, composer
 from microc.frontend.graph_builder import GraphBuilder
-from microc.frontend.keras.file import Weights
 from microc.graph.ir import Attr
 
 _NO_ATTRS: Mapping[str, Attr] = {}
@@ -40,6 +39,27 @@ def dtype_of(config: Mapping[str, Any]) -> str:
     return str(found["config"].get("mode") or found["config"]["name"])
 
 
+class Weights(Protocol):
+    """What a file holds for a model."""
+
+    def layers(self, layers: Sequence[Mapping[str, Any]]) -> Mapping[str, LayerWeights]:
+        """For each of its layers, by their names."""
+
+
+class LayerWeights(Weights, Protocol):
+    """What a file holds for a layer, which may be a model."""
+
+    def arrays(self) -> tuple[Array, ...]:
+        """The layer's variables in order."""
+
+    @property
+    def path(self) -> str:
+        """A name that no two layers have in common."""
+
+    def inside(self, name: str) -> LayerWeights:
+        """For a part of the layer."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """``operands``: values of the graph (or numbers, for arithmetic); ``weights``: what the file holds for the layer."""
@@ -47,7 +67,7 @@ class Layer:
     write: GraphBuilder
     code: str
     config: Mapping[str, Any]
-    weights: Weights
+    weights: LayerWeights
     operands: Sequence[Any]
     kwargs: Mapping[str, Any]
     spellings: Mapping[str, Spelling]

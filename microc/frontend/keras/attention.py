@@ -89,8 +89,9 @@ def grouped_query_attention(layer: Layer) -> str:
 
 def _operands(layer: Layer) -> dict[str, str]:
     """Queries, values, and keys, which are the values where they are not given."""
-    query, value, *key = (str(operand) for operand in layer.operands)
-    return {"query": query, "value": value, "key": key[0] if key else str(layer.kwargs.get("key", value))}
+    query, *rest = (str(operand) for operand in layer.operands)
+    value = rest[0] if rest else str(layer.kwargs["value"])
+    return {"query": query, "value": value, "key": rest[1] if rest[1:] else str(layer.kwargs.get("key", value))}
 
 
 def _heads(layer: Layer, prefix: str = "") -> dict[str, str]:
@@ -148,5 +149,6 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Attention": attention,
     "EinsumDense": einsum_dense,
     "GroupQueryAttention": grouped_query_attention,
+    "GroupedQueryAttention": grouped_query_attention,
     "MultiHeadAttention": multi_head_attention,
 }

@@ -272,8 +272,10 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Embedding": embedding,
     "GlobalAveragePooling1D": global_pool("mean"),
     "GlobalAveragePooling2D": global_pool("mean"),
+    "GlobalAveragePooling3D": global_pool("mean"),
     "GlobalMaxPooling1D": global_pool("max"),
     "GlobalMaxPooling2D": global_pool("max"),
+    "GlobalMaxPooling3D": global_pool("max"),
     "LayerNormalization": layer_normalization,
     "LeakyReLU": lambda layer: layer.emit(
         "leaky_relu", (layer.x,), {"alpha": float(layer.config.get("negative_slope", layer.config.get("alpha", 0.3)))}

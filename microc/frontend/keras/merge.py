@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from microc.frontend.keras.application import Layer, Spelling
+from microc.frontend.keras.normalisation import resampled
 
 
 def same(layer: Layer) -> str:
@@ -91,16 +92,23 @@ def upsampling(layer: Layer) -> str:
     how = layer.config.get("interpolation", "nearest")
     if how not in ("nearest", "bilinear"):
         layer.refuse(f"interpolation {how!r}", "use nearest or bilinear")
-    places, shares = [], []
-    for extent, factor in zip(shape[1:-1], factors, strict=True):
-        source = np.maximum((np.arange(extent * factor) + 0.5) / factor - 0.5, 0)
-        first = np.floor(source).astype(np.int64) if how == "bilinear" else np.arange(extent * factor) // factor
-        pair = np.stack([first, np.minimum(first + 1, extent - 1)], axis=1).astype(np.int32)
-        places.append(layer.write.new_constant("places", pair if how == "bilinear" else pair[:, :1]))
-        share = source - first
-        shares.append(layer.constant("shares", np.stack([1 - share, share], axis=1)))
-    tables = places + shares if how == "bilinear" else places
-    return layer.emit("resample", (layer.x, *tables), {"axes": tuple(range(1, 1 + count))})
+    sizes = [extent * factor for extent, factor in zip(shape[1:-1], factors, strict=True)]
+    return resampled(layer, sizes, bilinear=how == "bilinear")
+
+
+def dot(layer: Layer) -> str:
+    """Products of two operands, summed over an axis of each, as matrices for every sample."""
+    axes, ranks = layer.config["axes"], [len(layer.shape(str(each))) for each in layer.operands]
+    pair = [axes] * 2 if isinstance(axes, int) else list(axes)
+    first, second = (int(axis) % rank for axis, rank in zip(pair, ranks, strict=True))
+    if ranks not in ([2, 2], [3, 3]) or layer.config.get("normalize"):
+        layer.refuse(f"operands of {ranks[0]} and {ranks[1]} axes, or normalised ones", "use two or three axes")
+    a, b = (str(each) for each in layer.operands)
+    if ranks == [2, 2]:
+        return layer.emit("sum", (layer.emit("mul", (a, b)),), {"axes": (1,), "keepdims": True})
+    a = a if first == 2 else layer.emit("transpose", (a,), {"axes": (0, 2, 1)})
+    b = b if second == 1 else layer.emit("transpose", (b,), {"axes": (0, 2, 1)})
+    return layer.emit("matmul", (a, b))
 
 
 def rescaling(layer: Layer) -> str:
@@ -115,7 +123,16 @@ def _real(layer: Layer) -> str:
     return layer.emit("cast", (layer.x,), {"dtype": "float32"})
 
 
+_AUGMENTING = (
+    "AugMix", "CutMix", "MixUp", "RandAugment", "RandomBrightness", "RandomColorDegeneration", "RandomColorJitter",
+    "RandomContrast", "RandomElasticTransform", "RandomErasing", "RandomFlip", "RandomGaussianBlur", "RandomGrayscale",
+    "RandomHue", "RandomInvert", "RandomPerspective", "RandomPosterization", "RandomRotation", "RandomSaturation",
+    "RandomSharpness", "RandomShear", "RandomTranslation", "RandomZoom",
+)  # fmt: skip
+"""Layers that change images in training alone."""
+
 SPELLINGS: Mapping[str, Spelling] = {
+    **dict.fromkeys(_AUGMENTING, same),
     "ActivityRegularization": same,
     "Add": merge("add"),
     "AlphaDropout": same,
@@ -123,6 +140,8 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Concatenate": concatenate,
     "Cropping1D": cropping,
     "Cropping2D": cropping,
+    "Cropping3D": cropping,
+    "Dot": dot,
     "Divide": merge("div"),
     "Dropout": same,
     "Flatten": flatten,
@@ -138,10 +157,13 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Reshape": reshape,
     "SpatialDropout1D": same,
     "SpatialDropout2D": same,
+    "SpatialDropout3D": same,
     "Subtract": merge("sub"),
     "TrueDivide": merge("div"),
     "UpSampling1D": upsampling,
     "UpSampling2D": upsampling,
+    "UpSampling3D": upsampling,
     "ZeroPadding1D": zero_padding,
     "ZeroPadding2D": zero_padding,
+    "ZeroPadding3D": zero_padding,
 }

@@ -1,4 +1,4 @@
-"""The Keras 3 reader: Sequential and Functional models, nested too, layer by layer. Neither Keras nor a backend is needed.
+"""The Keras reader: Sequential and Functional models, nested too, layer by layer. Neither Keras nor a backend is needed.
 
 Data is channels last. The batch is 1 unless ``input_shapes`` says otherwise.
 """
@@ -10,19 +10,23 @@ from typing import Any
 
 from microc import dtypes
 from microc.errors import ModelError, UnsupportedError, UsageError
+from microc.frontend.archive import HDF5
 from microc.frontend.graph_builder import GraphBuilder
 from microc.frontend.keras import attention as keras_attention
+from microc.frontend.keras import file as keras_file
 from microc.frontend.keras import layers as keras_layers
+from microc.frontend.keras import legacy
 from microc.frontend.keras import merge as keras_merge
+from microc.frontend.keras import normalisation as keras_normalisation
 from microc.frontend.keras import recurrent as keras_recurrent
-from microc.frontend.keras.application import Layer, Spelling, dtype_of
-from microc.frontend.keras.file import Weights, decode
+from microc.frontend.keras.application import Layer, LayerWeights, Spelling, Weights, dtype_of
 from microc.graph.ir import Graph
 
 SPELLINGS: Mapping[str, Spelling] = {
     **keras_attention.SPELLINGS,
     **keras_layers.SPELLINGS,
     **keras_merge.SPELLINGS,
+    **keras_normalisation.SPELLINGS,
     **keras_recurrent.SPELLINGS,
 }
 """By the class of the layer."""
@@ -30,18 +34,19 @@ SPELLINGS: Mapping[str, Spelling] = {
 MODELS = ("Functional", "Model", "Sequential")
 EVERY_INPUT = "*"
 _QUANTISED = ("int", "float8", "gptq", "awq")
+_CODE = ("Lambda", "SlicingOpLambda", "TFOpLambda", "TorchModuleWrapper")
 _EIGHT_BITS = ("Dense", "Embedding")
 """Layers whose weights may be what Keras makes of them in 8 bits."""
 
 
 def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The network of a ``.keras`` file.
+    """The network of a ``.keras`` file, or of a whole model in HDF5.
 
     ``input_shapes`` binds unknown extents by the input's name, or ``"*"`` for all. Outputs keep the model's order and are called
     after their layers, or by the keys of a dictionary of outputs. Raises ModelError for a broken file, UnsupportedError, which
     lists all layers that microc does not do, UsageError for shapes that do not fit.
     """
-    config, weights = decode(data, file_name)
+    config, weights = decoded(data, file_name)
     reader = _Reader(file_name, input_shapes)
     try:
         return reader.graph(config, weights)
@@ -49,9 +54,17 @@ def read(data: bytes, file_name: str, input_shapes: Mapping[str, tuple[int, ...]
         raise ModelError(f"the configuration is broken: {error!r}", where=reader.write.where) from error
 
 
+def decoded(data: bytes, file_name: str) -> tuple[dict[str, Any], Weights]:
+    """The configuration and the weights of a file of either kind."""
+    if data.startswith(HDF5):
+        return legacy.decode(data, file_name)
+    config, weights = keras_file.decode(data, file_name)
+    return legacy.modern(config), weights
+
+
 def declared_inputs(data: bytes, file_name: str) -> dict[str, tuple[int | None, ...]]:
     """The inputs of a ``.keras`` file with their extents, None for those that it leaves open; ModelError for a broken file."""
-    config, _ = decode(data, file_name)
+    config, _ = decoded(data, file_name)
     try:
         layers = [layer["config"] for layer in config["config"]["layers"] if layer["class_name"] == "InputLayer"]
         shapes = {str(own["name"]): own.get("batch_shape") or own.get("batch_input_shape") for own in layers}
@@ -161,14 +174,13 @@ class _Reader:
         held = weights.layers(config["layers"])
         known: dict[tuple[str, int, int], str] = {}
         entries = _history(config["input_layers"])
-        if given is not None:
-            known.update(zip(entries, given, strict=True))
+        inputs = {layer["config"]["name"]: layer for layer in config["layers"] if layer["class_name"] == "InputLayer"}
+        if given is None:
+            given = [self.input(inputs[name]) for name, _, _ in entries]
+        known.update(zip(entries, given, strict=True))
         pending = []
         for layer in config["layers"]:
-            name = layer["config"]["name"]
             if layer["class_name"] == "InputLayer":
-                if given is None:
-                    known[name, 0, 0] = self.input(layer)
                 continue
             pending += [(layer, call, inbound) for call, inbound in enumerate(layer["inbound_nodes"])]
         lost: set[tuple[str, int]] = set()
@@ -193,7 +205,7 @@ class _Reader:
         return [(label, known[key]) for label, key in zip(labels, keys, strict=True) if key in known]
 
     def called(
-        self, layer: Mapping[str, Any], weights: Weights, inbound: Mapping[str, Any], known: Mapping[Any, str]
+        self, layer: Mapping[str, Any], weights: LayerWeights, inbound: Mapping[str, Any], known: Mapping[Any, str]
     ) -> list[str] | None:
         args = _resolved(inbound["args"], known)
         kwargs = {key: _resolved(value, known) for key, value in inbound.get("kwargs", {}).items() if value is not None}
@@ -201,7 +213,7 @@ class _Reader:
         return self.layer(layer, weights, operands, kwargs)
 
     def layer(
-        self, layer: Mapping[str, Any], weights: Weights, operands: Sequence[Any], kwargs: Mapping[str, Any]
+        self, layer: Mapping[str, Any], weights: LayerWeights, operands: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[str] | None:
         """The values that a layer gives; None (and a refusal) where microc does not do it."""
         config, code = layer["config"], layer["class_name"]
@@ -214,7 +226,8 @@ class _Reader:
         try:
             spelling = SPELLINGS.get(code)
             if spelling is None:
-                raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where)
+                hint = "it holds code, which is not run: write it with layers" if code in _CODE else ""
+                raise UnsupportedError(f"the layer {code} is unknown to microc", where=self.write.where, hint=hint)
             policy = dtype_of(config)
             if policy.startswith(_QUANTISED) and not (policy == "int8" and code in _EIGHT_BITS):
                 raise UnsupportedError(

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from microc.dtypes import Array
-from microc.frontend.keras.application import Layer, Spelling
-from microc.frontend.keras.file import Weights
+from microc.frontend.keras.application import Layer, LayerWeights, Spelling
 from microc.frontend.recurrent import Gates, State, exchanged, gate, over_time
 
 Cell = Callable[[Layer, str, State], State]
 """A step, written into the layer's graph, which is the loop's body."""
 
 
-def recurrent(cell: Callable[[Mapping[str, Any], Weights], tuple[Array, Array, Cell]], states: int) -> Spelling:
+def recurrent(cell: Callable[[Mapping[str, Any], LayerWeights], tuple[Array, Array, Cell]], states: int) -> Spelling:
     """A layer that runs a cell along the second axis; ``cell`` gives the input's kernel, its bias, and the step."""
 
     def spell(layer: Layer) -> str | tuple[str, ...]:
@@ -58,14 +57,14 @@ def _start(layer: Layer, states: int, shape: tuple[int, int]) -> State:
     return tuple(layer.write.state(name, zeros) for name in names)
 
 
-def _arrays(config: Mapping[str, Any], weights: Weights, gates: int) -> tuple[Array, Array, Array]:
+def _arrays(config: Mapping[str, Any], weights: LayerWeights, gates: int) -> tuple[Array, Array, Array]:
     """Kernel, recurrent kernel, bias (zeros where there is none)."""
     found = weights.arrays()
     bias = found[2] if config["use_bias"] else np.zeros(int(config["units"]) * gates, np.float32)
     return found[0], found[1], bias
 
 
-def simple(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
+def simple(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """h' = activation(x W + h U + b)."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 1)
 
@@ -77,7 +76,7 @@ def simple(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, C
     return kernel, bias, step
 
 
-def lstm(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
+def lstm(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """c' = f c + i g, h' = o activation(c')."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 4)
     units = int(config["units"])
@@ -95,7 +94,7 @@ def lstm(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cel
     return kernel, bias, step
 
 
-def gru(config: Mapping[str, Any], weights: Weights) -> tuple[Array, Array, Cell]:
+def gru(config: Mapping[str, Any], weights: LayerWeights) -> tuple[Array, Array, Cell]:
     """h' = z h + (1 - z) g; the reset acts on h U + b (``reset_after``) or on h."""
     kernel, recurrent_kernel, bias = _arrays(config, weights, 3)
     units, after = int(config["units"]), bool(config.get("reset_after", True))

@@ -6,7 +6,9 @@ say. A model's file has none of these: groups are linked directly, arrays are st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from microc.frontend.budget import MAX_STORED, check_shape
 
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
 """Of HDF5 itself, and lzf: for others it looks for plugins to load."""
+_MOST_TEXT = 1 << 24
+"""Bytes of one attribute."""
 BROKEN = (KeyError, OSError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError)
 """What h5py raises for files that are damaged; MemoryError, too, for lengths that are none."""
 
@@ -91,6 +95,33 @@ class Group:
         except BROKEN as error:
             raise self._broken(error) from error
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The texts of an attribute, which Keras cuts into numbered ones where it is long; none where there is none."""
+        return self._texts(name) or tuple(text for part in self._numbered(name) for text in self._texts(part))
+
+    def _numbered(self, name: str) -> Iterator[str]:
+        number = 0
+        while f"{name}{number}" in self.held.attrs:
+            yield f"{name}{number}"
+            number += 1
+
+    def _texts(self, name: str) -> tuple[str, ...]:
+        import h5py
+
+        try:
+            if name not in self.held.attrs:
+                return ()
+            kept = self.held.attrs.get_id(name)
+            shape, dtype = tuple(map(int, kept.shape or ())), kept.dtype
+            if (dtype.kind != "S" and h5py.check_string_dtype(dtype) is None) or len(shape) > 1:
+                return ()
+            if prod(shape) * max(dtype.itemsize, 1) > _MOST_TEXT:
+                raise ModelError(f"the attribute {name!r} of {self.path} is too long", where=self.file)
+            found = np.asarray(self.held.attrs[name], object).reshape(-1)
+            return tuple(_decoded(text) for text in found)
+        except BROKEN as error:
+            raise self._broken(error) from error
+
     def _linked(self, name: str) -> Any:
         """What a name stands for in this file; None where nothing does."""
         import h5py
@@ -105,6 +136,11 @@ class Group:
 
     def _broken(self, error: Exception) -> ModelError:
         return ModelError(f"the weights cannot be read: {error}", where=f"{self.file} {self.path}")
+
+
+def _decoded(text: Any) -> str:
+    found = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+    return found.decode("utf-8", "replace")
 
 
 def opened(file: Any, file_name: str) -> Group:

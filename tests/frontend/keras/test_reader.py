@@ -287,10 +287,10 @@ def test_broken_files(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    model = sequential((8, 8, 1), layers.Conv2D(2, 3), layers.RandomFlip(), layers.Flatten())
+    model = sequential((8, 8, 1), layers.Conv2D(2, 3), layers.RandomCrop(4, 4), layers.Flatten())
     raw = saved(model, tmp_path)
     assert keras_file.is_keras(raw) and not keras_file.is_keras(b"PK\x03\x04 nothing")
-    with pytest.raises(UnsupportedError, match="RandomFlip"):
+    with pytest.raises(UnsupportedError, match="RandomCrop"):
         reader.read(raw, "model.keras", {})
     with pytest.raises(UsageError, match="no input"):
         reader.read(raw, "model.keras", {"sound": (1, 2)})
@@ -315,3 +315,31 @@ def test_stateful_layers_go_on(kind: str, tmp_path: Path) -> None:
     one.reset()
     for instance in (one, two):
         np.testing.assert_allclose(np.asarray(instance(pieces[0])), wanted[0], rtol=BOUND, atol=BOUND)
+
+
+def test_layers_that_normalise_and_fit_images(tmp_path: Path) -> None:
+    parts = (layers.GroupNormalization(4), layers.UnitNormalization(), layers.RMSNormalization(), layers.RandomFlip())
+    compare(sequential((6, 5, 8), *parts, layers.Resizing(4, 9), layers.CenterCrop(3, 4)), tmp_path, data(1, 6, 5, 8))
+    compare(sequential((6, 5, 3), layers.Resizing(9, 4, interpolation="nearest")), tmp_path, data(1, 6, 5, 3))
+    parts = (layers.ZeroPadding3D(1), layers.Cropping3D(1), layers.UpSampling3D(2), layers.GlobalAveragePooling3D())
+    compare(sequential((4, 4, 4, 2), *parts), tmp_path, data(1, 4, 4, 4, 2))
+
+
+def test_products_of_operands_in_the_models_order(tmp_path: Path) -> None:
+    """The second input is needed first."""
+    a, b = keras.Input((4, 3)), keras.Input((3, 5))
+    turned = layers.Permute((2, 1))(layers.Permute((2, 1))(b))
+    compare(keras.Model([a, b], layers.Dot((2, 1))([a, turned])), tmp_path, data(1, 4, 3), data(1, 3, 5))
+    compare(keras.Model([a, b], layers.Dot((1, 2))([a, layers.Dense(4)(b)])), tmp_path, data(1, 4, 3), data(1, 3, 5))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whole_models_in_hdf5(tmp_path: Path) -> None:
+    image = keras.Input((7, 6))
+    x = layers.MultiHeadAttention(3, 4)(image, image)
+    inside = keras.Sequential([layers.Dense(5), layers.BatchNormalization(), layers.Dense(6)])
+    model = unsettled(keras.Model(image, layers.Bidirectional(layers.LSTM(4))(inside(inside(x)))))
+    path, x = tmp_path / "m.h5", data(1, 7, 6)
+    model.save(path)
+    found = library(reader.read(path.read_bytes(), "m.h5", {}))(x)
+    np.testing.assert_allclose(found, model.predict(x, verbose=0), rtol=BOUND, atol=BOUND)
