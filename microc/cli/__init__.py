@@ -60,10 +60,12 @@ def _command(words: list[str]) -> int:
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
     from microc.cli import commands, project
+    from microc.cli.piped import piped
 
     begin = time.monotonic()
     project.configure(arguments)
-    answer = commands.COMMANDS[arguments.command](arguments)
+    with piped(arguments):
+        answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         found = {} if answer.error is None else {"error": _fields(answer.error)}
         config = {"config": str(arguments.config.path)} if arguments.config else {}

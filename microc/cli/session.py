@@ -96,7 +96,8 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
 
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
-    """The arrays of .npy files and pictures, checked against the network's inputs before anything runs."""
+    """The arrays of .npy files, tables and pictures, checked against the network's inputs before anything runs."""
+    from microc.driver.data.files import is_table
     from microc.driver.data.pictures import Reader, is_picture, with_colours
     from microc.driver.sizes.shapes import RunShapes
 
@@ -104,8 +105,12 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
     tensors = with_colours((known[name] for name in manifest["inputs"]), manifest["options"])
     arrays, span = [], pixels(arguments)
     for path, tensor in zip_longest(arguments.inputs, tensors[: len(arguments.inputs)]):
-        picture = tensor is not None and is_picture(path)
-        arrays.append(Reader(tensor, span).read(path) if picture else load_array(path))
+        if tensor is not None and is_picture(path):
+            arrays.append(Reader(tensor, span).read(path))
+        elif tensor is not None and is_table(path):
+            arrays.append(_of_table(path, tensor))
+        else:
+            arrays.append(load_array(path))
     return RunShapes(manifest).fitting(tensors, arrays)
 
 
@@ -123,6 +128,27 @@ def pixels(arguments: Arguments) -> tuple[float, float] | None:
     if not any(map(holds_pictures, given)):
         raise UsageError("--pixels speaks of pictures, and none are given", hint="--input cat.png --pixels -1 1")
     return low, high
+
+
+def _of_table(path: Path, tensor: Mapping[str, Any]) -> Array:
+    """The numbers of a table in the shape and dtype of an input, which must hold them as they are."""
+    import numpy as np
+
+    from microc import dtypes
+    from microc.driver.data.files import ROWS, read
+
+    table = read(path)[ROWS]
+    dtype = dtypes.to_numpy(tensor["dtype"])
+    with np.errstate(invalid="ignore"):
+        found = table.astype(dtype)
+    if dtypes.is_integer(tensor["dtype"]) and not np.array_equal(found.astype(table.dtype), table):
+        raise UsageError(
+            f"{path.name} holds numbers that are no {tensor['dtype']}",
+            where=str(path),
+            hint="write integers of its range",
+        )
+    shape = tuple(tensor["shape"])
+    return found.reshape(shape) if found.size == np.prod(shape) else found
 
 
 def load_array(path: Path) -> Array:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,7 +44,7 @@ _OPERATORS = ("", "dense", "matmul")
 
 
 @overload
-def build(what: Project) -> BuildResult: ...
+def build(what: Project | str | os.PathLike[str]) -> BuildResult: ...
 @overload
 def build(
     what: Function | Callable[..., Function],
@@ -77,7 +78,8 @@ def build(
     threads: int = 1,
 ) -> Any:
     """Compile functions: a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of them, which
-    become a dictionary by their names. A project that was written (``microc.open_project``) becomes a firmware.
+    become a dictionary by their names. A project that was written (its folder, or what ``microc.open_project`` gives)
+    becomes a firmware.
 
     Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs, the others
     its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs it as any network
@@ -92,9 +94,11 @@ def build(
     Raises ProgramError where a function makes no sense, UsageError for constants that are missing or do not fit and sizes that no
     input tells, UnsupportedError for loops that differ from size to size by no rule.
     """
+    if isinstance(what, (str, os.PathLike)):
+        what = firmware.open_project(accepted.path("a project", what))
     if isinstance(what, Project):
         return firmware.build(what)
-    if isinstance(what, Sequence) and not isinstance(what, str):
+    if isinstance(what, Sequence):
         if len({_name(each) for each in what}) < len(what):
             raise UsageError("two of the functions have one name", hint="schedule.renamed(name) gives another")
         one: Any = build
@@ -159,7 +163,7 @@ def _schedule(what: object) -> Schedule:
         return what if what.rule else what.named("by hand")
     raise UsageError(
         f"{type(what).__name__} cannot be built",
-        hint="a PrimFunc, a microc.Schedule, a list of them, or a project (microc.open_project)",
+        hint="a PrimFunc, a microc.Schedule, a list of them, or the folder of a project",
     )
 
 

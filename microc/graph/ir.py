@@ -115,6 +115,17 @@ class Graph:
         for array in (*self.consts.values(), *self.state.values()):
             array.setflags(write=False)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all is equal but the graph's own name, which is its file's; arrays bit by bit, in one dtype and shape."""
+        if not isinstance(other, Graph):
+            return NotImplemented
+        plain = ("inputs", "outputs", "nodes", "types", "updates")
+        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
+            _same_arrays(getattr(self, name), getattr(other, name)) for name in ("consts", "state")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __str__(self) -> str:
         """A line for each node, with shapes and no weights; :mod:`microc.graph.text` has the whole."""
         lines = [f"graph {self.name}({', '.join(map(self._typed, self.inputs))})"]
@@ -157,6 +168,15 @@ class Graph:
             types={name: t for name, t in graph.types.items() if name in used},
             consts={name: c for name, c in graph.consts.items() if name in used},
         )
+
+
+def _same_arrays(mine: Mapping[str, Array], others: Mapping[str, Array]) -> bool:
+    return mine.keys() == others.keys() and all(
+        array.dtype == others[name].dtype
+        and array.shape == others[name].shape
+        and (array is others[name] or array.tobytes() == others[name].tobytes())
+        for name, array in mine.items()
+    )
 
 
 class Names(set[str]):

@@ -12,7 +12,7 @@ import pytest
 import microc
 from microc import te, tir
 from microc.driver.compile.function import function_module
-from microc.errors import MicrocError, ProgramError, UsageError
+from microc.errors import MicrocError, OutputError, ProgramError, UsageError
 from microc.target import target_for
 from tests.device.smoke import needs
 
@@ -165,7 +165,8 @@ def _beyond() -> Any:
         (lambda: microc.build(product(), constants={"weight": data()[1][:3]}), UsageError, "given int8[3, 32]"),
         (lambda: microc.build(product(), constants={"w": 1}), UsageError, "no constant 'w'"),
         (lambda: microc.build([product(), product()]), UsageError, "one name"),
-        (lambda: microc.build(cast(Any, "model.tflite")), UsageError, "str cannot be built"),
+        (lambda: microc.build("model.tflite"), OutputError, "no folder model.tflite"),
+        (lambda: microc.build(cast(Any, 3)), UsageError, "int cannot be built"),
         (lambda: microc.default_schedule(product(), optimize="fast"), UsageError, "no goal"),
     ],
 )

@@ -14,6 +14,7 @@ from microc.errors import OutputError, UsageError
 from microc.graph.ir import Graph, Node, TensorType
 from microc.graph.text import to_text
 from microc.target import target_for
+from tests.corpus import models
 from tests.driver import digits
 
 
@@ -27,6 +28,13 @@ def test_the_way_over_a_file_changes_nothing(path: Path, tmp_path: Path) -> None
     assert made[0].plan == made[1].plan == made[2].plan
     assert [module.source for module in made] == [path.name, saved.name, saved.name]
     assert to_text(microc.load(saved)) == to_text(graph)
+
+
+def test_what_is_loaded_equals_what_was_saved(tmp_path: Path) -> None:
+    """Whatever the file is called."""
+    for path in (digits.INT8, digits.QDQ, *models("*")[::25]):
+        graph = microc.load(path)
+        assert microc.load(microc.save(graph, tmp_path / "any.mcg")) == graph, path.name
 
 
 def test_a_view_of_a_constant_is_no_output() -> None:

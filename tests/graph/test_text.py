@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,23 @@ def test_round_trip(graph: Graph) -> None:
     assert list(again.consts) == list(graph.consts)
     for one, other in zip(graph.nodes, again.nodes, strict=True):
         assert kinds(tuple(one.attrs.values())) == kinds(tuple(other.attrs.values()))
+
+
+@given(graphs())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_file_holds_the_same_graph(graph: Graph) -> None:
+    again = from_bytes(to_bytes(graph), "m.mcg")
+    assert again == graph and again is not graph
+
+
+def test_equality_looks_at_all_but_the_name() -> None:
+    graph = diamond()
+    name, array = next(iter(graph.consts.items()))
+    assert replace(graph, name="other") == graph and graph != "graph"
+    for other in (array + 1, array.astype(np.float64), array.reshape(-1)):
+        assert replace(graph, consts={**graph.consts, name: other}) != graph
+    assert replace(graph, consts={**graph.consts, name: array.copy()}) == graph
+    assert replace(graph, outputs=graph.inputs) != graph and replace(graph, nodes=graph.nodes[:-1]) != graph
 
 
 def test_text_reads_well() -> None:
