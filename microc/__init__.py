@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from microc import errors, te, tir, topi
+    from microc import errors, features, te, tir, topi
     from microc.driver.api import Program, compile
     from microc.driver.compile.bundle import Bundle, bundle
     from microc.driver.desktop.library import Library
@@ -87,6 +87,7 @@ __all__ = (
     "errors",
     "explain",
     "fake_quantize",
+    "features",
     "import_sklearn",
     "load",
     "load_library",
@@ -142,7 +143,7 @@ _HOMES = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "te", "tir", "topi"):
+    if name in ("errors", "features", "te", "tir", "topi"):
         return importlib.import_module(f"microc.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'microc' has no attribute {name!r}")

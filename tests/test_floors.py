@@ -23,14 +23,14 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plugin", "topi"}),
     frozenset({"device"}),
     frozenset({"driver"}),
-    frozenset({"quantization", "tuning"}),
+    frozenset({"features", "quantization", "tuning"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 STRANGERS = (
     frozenset({"graph", "tir"}),
     frozenset({"frontend", "transform", "schedule"}),
     frozenset({"plan", "codegen"}),
-    frozenset({"quantization", "tuning"}),
+    frozenset({"features", "quantization", "tuning"}),
 )
 
 

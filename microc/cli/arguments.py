@@ -50,6 +50,7 @@ class Arguments(argparse.Namespace):
     markdown: bool
     listing: bool
     exact: bool
+    features: Path | None
     layer: str
     full: bool
     format: str
@@ -220,10 +221,17 @@ def _model_commands(add: Adder) -> None:
         "model.onnx -o model.mcg",
         "model.tflite -o model.onnx",
         "model.onnx --outputs /features/Flatten_output_0 -o features.mcg",
+        "model.tflite --features features.toml -o model.mcg",
     )
     command.add_argument("model", type=Path, metavar="MODEL", help=_MODEL)
     command.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the file: model.mcg say, or model.onnx"
+    )
+    command.add_argument(
+        "--features",
+        type=Path,
+        metavar="FILE",
+        help="put features in front of the network, so that raw samples go in: a TOML file of stages (docs/features.md)",
     )
     reading_options(command)
 

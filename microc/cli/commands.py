@@ -199,6 +199,11 @@ def import_(arguments: Arguments) -> show.Answer:
 
     assert arguments.model is not None and arguments.output is not None
     graph = load(arguments.model, **chosen_options(arguments))
+    if arguments.features is not None:
+        from microc.features import join, read
+
+        said = read(arguments.features)
+        graph = join(said.pipeline, graph, input=said.input, bands_first=said.bands_first)
     path = save(graph, arguments.output)
     data = describe(graph, arguments.model.name)
     rows = [

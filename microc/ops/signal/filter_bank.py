@@ -242,6 +242,7 @@ OPERATORS: tuple[OpDef, ...] = (
         reference=_reference_root,
         compute=_compute_root,
         cases=_cases_root,
+        axes=lambda _, types: (tuple(range(len(types[0].shape))), None),
         operand_names=("data", "right"),
     ),
     OpDef(

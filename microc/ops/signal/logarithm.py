@@ -1,6 +1,6 @@
 """``log2_fixed``: logarithms to base 2 of integers, in fixed point.
 
-Of a uint64 x: log2(max(x + offset, least)) as int16 of nine fractional bits, rounded; at most 32767, which stands for 63.998.
+Of a uint64 x: 512 log2(max(x + offset, least)) - subtract, rounded and saturated, as int16: nine bits are fractional.
 What the curve rises over the straight line between powers of two comes from a table of 128 pieces, rounded to 16 bits; between
 them it is straight. So an error is 2**-10 of the rounding, and 4e-5 at most of the rest.
 """
@@ -29,6 +29,7 @@ FRACTION = 9
 _WORK, _SEGMENTS = 16, 7
 _INSIDE = _WORK - _SEGMENTS
 _MOST = (1 << 63) - 1
+MOST_SUBTRACTED = 1 << 17
 
 
 def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
@@ -36,6 +37,8 @@ def _infer(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[Tenso
         raise ModelError(f"log2_fixed of {types[0].dtype}", hint="it takes uint64")
     if attrs["offset"] > _MOST or attrs["least"] > _MOST:
         raise ModelError(f"log2_fixed with offset {attrs['offset']}, least {attrs['least']}", hint=f"at most {_MOST}")
+    if abs(attrs["subtract"]) > MOST_SUBTRACTED:
+        raise ModelError(f"log2_fixed less {attrs['subtract']}", hint=f"at most {MOST_SUBTRACTED}, which saturates")
     return (TensorType(types[0].shape, "int16"),)
 
 
@@ -48,7 +51,8 @@ def _reference(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[Array, 
         segment, inside = share >> _INSIDE, share & (1 << _INSIDE) - 1
         risen = table[segment] + ((table[segment + 1] - table[segment]) * inside >> _INSIDE)
         log2 = (whole << _WORK) + share + risen
-        made.append(min(log2 + (1 << _WORK - FRACTION - 1) >> _WORK - FRACTION, 32767))
+        rounded = (log2 + (1 << _WORK - FRACTION - 1) >> _WORK - FRACTION) - attrs["subtract"]
+        made.append(max(min(rounded, 32767), -32768))
     return (np.array(made, np.int16).reshape(arrays[0].shape),)
 
 
@@ -79,8 +83,8 @@ def _compute(call: OpCall) -> te.Tensor:
             (segment, ir.clamp(share >> _INSIDE, 0, (1 << _SEGMENTS) - 1)),
             (log2, whole * (1 << _WORK) + share + low + ((next_ - low) * inside >> _INSIDE)),
         ]
-        rounded = (log2 + (1 << _WORK - FRACTION - 1)) >> _WORK - FRACTION
-        store = ir.Store(out, (i,), ir.cast("int16", ir.minimum(rounded, 32767)))
+        rounded = ((log2 + (1 << _WORK - FRACTION - 1)) >> _WORK - FRACTION) - call.attrs["subtract"]
+        store = ir.Store(out, (i,), ir.cast("int16", ir.clamp(rounded, -32768, 32767)))
         return ir.For(i, ir.const(size, "int32"), with_names(lets, store))
 
     return te.extern("log2", (data.tensor((size,)), table), (("out", (size,), "int16"),), build)[0]
@@ -93,8 +97,8 @@ def _axes(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> AxisMap:
 def _cases() -> Iterable[Case]:
     edges = [0, 1, 2, 3, 5, 77, (1 << 32) - 1, 1 << 32, 123456789012, (1 << 46) + 7, (1 << 64) - 1, 1 << 63]
     for x in (np.array(edges, np.uint64), np.array(edges, np.uint64).reshape(3, 4)):
-        for offset, least in ((0, 1), (1000, 1), (0, 5000), (_MOST, _MOST)):
-            attrs = {"offset": offset, "least": least}
+        for offset, least, less in ((0, 1, 0), (1000, 1, 16000), (0, 5000, -900), (_MOST, _MOST, 1 << 17)):
+            attrs = {"offset": offset, "least": least, "subtract": less}
             yield Case(attrs, (TensorType(x.shape, "uint64"),), arrays=(x,), name=f"{x.ndim} {offset} {least}")
 
 
@@ -104,6 +108,7 @@ OPERATORS: tuple[OpDef, ...] = (
         attrs={
             "offset": integer("added to the data; the sum saturates", 0, least=0),
             "least": integer("what the sum is at least", 1, least=1),
+            "subtract": integer("from the logarithm, in units of the result", 0),
         },
         infer=_infer,
         reference=_reference,

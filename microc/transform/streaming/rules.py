@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from microc.graph.ir import Node
 from microc.ops import registry
+from microc.transform.streaming import signals
 from microc.transform.streaming.recurrent import loop
 from microc.transform.streaming.rewrite import Writer
 from microc.transform.streaming.track import Frames, slide
@@ -148,5 +149,17 @@ def _windowed(writer: Writer, node: Node) -> bool:
     return True
 
 
-RULES: Mapping[str, Rule] = {"loop": loop, "pad": _pad, "slice": _slice}
+def _along_time(rule: Rule) -> Rule:
+    """The rule of a signal's operator, which works along another axis than time on each frame by itself."""
+    return lambda writer, node: rule(writer, node) or _shared(writer, node)
+
+
+RULES: Mapping[str, Rule] = {
+    "biquads": signals.biquads,
+    "fir": _along_time(signals.fir),
+    "frame": _along_time(signals.frame),
+    "loop": loop,
+    "pad": _pad,
+    "slice": _slice,
+}
 """Of operators that are neither made frame by frame nor of windows."""

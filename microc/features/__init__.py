@@ -1,0 +1,47 @@
+"""Signals before the network: filters, spectra, features of raw samples, as operators in front of it (docs/features.md).
+
+    front = microc.features.log_mel(n_mels=40, input_dtype="int16")
+    y = front(samples)                                     # numpy: exact for integers
+    graph = microc.features.join(front, "model.tflite")    # raw samples in; microc.compile(graph, stream=1) takes hops
+
+A :class:`Pipeline` is a list of stages, each declared by its fields: filters (:class:`Preemphasis`, :class:`Fir`,
+:class:`Biquads`, :class:`Resample`), :class:`Frames`, spectra (:class:`Spectrogram`, :class:`Mel`, :class:`Bands`, :class:`Log`,
+:class:`Dct`), numbers of a frame (:class:`Statistics`, :class:`Spectral`), and normalisation (:class:`Normalise`,
+:class:`MinMax`, :class:`Pcen`).
+"""
+
+from microc.features.declared import Declared, read
+from microc.features.filters import Biquads, Fir, Preemphasis, Resample
+from microc.features.joined import join
+from microc.features.normalise import MinMax, Normalise, Pcen
+from microc.features.pipeline import Pipeline
+from microc.features.presets import log_mel, mfcc, spectrogram
+from microc.features.spectral import Bands, Dct, Frames, Log, Mel, Spectrogram
+from microc.features.stage import Stage
+from microc.features.statistics import Spectral, Statistics
+
+__all__ = [
+    "Bands",
+    "Biquads",
+    "Dct",
+    "Declared",
+    "Fir",
+    "Frames",
+    "Log",
+    "Mel",
+    "MinMax",
+    "Normalise",
+    "Pcen",
+    "Pipeline",
+    "Preemphasis",
+    "Resample",
+    "Spectral",
+    "Spectrogram",
+    "Stage",
+    "Statistics",
+    "join",
+    "log_mel",
+    "mfcc",
+    "read",
+    "spectrogram",
+]

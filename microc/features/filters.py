@@ -1,0 +1,146 @@
+"""Filters over samples: pre-emphasis, FIR, IIR, and resampling by a ratio of integers. All are causal and start from silence.
+
+int16 samples stay int16: taps have as many fractional bits as fit 16, sums are exact and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import floor, gcd, log2
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.features.stage import Signal, Stage
+from microc.ops.signal.biquads import COEFFICIENT_BITS, state_shape
+
+LONGEST = 1 << 14
+"""Taps of a filter, at most."""
+_KAISER, _ZEROS = 5.0, 10
+"""Of the resampler's default filter: the window's beta, and zero crossings on either side, as ``scipy.signal.resample_poly``."""
+
+
+def _filtered(signal: Signal, taps: Array, down: int, pad: int) -> Signal:
+    """The signal behind ``pad`` zeros, by taps (phases, K), ``down`` samples a step."""
+    margin = ((0, 0), (pad, 0), *((0, 0),) * (len(signal.shape) - 2))
+    padded = signal.op("pad", padding=margin, value=0) if pad else signal
+    if signal.is_float:
+        return padded.op("fir", signal.constant(taps.astype(np.float32)), axis=1, down=down)
+    bits = max(0, min(15, floor(log2(32767 / max(np.abs(taps).max(), 0.5)))))
+    stored = np.rint(taps * (1 << bits)).astype(np.int16)
+    return padded.op("fir", signal.constant(stored), axis=1, down=down, shift=bits)
+
+
+@dataclass(frozen=True)
+class Preemphasis(Stage):
+    """y[n] = x[n] - coefficient x[n - 1], x[-1] = 0 (``librosa.effects.preemphasis`` with ``zi=[0]``)."""
+
+    coefficient: float = 0.97
+
+    def __post_init__(self) -> None:
+        self.number("coefficient", -1.0, 1.0)
+
+    def build(self, signal: Signal) -> Signal:
+        return _filtered(signal, np.array([[-self.coefficient, 1.0]]), 1, 1)
+
+
+@dataclass(frozen=True)
+class Fir(Stage):
+    """y[n] = sum_k taps[k] x[n - k] (``scipy.signal.lfilter(taps, 1, x)``); for int16 every tap is below 32768 in magnitude."""
+
+    taps: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if self.array("taps", 1).size > LONGEST:
+            raise self.refused(f"has more than {LONGEST} taps", "decimate first: Resample")
+
+    def build(self, signal: Signal) -> Signal:
+        taps = np.array(self.taps)
+        if not signal.is_float and np.abs(taps).max() >= 2**15:
+            raise self.refused("has taps of 32768 or more", "scale them: int16 samples would saturate")
+        return _filtered(signal, taps[None, ::-1], 1, taps.size - 1)
+
+
+@dataclass(frozen=True)
+class Biquads(Stage):
+    """A cascade of second-order sections (``scipy.signal.sosfilt``): rows b0 b1 b2 a0 a1 a2, as ``output="sos"`` gives them.
+
+    For int16 coefficients have 28 fractional bits, so each is below 8 in magnitude once divided by a0; signals between sections
+    have twelve fractional bits and saturate at four times the range of int16.
+    """
+
+    sos: Sequence[Sequence[float]]
+
+    def __post_init__(self) -> None:
+        rows = self.array("sos", 2)
+        if rows.shape[1] != 6 or not rows[:, 3].all() or len(rows) > 64:
+            hint = 'scipy.signal.butter(..., output="sos") gives them'
+            raise self.refused(f"has sections of shape {rows.shape}, or an a0 that is zero", hint)
+
+    def build(self, signal: Signal) -> Signal:
+        rows = np.array(self.sos)
+        rows = (rows / rows[:, 3:4])[:, [0, 1, 2, 4, 5]]
+        stored: Array = rows.astype(np.float32)
+        if not signal.is_float:
+            if np.abs(rows).max() >= 8:
+                raise self.refused(
+                    "has a coefficient of 8 or more", "spread the gain over the sections, or take floats"
+                )
+            stored = np.rint(rows * (1 << COEFFICIENT_BITS)).astype(np.int32)
+        start = np.zeros(state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
+        net = signal.net
+        names = (signal.value, signal.constant(stored), signal.constant(start))
+        return replace(signal, value=net.emit_all("biquads", names, {"axis": 1})[0])
+
+
+@dataclass(frozen=True)
+class Resample(Stage):
+    """From rate to rate ``up`` / ``down``, by the polyphase form of an FIR filter at ``up`` times the rate.
+
+    The filter is that of ``scipy.signal.resample_poly`` (2 * 10 * max(up, down) + 1 taps under a Kaiser window, beta 5), or
+    ``taps``, multiplied by ``up``. It is causal: result n is ``scipy.signal.upfirdn(taps * up, x, up, down)[n]``.
+    """
+
+    up: int = 1
+    down: int = 1
+    taps: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        self.integer("up", 1, 1024)
+        self.integer("down", 1, 1024)
+        if len(self.taps) and self.array("taps", 1).size > LONGEST:
+            raise self.refused(f"has more than {LONGEST} taps", "resample in two steps")
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """``up`` and ``down`` without common factors."""
+        common = gcd(self.up, self.down)
+        return self.up // common, self.down // common
+
+    def filter(self) -> Array:
+        """The taps at ``up`` times the rate, multiplied by ``up``."""
+        up, down = self.ratio
+        if len(self.taps):
+            return np.array(self.taps) * up
+        most = max(up, down)
+        n = np.arange(-_ZEROS * most, _ZEROS * most + 1)
+        taps = np.sinc(n / most) * np.kaiser(n.size, _KAISER)
+        return np.asarray(taps / taps.sum() * up)
+
+    def build(self, signal: Signal) -> Signal:
+        up, down = self.ratio
+        if (up, down) == (1, 1) and not len(self.taps):
+            return signal
+        taps = self.filter()
+        back, ahead = (taps.size - 1) // up, (up - 1) * down // up
+        phases = np.zeros((up, back + 1 + ahead))
+        for phase in range(up):
+            offset, first = divmod(phase * down, up)
+            own = taps[first::up]
+            phases[phase, back + offset - np.arange(own.size)] = own
+        return replace(_filtered(signal, phases, down, back), rate=signal.rate * up / down)
+
+    def needs(self, count: int) -> int:
+        up, down = self.ratio
+        return (-(-count // up) - 1) * down + 1 + (up - 1) * down // up

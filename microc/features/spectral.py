@@ -1,0 +1,250 @@
+"""From samples to spectra and what is made of them: frames, power spectra, mel bands, logarithms, cepstra.
+
+int16 samples stay integers up to the logarithm: the spectrum is of 32 bits, its squares and their sums uint64, the logarithm
+int16 of nine fractional bits (of log2), and cepstra int16. Where a stage has no integer form, its input becomes floats first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log, log2, sqrt
+
+import numpy as np
+
+from microc.dtypes import Array
+from microc.features.mel import NORMS, SCALES, TRIANGLES, box_weights, mel_weights, packed
+from microc.features.stage import Signal, Stage
+from microc.features.windows import COSINES, window
+from microc.ops.signal.logarithm import FRACTION, MOST_SUBTRACTED
+from microc.ops.signal.power_spectrum import LONGEST
+
+_SQUARES_SHIFT = 14
+"""Of squares of integers: what is left, 47 bits, times 16 of weights stays below 2**63, whatever their sum."""
+_WEIGHT_MOST = 65535
+
+
+@dataclass(frozen=True)
+class Frames(Stage):
+    """Frames of ``length`` samples that begin ``step`` apart (``tf.signal.frame``); samples of several channels stand one behind
+    the other, channel by channel. ``center``: length // 2 zeros in front and behind, as ``librosa.stft`` has them; a stream takes
+    those behind as a delay (``stream_allow="lookahead"``)."""
+
+    length: int
+    step: int
+    center: bool = False
+
+    def __post_init__(self) -> None:
+        self.integer("length", 1, LONGEST)
+        self.integer("step", 1, LONGEST)
+        self.truth("center")
+
+    def build(self, signal: Signal) -> Signal:
+        if len(signal.shape) > 2 and signal.shape[2] > 1 and len(signal.shape) != 3:
+            raise self.refused("cuts samples", "one Frames in a pipeline")
+        half = self.length // 2
+        if self.center:
+            margin = ((0, 0), (half, half), *((0, 0),) * (len(signal.shape) - 2))
+            signal = signal.op("pad", padding=margin, value=0)
+        framed = signal.op("frame", axis=1, length=self.length, step=self.step)
+        return framed if len(framed.shape) == 3 else framed.op("transpose", axes=(0, 1, 3, 2))
+
+    def needs(self, count: int) -> int:
+        return self.length + (count - 1) * self.step - (2 * (self.length // 2) if self.center else 0)
+
+
+@dataclass(frozen=True)
+class Spectrogram(Stage):
+    """|DFT(frame * window)| ** power, at fft_length / 2 + 1 frequencies.
+
+    ``fft_length``: a power of two; 0: the first that holds a frame. A window shorter than the frame (``window_length``, 0: as
+    long) stands in its middle, as ``librosa.stft``'s ``win_length``; frames are filled with zeros behind, as those of
+    ``tf.signal.stft``. ``power``: 2, or 1 for magnitudes. ``periodic``: the window's kind.
+    """
+
+    window: str = "hann"
+    fft_length: int = 0
+    power: int = 2
+    window_length: int = 0
+    periodic: bool = True
+
+    def __post_init__(self) -> None:
+        self.choice("window", tuple(COSINES))
+        self.integer("fft_length", 0, LONGEST)
+        self.integer("power", 1, 2)
+        self.integer("window_length", 0, LONGEST)
+        self.truth("periodic")
+        if self.fft_length and (self.fft_length < 4 or self.fft_length & (self.fft_length - 1)):
+            near = 1 << max(2, (self.fft_length - 1).bit_length())
+            raise self.refused(f"has an fft_length of {self.fft_length}", f"a power of two from 4 on, {near} for one")
+
+    def build(self, signal: Signal) -> Signal:
+        self.wants_frames(signal)
+        size = signal.shape[-1]
+        length = self.fft_length or max(4, 1 << (size - 1).bit_length())
+        if size > length or self.window_length > size:
+            hint = f"frames of {size} samples"
+            raise self.refused(f"has fft_length {length}, window_length {self.window_length}", hint)
+        own = self.window_length or size
+        front = (size - own) // 2
+        by = np.pad(window(self.window, own, self.periodic), (front, size - own - front))
+        if signal.is_float:
+            made = signal.op("power_spectrum", signal.constant(by.astype(np.float32)), fft_length=length)
+            return made if self.power == 2 else made.op("sqrt")
+        shift = _SQUARES_SHIFT if self.power == 2 else 0
+        stored = signal.constant(np.rint(by * 32767).astype(np.int16))
+        made = signal.op("power_spectrum", stored, fft_length=length, shift=shift)
+        unit = signal.scale * length / 32767
+        if self.power == 2:
+            return replace(made, scale=unit**2 * 2**shift)
+        root = made.op("filter_bank_square_root", signal.constant(np.array(0, np.int32)))
+        return replace(root.op("cast", dtype="uint64"), scale=unit)
+
+
+def _banded(signal: Signal, weights: Array) -> Signal:
+    """Sums by weights (bands, bins), of integers by weights of 16 bits."""
+    flat, starts, widths = packed(weights)
+    scale = float(flat.max(initial=0)) / _WEIGHT_MOST or 1.0
+    known = flat.astype(np.float32) if signal.is_float else np.rint(flat / scale).astype(np.uint16)
+    made = signal.op("band_sums", signal.constant(known), starts=starts, widths=widths)
+    return made if signal.is_float else replace(made, scale=signal.scale * scale)
+
+
+@dataclass(frozen=True)
+class Mel(Stage):
+    """Sums of a spectrum over ``bands`` triangles from ``fmin`` to ``fmax`` Hz (0: half the rate) of the mel scale.
+
+    ``librosa.filters.mel``: scale ``slaney`` (or ``htk``), triangles ``hertz``, norm ``slaney`` (or ``none``).
+    ``tf.signal.linear_to_mel_weight_matrix``: scale ``htk``, triangles ``mel``, norm ``none``.
+    """
+
+    bands: int = 40
+    fmin: float = 0.0
+    fmax: float = 0.0
+    scale: str = "htk"
+    triangles: str = "hertz"
+    norm: str = "none"
+
+    def __post_init__(self) -> None:
+        self.integer("bands", 1, 1024)
+        self.number("fmin", 0.0, 1e6)
+        self.number("fmax", 0.0, 1e6)
+        self.choice("scale", SCALES)
+        self.choice("triangles", TRIANGLES)
+        self.choice("norm", NORMS)
+
+    def build(self, signal: Signal) -> Signal:
+        self.wants_frames(signal, spectrum=True)
+        most = signal.rate / 2
+        high = self.fmax or most
+        if not self.fmin < high <= most:
+            raise self.refused(f"reaches from {self.fmin:g} to {high:g} Hz", f"within 0 to {most:g} Hz, half the rate")
+        bank = mel_weights(
+            signal.shape[-1], signal.rate, self.bands, self.fmin, high, self.scale, self.triangles, self.norm
+        )
+        empty = np.flatnonzero(~bank.any(axis=1))
+        if empty.size:
+            what = f"has {empty.size} bands without a frequency, the first is band {empty[0]}"
+            raise self.refused(what, "fewer bands, a larger fft_length, or a higher fmin")
+        return _banded(signal, bank)
+
+
+@dataclass(frozen=True)
+class Bands(Stage):
+    """Sums of a spectrum between ``edges`` in Hz: one band less than there are edges; each has its lower edge, not its upper."""
+
+    edges: Sequence[float]
+
+    def __post_init__(self) -> None:
+        edges = self.array("edges", 1)
+        if edges.size < 2 or (np.diff(edges) <= 0).any() or edges[0] < 0:
+            raise self.refused(f"has edges {self.edges}", "two or more, each above the one before, from 0 on")
+
+    def build(self, signal: Signal) -> Signal:
+        self.wants_frames(signal, spectrum=True)
+        bank = box_weights(signal.shape[-1], signal.rate, self.edges)
+        if not bank.any(axis=1).all():
+            raise self.refused("has a band without a frequency", "wider bands, or a larger fft_length")
+        return _banded(signal, bank)
+
+
+BASES = {"e": 1.0, "2": 1 / log(2), "10": 1 / log(10), "db": 10 / log(10)}
+"""What a natural logarithm is multiplied by."""
+
+
+@dataclass(frozen=True)
+class Log(Stage):
+    """log(max(x + offset, floor)) to base ``e``, ``2`` or ``10``, or in ``db``, 10 log10, of which ``reference`` is 0.
+
+    TensorFlow's tutorials: ``offset=1e-6``. ``librosa.power_to_db``: ``base="db"``, ``floor=1e-10``; ``range`` is its ``top_db``
+    (0: none), against the largest of all frames, which a stream does not know, and floats only.
+    """
+
+    base: str = "e"
+    offset: float = 0.0
+    floor: float = 1e-10
+    reference: float = 1.0
+    range: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.choice("base", tuple(BASES))
+        self.number("offset", 0.0, 1e30)
+        self.number("floor", 1e-37, 1e30)
+        self.number("reference", 1e-37, 1e30)
+        self.number("range", 0.0, 1e6)
+
+    def build(self, signal: Signal) -> Signal:
+        factor = BASES[self.base]
+        below = factor * log(max(self.reference, self.floor))
+        if signal.dtype != "uint64" or self.range:
+            signal = signal.real()
+            moved = signal.plus(self.offset) if self.offset else signal
+            made = moved.op("maximum", signal.constant(self.floor)).op("log")
+            made = made if factor == 1.0 else made.times(factor)
+            made = made.plus(-below) if below else made
+            if not self.range:
+                return made
+            axes = tuple(range(len(made.shape)))
+            least = made.op("max", axes=axes, keepdims=True).plus(-self.range)
+            return made.op("maximum", least.value)
+        steps = [min(round(number / signal.scale), (1 << 62)) for number in (self.offset, self.floor)]
+        unit = factor * log(2) / (1 << FRACTION)
+        subtract = round((below - factor * log(signal.scale)) / unit)
+        subtract = max(-MOST_SUBTRACTED, min(subtract, MOST_SUBTRACTED))
+        made = signal.op("log2_fixed", offset=steps[0], least=max(steps[1], 1), subtract=subtract)
+        return replace(made, scale=unit)
+
+
+@dataclass(frozen=True)
+class Dct(Stage):
+    """The first ``count`` coefficients of the orthonormal DCT-II (``scipy.fft.dct(norm="ortho")``) of each frame: cepstra.
+
+    ``lifter`` L multiplies coefficient n by 1 + L / 2 sin(pi (n + 1) / L), as ``librosa.feature.mfcc`` does; 0: not. int16 stays
+    int16.
+    """
+
+    count: int = 13
+    lifter: int = 0
+
+    def __post_init__(self) -> None:
+        self.integer("count", 1, 1024)
+        self.integer("lifter", 0, 1024)
+
+    def build(self, signal: Signal) -> Signal:
+        self.wants_frames(signal)
+        size = signal.shape[-1]
+        if self.count > size:
+            raise self.refused(f"makes {self.count} coefficients of {size} numbers", f"{size} at most")
+        rows, k = np.arange(self.count)[:, None], np.arange(size)
+        matrix = sqrt(2 / size) * np.cos(np.pi * rows * (2 * k + 1) / (2 * size))
+        matrix[0] /= sqrt(2)
+        if self.lifter:
+            matrix *= 1 + self.lifter / 2 * np.sin(np.pi * (rows + 1) / self.lifter)
+        if signal.dtype != "int16":
+            signal = signal.real()
+            return signal.op("fir", signal.constant(matrix.astype(np.float32)), axis=-1, down=size)
+        bits = 14 - ceil(log2(np.abs(matrix).max()))
+        room = max(0, ceil(log2(np.abs(matrix).sum(axis=1).max())))
+        stored = np.rint(matrix * 2.0**bits).astype(np.int16)
+        made = signal.op("fir", signal.constant(stored), axis=-1, down=size, shift=bits + room)
+        return replace(made, scale=signal.scale * 2**room)
