@@ -1,4 +1,5 @@
-"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``.
+"""Data types, by their numpy names: ``int8`` ... ``float64``, ``bfloat16``, ``bool``, and vectors such as ``int16x2``, or
+``int32xvscalex16``, which has a multiple of 16 lanes that the machine decides on.
 
 A dtype is a plain string, so that it prints, compares and parses without ceremony. This file alone maps it to bits, numpy and C.
 """
@@ -16,7 +17,7 @@ from microc.errors import InternalError
 
 Array = NDArray[Any]
 
-_PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x([1-9]\d?))?")
+_PATTERN = re.compile(r"(int|uint|float)((?<=int)8|16|32|64)(?:x(?:vscalex)?([1-9]\d?))?")
 VECTORS = (128, 256, 512)
 """Bits of vector registers."""
 SAMPLED = 64
@@ -26,7 +27,7 @@ HALF = ("float16", "bfloat16")
 
 
 class DTypeInfo(NamedTuple):
-    """``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane."""
+    """``kind`` is ``int``, ``uint``, ``float`` or ``bool``; ``bits`` counts one lane; ``lanes`` may be the least of several."""
 
     kind: str
     bits: int
@@ -54,6 +55,11 @@ def is_valid(dtype: str) -> bool:
 def is_vector(name: str) -> bool:
     """Whether ``name`` is a dtype of several lanes that fill a vector register, not a word."""
     return is_valid(name) and info(name).lanes > 1 and nbytes(name) > 4
+
+
+def is_scalable(dtype: str) -> bool:
+    """Whether a vector's lanes are a multiple that is known when the program runs."""
+    return "vscale" in dtype
 
 
 def is_float(dtype: str) -> bool:
@@ -111,7 +117,7 @@ def c_name(dtype: str) -> str:
     if lanes > 1:
         if kind == "int" and bits * lanes == 32:
             return "int32_t"
-        if bits * lanes in VECTORS:
+        if bits * lanes in VECTORS or is_scalable(dtype):
             return dtype
         raise InternalError(f"{dtype} has no portable C type")
     if kind == "bool":

@@ -14,6 +14,7 @@ from microc.tir import ir
 from microc.tir.affine import bounds_of
 from microc.tir.facts import buffers_read, buffers_written, ending
 from microc.tir.parallel import has_parts
+from microc.tir.strips import taken
 
 INDENT = "    "
 
@@ -76,7 +77,7 @@ class StmtPrinter:
         return [f"{target} = {self.expr(value)};"]
 
     def _loop(self, loop: ir.For) -> list[str]:
-        if loop.kind not in ("serial", "parallel"):
+        if loop.kind not in ("serial", "parallel", "scalable"):
             raise InternalError(f"{loop.kind} loop {loop.var.name} was not lowered")
         reach = bounds_of(loop.extent, self.expr.bounds)
         if reach is not None and (self.sizes or reach[0] == reach[1]):
@@ -88,6 +89,9 @@ class StmtPrinter:
             end, inside = f"{end} && {self.expr(ends.condition)}", ends.then
         head = f"for ({kind} {name} = 0; {end}; ++{name}) {{"
         body = _indented(self.lines(inside))
+        strip = taken(loop) if loop.kind == "scalable" else None
+        if strip is not None:
+            return [f"for ({kind} {name} = 0; {end};) {{", *body, f"{INDENT}{name} += {strip.var.name};", "}"]
         lines = [head, *body, "}"]
         if loop.kind == "parallel":
             written = (b for b in buffers_written(loop.body) if b.scope == "workspace")

@@ -155,6 +155,6 @@ def _portable(intrin: Intrin, printer: ExprPrinter, lane: str = ".lane") -> list
     if isinstance(body, ir.Expr):
         body = ir.Store(ir.Buffer(f"r{lane}", (intrin.lanes,), body.dtype), (LANE,), body)
     body = map_stmt(body, lambda s: s, lambda e: map_expr(e, lambda x: vectors.get(x, x)))
-    lines = statements.lines(ir.For(LANE, ir.const(intrin.lanes, "int32"), body))
+    lines = statements.lines(ir.For(LANE, intrin.turns, body))
     begun = "" if lane else " = {0}"  # compilers do not see that subscripts set all of a vector
     return [f"{intrin.result} r{begun};", *lines, "return r;"] if intrin.result else lines

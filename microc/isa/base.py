@@ -18,6 +18,8 @@ ANY = 1 << 30
 """Elements behind a pointer when the call says how many it touches."""
 A, B, C = Var("a"), Var("b"), Var("c")
 """Parameters of most scalar intrinsics."""
+VL = Var("vl")
+"""The lanes of a scalable vector that take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Intrin:
     ``lanes`` the meaning holds for every lane, number :data:`LANE`: a vector parameter stands there for its element, as the
     variable of its name and the element's dtype, and a value is that of the lane. ``limits``: the smallest and largest number
     of parameters that have narrower ones than their dtype; others give nothing. ``bodies``: those that suit any core (a user's
-    own).
+    own). ``scalable``: vectors have at least so many lanes, of which the last parameter, ``vl``, says how many take part; others
+    hold anything.
     """
 
     name: str
@@ -74,17 +77,28 @@ class Intrin:
     lanes: int = 0
     limits: tuple[tuple[str, int, int], ...] = ()
     bodies: tuple[Body, ...] = ()
+    scalable: bool = False
 
     @property
     def result(self) -> str:
         """The dtype of the value; empty for an intrinsic that only writes."""
         if isinstance(self.meaning, Stmt):
             return ""
-        return f"{self.meaning.dtype}x{self.lanes}" if self.lanes else self.meaning.dtype
+        return vector(self.meaning.dtype, self.lanes, self.scalable) if self.lanes else self.meaning.dtype
+
+    @property
+    def turns(self) -> Expr:
+        """The lanes that take part."""
+        return VL if self.scalable else i32(self.lanes)
 
 
 SUMS = (("c", -(1 << 30), 1 << 30),)
 """Limits of what products of a word are added to."""
+
+
+def vector(element: str, lanes: int, scalable: bool = False) -> str:
+    """The dtype of so many lanes, or of a multiple of them."""
+    return f"{element}x{'vscalex' if scalable else ''}{lanes}"
 
 
 def i32(value: int) -> Expr:

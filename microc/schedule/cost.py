@@ -26,6 +26,7 @@ from microc.schedule.region import Region
 from microc.target import Target
 from microc.tir import ir
 from microc.tir.facts import buffers_written
+from microc.tir.names import LANES
 from microc.tir.rewrite import children, free_vars, substitute, walk_stmt
 
 CALL = 24
@@ -162,6 +163,8 @@ class _Walker:
     def loop(self, loop: ir.For) -> None:
         extent = ir.int_value(loop.extent) or 1
         extent = 1 if extent == ir.ENDLESS else extent
+        if loop.kind == "scalable":  # counted for the shortest vectors
+            extent = -(-extent // int(dict(loop.annotations)[LANES]))
         self.extents[loop.var] = extent
         weight = self.regions[-1].weight
         self.regions.append(Region(loop.var, weight, weight * extent, vectors=self.core.vector_registers > 0))

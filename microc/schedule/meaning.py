@@ -31,7 +31,6 @@ def _function(intrin: Intrin) -> Function:
     def compiled(sizes: tuple[int, ...]) -> Callable[..., None]:
         return compile_func(_run(intrin, sizes))
 
-    lanes = max(intrin.lanes, 1)
     kinds = [None if isinstance(p, ir.Buffer) else to_numpy(_element(p.dtype)) for p in intrin.params]
     result = to_numpy(_element(intrin.result)) if intrin.result else None
 
@@ -44,7 +43,7 @@ def _function(intrin: Intrin) -> Function:
             else:
                 arrays.append(np.array(arg, kind).reshape(-1))
         if result is not None:
-            arrays.append(np.zeros(lanes, result))
+            arrays.append(np.zeros(int(args[-1]) if intrin.scalable else max(intrin.lanes, 1), result))
         compiled(tuple(a.size for a in arrays))(arrays, {})
         if result is None:
             return 0
@@ -96,5 +95,5 @@ def _run(intrin: Intrin, sizes: tuple[int, ...]) -> ir.PrimFunc:
         body = ir.Store(params[-1], (LANE if intrin.lanes else ir.const(0, "int32"),), body)
     body = map_stmt(body, on_stmt, lambda x: map_expr(x, go))
     if intrin.lanes:
-        body = ir.For(LANE, ir.const(intrin.lanes, "int32"), body)
+        body = ir.For(LANE, map_expr(intrin.turns, go), body)
     return ir.PrimFunc(intrin.name, tuple(params), body)

@@ -8,6 +8,7 @@ from microc.tir import interval, ir
 from microc.tir.facts import ending
 from microc.tir.interp_expressions import ExpressionWriter
 from microc.tir.interval import Interval
+from microc.tir.strips import taken
 
 _NESTED = 12  # loops within one Python function (CPython allows 20 nested blocks)
 
@@ -99,7 +100,22 @@ class SourceWriter(ExpressionWriter):
             self.indent += 1
             self.blocks = 0
         self.blocks += 1
-        self.line(f"for {name} in range({extent.text}):")
+        strip = taken(loop) if loop.kind == "scalable" else None
+        if strip is not None:
+            self.line(f"{name} = 0")
+            self.line(f"while {name} < {extent.text}:")
+            self.body(loop.body)
+            self.line(f"{name} += {self.names[strip.var]}", 1)
+        else:
+            self._turns(loop, f"for {name} in range({extent.text}):")
+        self.blocks = outer
+        if wrapped:
+            self.indent -= 1
+            self.line(f"{function}()")
+
+    def _turns(self, loop: ir.For, head: str) -> None:
+        """The iterations one by one."""
+        self.line(head)
         ends = ending(loop)
         if ends is not None:
             self.indent += 1
@@ -107,10 +123,6 @@ class SourceWriter(ExpressionWriter):
             self.line("    break")
             self.indent -= 1
         self.body(loop.body if ends is None else ends.then)
-        self.blocks = outer
-        if wrapped:
-            self.indent -= 1
-            self.line(f"{function}()")
 
     def _block(self, block: ir.Block) -> None:
         start = self.indent

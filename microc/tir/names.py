@@ -59,6 +59,8 @@ FLAGS: Final = "flags"
 """Note on a function: options of gcc for it alone."""
 LANES: Final = "lanes"
 """Note on a loop: so many iterations go side by side in vectors."""
+SCALABLE: Final = "scalable"
+"""Note on such a loop: a machine whose vectors are longer takes more iterations, and the last ones are no other code."""
 FLOATS: Final = "floats"
 """Note on such a loop: the vectors may be of floats, too; 2 where a number for all lanes may be a factor."""
 STRIDED: Final = "strided"
@@ -72,7 +74,7 @@ PRODUCT: Final = "product"
 PRIVATE: Final = "private"
 """Note on a parallel loop of a few turns: each has workspaces of its own."""
 
-LOOP_NOTES: Final = frozenset({LANES, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, PRIVATE})
+LOOP_NOTES: Final = frozenset({LANES, SCALABLE, FLOATS, STRIDED, MOVED, PEEL, PRODUCT, PRIVATE})
 BLOCK_NOTES: Final = frozenset(
     {
         *(EXTERN, GROUPED, WINDOWS, CHANNELS_FIRST, SUM_BOUND, SMALLEST_WEIGHT, OPENED, BOUND, MAGNITUDE),

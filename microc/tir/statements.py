@@ -7,7 +7,9 @@ from dataclasses import field
 from microc.tir.expressions import Buffer, Expr, Var
 from microc.tir.node import Node, node
 
-FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel")
+FOR_KINDS = ("serial", "unrolled", "vectorized", "parallel", "scalable")
+"""A ``scalable`` loop takes several iterations at once in vectors, as many as the machine has lanes for
+(:mod:`microc.tir.strips`)."""
 
 
 class Stmt(Node):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NoReturn
 
 from microc import dtypes
-from microc.tir import facts, fold, interval, ir, rewrite
+from microc.tir import facts, fold, interval, ir, rewrite, strips
 from microc.tir.affine import branch_context, let_context, loop_context
 from microc.tir.cover import covers_domain
 from microc.tir.declarations import IllFormedError, Names, Place, check_name, declare, declare_buffer, fail
@@ -115,6 +115,8 @@ class _Verifier:
             self.fail(f"loop {loop.var.name} has the unknown kind {loop.kind!r}")
         if loop.extent.dtype != loop.var.dtype or not dtypes.is_integer(loop.var.dtype):
             self.fail(f"loop {loop.var.name} is {loop.var.dtype}, its extent {loop.extent.dtype}")
+        if loop.kind == "scalable" and (wrong := strips.fault(loop)):
+            self.fail(wrong)
         names = declare(place.names, loop.var, self.where)
         self.statement(loop.body, place.under(names, loop_context(loop, place.known), loop))
 

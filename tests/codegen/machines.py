@@ -11,6 +11,7 @@ from microc import dtypes
 from microc.device.emulator import Emulator
 from microc.dtypes import Array, to_numpy
 from microc.isa import SCALAR
+from microc.isa.base import VL
 from microc.schedule.meaning import meanings
 from microc.target import Board
 from microc.tir import ir
@@ -34,7 +35,7 @@ int main(void)
             continue;
         }"""
 """When a byte above 31 arrives, everything is computed."""
-_SHORT = {"int32": "i32", "float32": "f32"}
+_SHORT = {"int32": "i32", "float32": "f32", "int16": "i16"}
 
 
 def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = None) -> ir.PrimFunc:
@@ -45,10 +46,13 @@ def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = N
     params: list[ir.Buffer] = []
     args: list[ir.Expr] = []
     target: ir.Buffer | None = None
+    lengths = ir.Buffer("vl", (count,), "int32")
+    taken = (lengths[i],) if intrin.scalable else ()
     for param in intrin.params:
         if isinstance(param, ir.Buffer) and param in written:
-            target = ir.Buffer("result", (count * 20,), param.dtype)
-            args.append(ir.AddressOf(target, (i * 20 + 1,), max(4, intrin.lanes), True))
+            apart = max(20, intrin.lanes + 4)
+            target = ir.Buffer("result", (count * apart,), param.dtype)
+            args.append(ir.AddressOf(target, (i * apart + 1,), max(4, intrin.lanes), True))
         elif isinstance(param, ir.Buffer):
             params.append(ir.Buffer(param.name, (reach,), param.dtype))
             first = ir.const(0, "int32") if "gather" in name or "strided" in name else i
@@ -57,7 +61,10 @@ def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = N
             element, lanes = _parts(param.dtype)
             params.append(ir.Buffer(param.name, (count * lanes,), element))
             place = ir.AddressOf(params[-1], (i * lanes,), lanes)
-            args.append(ir.Call(f"load_{_SHORT[element]}_{_SHORT[element]}x{lanes}", (place,), param.dtype))
+            args.append(ir.Call(f"load_{_SHORT[element]}_{_named(param.dtype)}", (place, *taken), param.dtype))
+        elif param == VL:
+            params.append(lengths)
+            args.append(*taken)
         elif param.name in constants:
             args.append(ir.const(constants[param.name], "int32"))
         else:
@@ -65,17 +72,27 @@ def often(name: str, count: int, reach: int, known: Mapping[str, int] | None = N
             args.append(params[-1][i])
     applied = ir.Call(name, tuple(args), intrin.result or "int32")
     if target is None:
-        element, lanes = _parts(intrin.result)
+        if intrin.result.startswith("int16"):  # only factors are so short
+            kind = intrin.result.replace("int16", "int32")
+            none = ir.Call(f"dup_{_named(kind)}", (ir.const(0, "int32"), *taken), kind)
+            applied = ir.Call(f"mac_short_n_{_named(kind)}", (none, applied, ir.const(1, "int32"), *taken), kind)
+        element, lanes = _parts(applied.dtype)
         target = ir.Buffer("result", (count * lanes,), element)
         place = ir.AddressOf(target, (i * lanes,), lanes, True)
-        applied = ir.Call(f"store_{_SHORT[element]}_{_SHORT[element]}x{lanes}", (place, applied), "int32")
+        applied = ir.Call(f"store_{_SHORT[element]}_{_named(applied.dtype)}", (place, applied, *taken), "int32")
     return ir.PrimFunc(f"test_{name}", (*params, target), ir.For(i, ir.const(count, "int32"), ir.Evaluate(applied)))
 
 
 def _parts(vector: str) -> tuple[str, int]:
     """Element and lanes of a type."""
+    kind, bits, lanes = dtypes.info(vector)
+    return f"{kind}{bits}", lanes
+
+
+def _named(vector: str) -> str:
+    """A type as words end with it."""
     element, _, lanes = vector.partition("x")
-    return element, int(lanes)
+    return f"{_SHORT[element]}x{lanes}"
 
 
 def meant(func: ir.PrimFunc, operands: Sequence[Array]) -> Array:

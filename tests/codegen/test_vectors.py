@@ -14,6 +14,7 @@ import pytest
 from microc.device.machine import machine_flags
 from microc.dtypes import HALF, Array, to_numpy
 from microc.isa import CORES, SCALAR
+from microc.isa.vocabulary.scalable import LEAST
 from microc.isa.vocabulary.words import COPIED
 from microc.tir import ir
 from tests.codegen.machines import meant, often
@@ -33,7 +34,8 @@ STRIDE = 20
 def words(cpu: str) -> list[str]:
     """Those on whole vectors, and runs of memory, that a core has instructions for."""
     names = {name for s in CORES[cpu].sets for name in s.bodies if name in SCALAR}
-    return sorted(name for name in names if SCALAR[name].lanes in CORES[cpu].lanes or name in RUNS)
+    known = (*CORES[cpu].lanes, *LEAST)
+    return sorted(name for name in names if SCALAR[name].lanes in known or name in RUNS)
 
 
 @lru_cache
@@ -57,7 +59,9 @@ def operands(name: str) -> tuple[Array, ...]:
             kind = np.iinfo(to_numpy(param.dtype))
             shift = kind.bits - dice.integers(1, kind.bits, param.shape)
             numbers = dice.integers(kind.min, kind.max, param.shape, endpoint=True) >> shift
-            if name.startswith("dot") and param.name == "c":
+            if param.name == "vl":
+                numbers = dice.integers(1, SCALAR[name].lanes, param.shape, endpoint=True)
+            elif name.startswith("dot") and param.name == "c":
                 numbers //= 4
             elif name.startswith(
                 ("shl", "shift_round")
@@ -70,6 +74,10 @@ def operands(name: str) -> tuple[Array, ...]:
                     numbers[half:] //= 512
             elif name.startswith(("gather", "scatter")) and param.name == "a":
                 numbers = dice.integers(0, REACH if name.startswith("gather") else STRIDE - 1, param.shape)
+            elif name.startswith("right") and param.name == "b":
+                numbers = dice.integers(0, 31, param.shape, endpoint=True)
+            elif name.startswith("mac_short_n") and param.name == "n":
+                numbers >>= 16
             elif name.startswith("ramp"):
                 numbers //= SCALAR[name].lanes
             elif param.name == "n" and ("first" in name or name in RUNS):

@@ -10,9 +10,10 @@ from microc.isa.vocabulary.float_lanes import FLOAT_LANES
 from microc.isa.vocabulary.lanes import LANEWISE
 from microc.isa.vocabulary.pairs import PAIRS
 from microc.isa.vocabulary.products import PRODUCTS
+from microc.isa.vocabulary.scalable import SCALABLE
 from microc.isa.vocabulary.scalars import SCALARS
 from microc.isa.vocabulary.sums import SUMS
 from microc.isa.vocabulary.words import WORDS
 
-INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *PRODUCTS)
+INTRINSICS: tuple[Intrin, ...] = (*WORDS, *SCALARS, *PAIRS, *LANEWISE, *FLOAT_LANES, *SCALABLE, *PRODUCTS)
 TENSORS: tuple[TensorIntrin, ...] = (*SUMS, *CORRELATIONS)

@@ -23,7 +23,8 @@ UNARY = sorted(FLOAT_CALLS - {"fma"})
 _a, _b, _c, _x, _y, _n = (Var(name, "float32") for name in "abcxyn")
 
 
-def _words(lanes: int) -> Iterator[Intrin]:
+def floats(lanes: int) -> Iterator[Intrin]:
+    """All words on vectors of so many."""
     end, vector, integers = f"f32x{lanes}", f"float32x{lanes}", f"int32x{lanes}"
     a, b, c, x, y = (Var(name, vector) for name in "abcxy")
     p, table = Buffer("p", (lanes,), "float32"), Buffer("p", (ANY,), "float32")
@@ -55,4 +56,4 @@ def _words(lanes: int) -> Iterator[Intrin]:
     yield Intrin(f"toward_zero_i32x{lanes}", (a,), ir.cast("int32", _a), lanes)
 
 
-FLOAT_LANES = tuple(each for lanes in WIDTHS for each in _words(lanes))
+FLOAT_LANES = tuple(each for lanes in WIDTHS for each in floats(lanes))

@@ -33,7 +33,7 @@ def _wide(x: Expr) -> Expr:
     return x.astype("int64")
 
 
-def _wrapping(op: str, a: Expr, b: Expr) -> Expr:
+def wrapping(op: str, a: Expr, b: Expr) -> Expr:
     """Modulo 2**32: lanes also compute what nobody asked for."""
     return ir.binary(op, a.astype("uint32"), b.astype("uint32")).astype("int32")
 
@@ -70,12 +70,12 @@ def _rounded(a: Expr, s: Expr) -> Expr:
     return ir.select(s < 0, ((_wide(a) + half) >> right).astype("int32"), a << ir.maximum(s, 0))
 
 
-def _arithmetic(lanes: int) -> Iterator[Intrin]:
+def arithmetic(lanes: int) -> Iterator[Intrin]:
     """Vector by vector and, of some, vector by number."""
     end = f"i32x{lanes}"
     wide_a, wide_b, wide_x, wide_y = (Var(name, f"int32x{lanes}") for name in "abxy")
     table: dict[str, Expr] = {
-        **{op: _wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
+        **{op: wrapping(op, _a, _b) for op in ("add", "sub", "mul")},
         "doubling_high_mul": _doubled(_a, _b),
         "doubling_high_floor": _doubled_floor(_a, _b),
         "high_product": _high(_a, _b),
@@ -92,7 +92,7 @@ def _arithmetic(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_{end}", (wide_a, wide_b), meaning, lanes)
         if name in NUMBERED:
             yield Intrin(f"{name}_n_{end}", (wide_a, _b), meaning, lanes)
-    yield Intrin(f"mac_n_{end}", (wide_a, wide_b, _n), _wrapping("add", _a, _wrapping("mul", _b, _n)), lanes)
+    yield Intrin(f"mac_n_{end}", (wide_a, wide_b, _n), wrapping("add", _a, wrapping("mul", _b, _n)), lanes)
     yield Intrin(f"dup_{end}", (_n,), _n, lanes)
     yield Intrin(f"ramp_{end}", (_n,), LANE * _n, lanes)
     for op in sorted(ir.COMPARISONS):
@@ -100,7 +100,7 @@ def _arithmetic(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"select_{op}_{end}", (wide_a, wide_b, wide_x, wide_y), chosen, lanes)
 
 
-def _memory(lanes: int) -> Iterator[Intrin]:
+def memory(lanes: int) -> Iterator[Intrin]:
     """From and to neighbours or offsets in elements; all lanes or the first n."""
     end = f"i32x{lanes}"
     wide_a, wide_b = (Var(name, f"int32x{lanes}") for name in "ab")
@@ -141,4 +141,4 @@ def _words(lanes: int) -> Iterator[Intrin]:
         yield Intrin(f"{name}_{end}", params, scalar.meaning, lanes, scalar.limits)
 
 
-LANEWISE = tuple(each for lanes in WIDTHS for each in (*_arithmetic(lanes), *_memory(lanes), *_words(lanes)))
+LANEWISE = tuple(each for lanes in WIDTHS for each in (*arithmetic(lanes), *memory(lanes), *_words(lanes)))

@@ -7,19 +7,18 @@ behind it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from microc import dtypes
 from microc.tir import ir
-from microc.tir.affine import bounds_of, simplify
-from microc.tir.lower.lane_patterns import doubling_multiply, negated, quotient, rounded_once, rounding_shift
-from microc.tir.lower.lane_scope import ELEMENTS, LaneScope, NoLanesError
+from microc.tir.affine import simplify
+from microc.tir.lower.lane_operations import CLAMPS, TYPES, LaneOperations, saturated
+from microc.tir.lower.lane_patterns import quotient
+from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError
 from microc.tir.lower.region import flat_step
 from microc.tir.rewrite import map_expr
 
-TYPES = MappingProxyType({"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32"})
 _OPS = MappingProxyType(
     {
         "add": "add",
@@ -37,22 +36,9 @@ HALVES = MappingProxyType({"float16": "f16", "bfloat16": "bf16"})
 _FLOAT_OPS = frozenset({"add", "sub", "mul", "div", "min", "max"})
 FLOAT_CALLS = frozenset({"fma", "sqrt", "rint", "floor", "fabs"})
 """Functions of floats that have words on vectors."""
-_NUMBERS = ("add", "sub", "mul")
-"""Operations of integers with a number for all lanes as second operand."""
-_CLAMPS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {
-        f"{name}{suffix}": (*bounds, shift)
-        for name, bounds in {
-            "saturate_i8": (-128, 127),
-            "saturate_u8": (0, 255),
-            "saturate_i16": (-32768, 32767),
-        }.items()
-        for suffix, shift in (("", 0), ("_half", 1))
-    }
-)
 
 
-class LaneCode(LaneScope):
+class LaneCode(LaneOperations):
     """Rewrites the body of a loop over lanes for some of its iterations."""
 
     def statement(self, stmt: ir.Stmt) -> ir.Stmt:
@@ -98,6 +84,8 @@ class LaneCode(LaneScope):
         target = self.address(buffer, indices, step, writes=True)
         where = (target,) if step == 1 else (target, self.offsets(step))
         name = f"{'store' if step == 1 else 'scatter'}_{kind}_{self.suffix()}"
+        if self.taken is not None and step == 1 and (inner := saturated(narrow, buffer.dtype)) is not None:
+            name, narrow = f"store_saturated_{kind}_{self.suffix()}", inner
         return ir.Evaluate(ir.Call(*self.partial(name, (*where, self.vector(narrow))), "int32"))
 
     def vector(self, expr: ir.Expr) -> ir.Expr:
@@ -170,6 +158,8 @@ class LaneCode(LaneScope):
                 return self.vector(ir.Select(condition, ir.cast("int32", a), ir.cast("int32", b)))
             case ir.Cast("int32", ir.Bin() as wrapping) if wrapping.dtype == "uint32":
                 return self.vector(_signed(wrapping))
+            case ir.Bin("add", a, ir.Bin("mul", x, y)) if self.taken is not None and (added := self.added(a, x, y)):
+                return added
             case ir.Bin("add", a, ir.Bin("mul", x, y)) if expr.dtype == "int32" and self.varies(x) != self.varies(y):
                 vector, number = (x, y) if self.varies(x) else (y, x)
                 return self.call("mac_n", self.vector(a), self.vector(vector), self.uniform(number))
@@ -178,13 +168,16 @@ class LaneCode(LaneScope):
             case ir.Bin("truncdiv", a, ir.Const(int() as divisor)) if expr.dtype == "int32" and divisor > 1:
                 return self.vector(quotient(a, divisor))
             case ir.Bin(("shl" | "shr") as op, a, b) if expr.dtype == "int32":
-                return self.shifted(self.vector(a), b if op == "shl" else negated(b), rounds=False)
+                vector = self.vector(a)
+                return self.shifted(vector, b, rounds=False) if op == "shl" else self.right(vector, b, rounds=False)
+            case ir.Un("neg", a) if a.dtype == "int32" and self.taken is not None:
+                return self.call("neg", self.vector(a))
             case ir.Un("neg", a) if a.dtype == "int32":
                 return self.call("sub", self.repeated(ir.const(0, "int32")), self.vector(a))
             case ir.Select(ir.Bin(op, x, y), a, b) if op in ir.COMPARISONS and x.dtype == "int32":
                 return self.call(f"select_{op}", *(self.vector(e) for e in (x, y, self.readable(a), self.readable(b))))
-            case ir.Call(name, (a,)) if name in _CLAMPS:
-                low, high, shift = _CLAMPS[name]
+            case ir.Call(name, (a,)) if name in CLAMPS:
+                low, high, shift = CLAMPS[name]
                 return self.vector(ir.clamp(a >> shift if shift else a, low, high))
             case ir.Call("high_mul_round" | "high_product" as name, (a, b)):
                 return self.call(name, self.vector(a), self.vector(b))
@@ -203,47 +196,6 @@ class LaneCode(LaneScope):
                 return self.call("nearest" if rounds else "toward_zero", number)
             case _:
                 raise NoLanesError
-
-    def rounding(self, expr: ir.Expr) -> ir.Expr | None:
-        """Multiplications and shifts that round."""
-        product = doubling_multiply(expr)
-        if product is not None:
-            return self.operation("doubling_high_mul", *product, numbers=True)
-        once = rounded_once(expr)
-        if once is not None:
-            x, m, distance, added = once
-            rounded = self.shifted(
-                self.operation("doubling_high_floor", x, m, numbers=True), negated(distance), rounds=True
-            )
-        else:
-            found = rounding_shift(expr)
-            if found is None:
-                return None
-            value, distance, added = found
-            rounded = self.shifted(self.vector(value), negated(distance), rounds=True)
-        return self.call("add", rounded, self.repeated(ir.const(added, "int32"))) if added else rounded
-
-    def operation(self, name: str, a: ir.Expr, b: ir.Expr, *, numbers: bool = False) -> ir.Expr:
-        if (numbers or name in _NUMBERS) and not self.varies(b):
-            return self.call(f"{name}_n", self.vector(a), self.uniform(b))
-        if name in ("add", "mul") and not self.varies(a):
-            return self.call(f"{name}_n", self.vector(b), self.uniform(a))
-        return self.call(name, self.vector(a), self.vector(b))
-
-    def shifted(self, vector: ir.Expr, left: ir.Expr, *, rounds: bool) -> ir.Expr:
-        """A vector shifted by ``left``, to the right where it is negative."""
-        name = "shift_round" if rounds else "shl"
-        if self.varies(left):
-            return self.call(name, vector, self.vector(left))
-        return self.call(f"{name}_n", vector, self.uniform(left))
-
-    def narrowed(self, narrow: str, a: ir.Expr) -> ir.Expr:
-        """A value that is stored in fewer bits and taken up again: unchanged where it fits, else modulo those bits."""
-        reach, room = bounds_of(simplify(_clamped(a))), dtypes.int_range(narrow)
-        if reach is not None and room[0] <= reach[0] and reach[1] <= room[1]:
-            return self.vector(a)
-        low = a & (room[1] - room[0])
-        return self.vector((low ^ -room[0]) + room[0] if room[0] else low)
 
     def load(self, load: ir.Load) -> ir.Expr:
         kind = TYPES.get(load.dtype)
@@ -289,11 +241,3 @@ def _signed(expr: ir.Expr) -> ir.Expr:
             return ir.Bin(op, _signed(a), _signed(b))
         case _:
             return expr
-
-
-def _clamped(expr: ir.Expr) -> ir.Expr:
-    """A saturation, spelled out."""
-    if isinstance(expr, ir.Call) and expr.name in _CLAMPS:
-        low, high, _ = _CLAMPS[expr.name]
-        return ir.clamp(ir.Var("any"), low, high)
-    return expr

@@ -15,6 +15,8 @@ from microc.tir.rewrite import substitute, walk_expr
 
 ELEMENTS = MappingProxyType({"int32": "i32", "float32": "f32"})
 """What vectors are made of."""
+SHORT = "int16"
+"""What the factors of products may be that are added to vectors of int32."""
 
 
 class NoLanesError(Exception):
@@ -26,7 +28,8 @@ class LaneScope:
     """A loop over ``var`` of which ``count`` iterations from ``start`` on become vectors of ``lanes``.
 
     ``tiles``: arrays in registers from outside the loop, and those of vectors that they become. ``floats``: vectors may be of
-    floats, 2: and multiplied by numbers.
+    floats, 2: and multiplied by numbers. ``taken``: the name of the lanes that take part, where vectors have a multiple of
+    ``lanes`` (:mod:`microc.tir.strips`); ``most``: that of those that the first turn has.
     """
 
     var: ir.Var
@@ -36,6 +39,8 @@ class LaneScope:
     tiles: Mapping[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     floats: int = 0
     label: str = ""
+    taken: ir.Var | None = None
+    most: ir.Var | None = None
     registers: dict[ir.Buffer, ir.Buffer] = field(default_factory=dict)
     names: dict[ir.Var, ir.Var] = field(default_factory=dict)
     constants: dict[ir.Expr, ir.Var] = field(default_factory=dict)
@@ -56,15 +61,21 @@ class LaneScope:
     def type(self, element: str = "int32") -> str:
         if element == "float32" and not self.floats:
             raise NoLanesError
-        return f"{element}x{self.lanes}"
+        return f"{element}x{self._count()}"
+
+    def _count(self) -> str:
+        return f"{'' if self.taken is None else 'vscalex'}{self.lanes}"
 
     def suffix(self, element: str = "int32") -> str:
         """How words on vectors of these elements end."""
         self.type(element)
-        return f"{ELEMENTS[element]}x{self.lanes}"
+        return f"{ELEMENTS.get(element, 'i16')}x{self._count()}"
 
-    def call(self, name: str, *args: ir.Expr, element: str = "int32") -> ir.Expr:
-        return ir.Call(f"{name}_{self.suffix(element)}", args, self.type(element))
+    def call(self, name: str, *args: ir.Expr, element: str = "int32", ahead: bool = False) -> ir.Expr:
+        """A word on vectors; ``ahead`` of the loop, for all lanes that a turn may have."""
+        lanes = self.most if ahead else self.taken
+        given = args if lanes is None else (*args, lanes)
+        return ir.Call(f"{name}_{self.suffix(element)}", given, self.type(element))
 
     def whole(self) -> bool:
         """Whether all lanes do something."""
@@ -81,6 +92,8 @@ class LaneScope:
 
     def partial(self, name: str, args: tuple[ir.Expr, ...]) -> tuple[str, tuple[ir.Expr, ...]]:
         """An access of all lanes, or of the first ones."""
+        if self.taken is not None:
+            return name, (*args, self.taken)
         return (name, args) if self.whole() else (f"{name}_first", (*args, ir.const(self.count, "int32")))
 
     def address(self, buffer: ir.Buffer, indices: tuple[ir.Expr, ...], step: int, *, writes: bool) -> ir.AddressOf:
@@ -88,8 +101,7 @@ class LaneScope:
 
     def offsets(self, step: int) -> ir.Expr:
         """Multiples of ``step``, set before the loop."""
-        ramp = ir.Call(f"ramp_{self.suffix()}", (ir.const(step, "int32"),), self.type())
-        return self.constant(f"by{step}", ramp)
+        return self.constant(f"by{step}", self.call("ramp", ir.const(step, "int32"), ahead=True))
 
     def constant(self, stem: str, value: ir.Expr) -> ir.Var:
         """The name of a vector or number that is set before the loop."""
@@ -107,12 +119,12 @@ class LaneScope:
     def repeated(self, expr: ir.Expr) -> ir.Expr:
         """A number in all lanes; literals are set before the loop."""
         number = self.uniform(expr)
-        vector = self.call("dup", number, element=expr.dtype)
+        named = isinstance(number, ir.Var) and number in self.constants.values()
+        vector = self.call("dup", number, element=expr.dtype, ahead=named or isinstance(expr, ir.Const))
         if isinstance(expr, ir.Const):
             plain = isinstance(expr.value, int) and expr.dtype == "int32"
             sign = "minus" if expr.value < 0 else "all"
             return self.constant(f"{sign}{abs(expr.value)}" if plain else f"number_{len(self.constants)}", vector)
-        named = isinstance(number, ir.Var) and number in self.constants.values()
         return self.constant(f"lanes_{len(self.constants)}", vector) if named else vector
 
     def hoisted(self, loop: ir.Stmt) -> ir.Stmt:

@@ -21,11 +21,13 @@ from types import MappingProxyType
 from microc.tir import ir, names
 from microc.tir.affine import linear, simplify, simplify_stmt
 from microc.tir.facts import buffers_read
-from microc.tir.lower.lane_code import TYPES, LaneCode
+from microc.tir.lower.lane_code import LaneCode
+from microc.tir.lower.lane_operations import TYPES
 from microc.tir.lower.lane_scope import ELEMENTS, NoLanesError, fixed
 from microc.tir.lower.region import Access, accesses, address, consecutive, flat_step
 from microc.tir.lower.unroll import unroll_loops
 from microc.tir.rewrite import free_vars, map_stmt, walk_stmt
+from microc.tir.strips import LENGTH, in_order
 
 COPIED = MappingProxyType({**TYPES, "float32": "f32"})
 """How dtypes that vectors copy are called."""
@@ -66,12 +68,14 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             s,
             kind="serial",
             annotations=tuple(
-                a for a in s.annotations if a[0] not in (names.LANES, names.FLOATS, names.MOVED, names.STRIDED)
+                a
+                for a in s.annotations
+                if a[0] not in (names.LANES, names.SCALABLE, names.FLOATS, names.MOVED, names.STRIDED)
             ),
         )
         if names.MOVED in notes:
             return (_moved(s, extent) if extent is not None else None) or serial
-        if names.LANES not in notes:
+        if names.LANES not in notes or s.kind == "scalable":
             return _joined(s) or _after_fixed(s)
         if _numbered(s):
             serial = replace(serial, kind="unrolled")
@@ -83,6 +87,7 @@ def _lowered(stmt: ir.Stmt, tiles: Mapping[ir.Buffer, ir.Buffer], plain: Set[ir.
             return (
                 _run(s, extent)
                 or _strided(s, extent, lanes, int(notes.get(names.STRIDED, 0)))
+                or (_strips(replace(s, body=body), lanes, floats) if names.SCALABLE in notes else None)
                 or _vectors(replace(s, body=body), extent, lanes, tiles, floats)
             )
         except NoLanesError:
@@ -244,3 +249,18 @@ def _vectors(loop: ir.For, extent: int, lanes: int, tiles: Mapping[ir.Buffer, ir
         part = LaneCode(loop.var, ir.const(count * lanes, "int32"), rest, lanes, tiles, floats, "_end")
         parts.append(part.hoisted(part.statement(loop.body)))
     return ir.seq(*parts)
+
+
+def _strips(loop: ir.For, lanes: int, floats: int) -> ir.Stmt | None:
+    """All iterations as strips of the lanes that the machine has; None where a strip would write what it reads."""
+    taken, most = (ir.Var(f"{loop.var.name}__{name}") for name in ("lanes", "most"))
+    left = loop.extent - loop.var
+    code = LaneCode(loop.var, loop.var, 1, lanes, {}, floats, taken=taken, most=most)
+    name = f"{LENGTH}{lanes}"
+    body = code.statement(loop.body)
+    if not in_order(body):
+        return None
+    body = ir.Let(taken, ir.Call(name, (left,), "int32"), body)
+    strips = ir.For(loop.var, loop.extent, body, "scalable", ((names.LANES, lanes),))
+    ahead = code.hoisted(strips)
+    return ahead if ahead == strips else ir.Let(most, ir.Call(name, (loop.extent,), "int32"), ahead)

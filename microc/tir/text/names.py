@@ -16,7 +16,13 @@ ATOM = 12
 COMPARISON = 4
 
 LOOPS: Mapping[str, str] = MappingProxyType(
-    {"serial": "serial", "unrolled": "unroll", "vectorized": "vectorized", "parallel": "parallel"}
+    {
+        "serial": "serial",
+        "unrolled": "unroll",
+        "vectorized": "vectorized",
+        "parallel": "parallel",
+        "scalable": "scalable",
+    }
 )
 AXES: Mapping[str, str] = MappingProxyType({"space": "spatial", "reduce": "reduce"})
 RESERVED = NAMED_BINARY | {"neg", "Cast", "Select", "address_of", "call"}
