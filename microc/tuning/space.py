@@ -21,7 +21,8 @@ from microc.errors import MicrocError
 from microc.isa import FAMILIES
 from microc.schedule.choose import Choice, constant_bytes
 from microc.schedule.cost import estimate
-from microc.schedule.rules import OURS, RULES, begun, with_instructions
+from microc.schedule.rules import OURS, RULES
+from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.rule import MOSTLY
 from microc.schedule.schedule import Schedule
 from microc.target import SPEED

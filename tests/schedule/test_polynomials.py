@@ -9,8 +9,8 @@ import pytest
 
 from microc.dtypes import Array
 from microc.schedule.polynomials import ERRORS, LOGARITHMS, select_functions
-from microc.schedule.rules import begun
 from microc.schedule.rules.algorithms import FAST_MATH
+from microc.schedule.rules.begin import begun
 from microc.target import target_for
 from microc.tir import ir
 from tests.codegen.machines import meant

@@ -18,11 +18,11 @@ from tests.golden.kernels import convolution
 
 
 @pytest.mark.parametrize("cpu", ["x86-64-v4-vnni", "x86-64-v3", "aarch64", "rv64gcv"])
-@pytest.mark.parametrize(("width", "rule"), [(12, "window vectors"), (6, "matrix vectors")])
+@pytest.mark.parametrize(("width", "rule"), [(12, "window"), (6, "matrix")])
 def test_rows_of_enough_outputs_are_read_where_they_lie(cpu: str, width: int, rule: str) -> None:
     made = compiled(convolution((4, width), 4, 16, 3, 1), target_for(cpu), make_options())
     (call,) = made.module.calls
-    assert call.rule == rule
+    assert call.rule == f"{rule} {'strips' if target_for(cpu).has('scalable') else 'vectors'}"
 
 
 def rows(below: int) -> ir.PrimFunc:

@@ -27,9 +27,10 @@ def padded_depth(call: OpCall, depth: int, least: int = WORD) -> int:
 
 
 def padded_units(call: OpCall, units: int) -> int:
-    """The columns of a product: ``units``, and some of zeros where these fill fewer vectors of the core than its own would."""
+    """The columns of a product: ``units``, and some of zeros where these fill fewer vectors of the core than its own would.
+    Vectors of any length take what there is."""
     lanes, (_, weight, _) = call.target.core.lanes, call.weighted
-    if not call.target.has("vectors") or weight.data is None or not call.constant:
+    if not call.target.has("vectors") or call.target.has("scalable") or weight.data is None or not call.constant:
         return units
     wide = next((n for n in reversed(lanes) if n >= units), lanes[0])
     even = next((n for n in lanes if units % n == 0), 1)

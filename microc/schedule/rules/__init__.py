@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
-from microc.schedule.rules import depthwise, matrix, sketch, spaces, vectors, windows, winograd
-from microc.schedule.rules.algorithms import FAST_MATH
-from microc.schedule.rules.anchors import with_anchors
+from microc.schedule.rules import depthwise, matrix, sketch, spaces, strips, vectors, windows, winograd
+from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
 from microc.schedule.rules.fields import by_channels, by_pixels, suits_channels, suits_pixels
 from microc.schedule.rules.generic import schedule_generic
-from microc.schedule.rules.lanes import float_lanes
 from microc.schedule.rules.matrix_bits import pair_tiles, plain_tiles, suits_bit_pairs, suits_bits
 from microc.schedule.rules.matrix_mve import all_sums, known_sums, schedule_matrix_mve, suits_mve
 from microc.schedule.rules.moves import schedule_copies, schedule_picks, suits_copies, suits_picks
@@ -77,6 +75,30 @@ _BYTES = ("matrix dsp", *_PLAIN)
 _BY_ROWS = ("depthwise planes", "depthwise", *_ANY)
 
 OURS: tuple[Rule, ...] = (
+    Rule(
+        "matrix strips",
+        strips.suits_product,
+        strips.strip_product,
+        {"tile": strips.product_tiles},
+        needs=frozenset({"scalable"}),
+        over=("matrix float", "matrix dsp", *_PLAIN, "vectors"),
+    ),
+    Rule(
+        "window strips",
+        strips.suits_windows,
+        strips.strip_windows,
+        {"tile": strips.window_tiles},
+        needs=frozenset({"scalable"}),
+        over=(*_BY_ROWS, "vectors"),
+    ),
+    Rule(
+        "depthwise strips",
+        strips.suits_depthwise,
+        strips.strip_depthwise,
+        {"lanes": fixed(*strips.PIXELS)},
+        needs=frozenset({"scalable"}),
+        over=_BY_ROWS,
+    ),
     Rule(
         "matrix vectors",
         vectors.suits_product,
@@ -220,7 +242,13 @@ OURS: tuple[Rule, ...] = (
     Rule("several", suits_several, several, {"results": fixed(4)}, space={"results": fixed(2, 3, 4, 6, 8)}),
     Rule("picks", suits_picks, schedule_picks, needs=frozenset({"max_i8x4"})),
     Rule("lanes", _unless_product(suits_lanes), in_lanes, needs=frozenset({"lanes"})),
-    Rule("vectors", _unless_product(suits_lanes), in_vectors, needs=frozenset({"vectors"})),
+    Rule(
+        "vectors",
+        _unless_product(suits_lanes),
+        in_vectors,
+        {"strips": fixed(True, False)},
+        needs=frozenset({"vectors"}),
+    ),
     Rule("rows", _unless_product(suits_rows), schedule_rows, {"unrolled": fixed(False, True)}),
 )
 """Ours. Of schedules that cost alike the first is taken."""
@@ -241,38 +269,3 @@ def candidates(func: ir.PrimFunc, op: str, target: Target, goal: Goal) -> tuple[
 def as_written(func: ir.PrimFunc, target: Target) -> Schedule:
     """The loops as the operator wrote them."""
     return with_instructions(begun(func, target), target).named("as written")
-
-
-def begun(func: ir.PrimFunc, target: Target) -> Schedule:
-    """The loops as the operator wrote them, in forms that rules look for: functions of floats as vectors have them; high products
-    to which twice a sum means nothing of the sum itself, before rules store weights doubled for them."""
-    schedule = with_anchors(Schedule(func))
-    if target.has(FAST_MATH) and target.has("fpu"):
-        schedule = _changed(schedule, schedule.select_functions(target.has("fma"), True))
-    elif float_lanes(target):
-        schedule = _changed(schedule, schedule.select_functions(target.has("fma")))
-    if target.has("lanes") or target.has("high_mul"):
-        return schedule
-    return _changed(schedule, schedule.select_high_mac())
-
-
-def _changed(schedule: Schedule, selected: Schedule) -> Schedule:
-    """Without a step that changes nothing."""
-    return schedule if selected.func == schedule.func else selected
-
-
-def with_instructions(schedule: Schedule, target: Target) -> Schedule:
-    """What the core does in one instruction, whatever the loops."""
-    if not target.has("lanes"):  # whose lanes know the form that the rounding has from the start
-        schedule = schedule.select_rounding()
-    if target.has("high_mul"):
-        schedule = schedule.select_high_mul()
-    if target.has("clamp8"):
-        schedule = schedule.select_clamp()
-    if target.has("fma"):
-        schedule = schedule.select_fma()
-    if target.has("mul_i8"):
-        schedule = schedule.select_byte_products()
-    if target.has("nearest_i32"):
-        schedule = schedule.select_conversion()
-    return schedule.select_saturation() if target.has("saturate_i8") else schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microc.schedule.placement import loop_extent
 from microc.schedule.rules.generic import blocks_of, inline_elementwise, is_extern, schedule_generic
-from microc.schedule.rules.lanes import in_lanes_of
+from microc.schedule.rules.lanes import in_lanes_of, in_strips_of
 from microc.schedule.rules.moves import suits_copies
 from microc.schedule.rules.rule import Decisions
 from microc.schedule.schedule import Schedule
@@ -28,15 +28,19 @@ def in_lanes(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
     return in_lanes_of(schedule, inner, target) if inner else None
 
 
-def in_vectors(start: Schedule, target: Target, _: Decisions) -> Schedule | None:
-    """The last loop of results by vectors, and that of every stage of single elements before, where no other stage shares it."""
+def in_vectors(start: Schedule, target: Target, decisions: Decisions) -> Schedule | None:
+    """The last loop of results by vectors, and that of every stage of single elements before, where no other stage shares it: by
+    vectors of any length (``strips``), or of a number of lanes."""
+    if decisions["strips"] and not target.has("scalable"):
+        return None
+    taken = in_strips_of if decisions["strips"] else in_lanes_of
     schedule = schedule_generic(start, target, {"unrolled": False})
     *stages, last = blocks_of(schedule)
     own = [_innermost(schedule, block) for block in stages if not any(i.kind == "reduce" for i in block.iters)]
     alone = [name for name in own if name and sum(name in schedule.loops_of(b.name) for b in (*stages, last)) == 1]
     inner = _innermost(schedule, last)
     for loop in (*alone, *([inner] if inner else [])):
-        schedule = in_lanes_of(schedule, loop, target)
+        schedule = taken(schedule, loop, target)
     return schedule if inner else None
 
 

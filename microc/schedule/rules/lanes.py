@@ -5,7 +5,8 @@ from __future__ import annotations
 from microc.schedule.placement import loop_extent
 from microc.schedule.schedule import Schedule
 from microc.target import Target
-from microc.tir.names import FLOATS, LANES
+from microc.tir.names import FLOATS, LANES, SCALABLE
+from microc.tir.rewrite import walk_all_exprs
 
 WORDS = (4,)
 """Lanes of vectors that a core has for integers alone."""
@@ -23,6 +24,16 @@ def float_lanes(target: Target) -> int:
     return max((target.has(f"add_f32x{n}") + target.has(f"fma_n_f32x{n}") for n in target.core.lanes), default=0)
 
 
+LONG = 32
+"""Lanes of the vectors that elements are taken in strips of: of integers few are needed at once."""
+
+
+def in_strips_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
+    """The loop in as many lanes as the machine's vectors hold; of functions of floats in half as many, for they need more."""
+    floats = any(x.dtype == "float32" for x in walk_all_exprs(schedule.func.body))
+    return strips(schedule, loop, target, LONG // 2 if floats else LONG)
+
+
 def in_lanes_of(schedule: Schedule, loop: str, target: Target) -> Schedule:
     """The loop in as many lanes as leave no rest, else as many as it fills."""
     extent, known = loop_extent(schedule.func, loop), target.core.lanes or WORDS
@@ -34,3 +45,8 @@ def vectorize_lanes(schedule: Schedule, loop: str, lanes: int = WORDS[0], floats
     """So many iterations of ``loop`` at once, in the lanes of vectors, of ``floats`` where a core has such."""
     schedule = schedule.vectorize(loop).annotate(loop, LANES, lanes)
     return schedule.annotate(loop, FLOATS, floats) if floats else schedule
+
+
+def strips(schedule: Schedule, loop: str, target: Target, lanes: int) -> Schedule:
+    """As many iterations of ``loop`` at once as the machine's vectors hold, so many or a multiple."""
+    return vectorize_lanes(schedule, loop, lanes, float_lanes(target)).annotate(loop, SCALABLE, 1)

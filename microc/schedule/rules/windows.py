@@ -68,12 +68,12 @@ def schedule_windows(start: Schedule, target: Target, decisions: Decisions) -> S
     schedule = schedule.reorder(f"{x}_0", f"{o}_0", ky, *inner).decompose_reduction(ACC, ky)
     schedule = schedule.reverse_compute_at(OUT, f"{o}_0").set_scope(product.total.name, "register")
     if schedule.has(PADDED):
-        schedule = _bordered(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
+        schedule = bordered(schedule.compute_at(PADDED, y), tile.copied or product.data.dtype, target)
     schedule = multiplied(schedule, product, tile, f"{o}_2")
     return unrolled(schedule, (f"{x}_0", f"{o}_0", ky, f"{k}_0"), tile, float_lanes(target))
 
 
-def _bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
+def bordered(schedule: Schedule, dtype: str, target: Target) -> Schedule:
     """The rows under a row of windows: filled as a border is, then copied in the lanes of vectors."""
     schedule = without_border(schedule)
     stored = stored_buffer(find_block(schedule.func.body, PADDED))
