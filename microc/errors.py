@@ -13,6 +13,7 @@ exit meaning
 4    the model does not fit the board
 5    a tool is missing, or a build failed
 6    the board, the serial line or a time-out
+7    the firmware has grown beyond a bound
 70   a defect in microc itself
 ==== =====================================================
 """
@@ -112,6 +113,13 @@ class DeviceError(MicrocError):
 
     code = "E0601"
     exit_code = 6
+
+
+class GrowthError(MicrocError):
+    """Flash, RAM or time of a firmware has grown beyond what was allowed."""
+
+    code = "E0701"
+    exit_code = 7
 
 
 class InternalError(MicrocError):

@@ -19,7 +19,8 @@ EXIT_CODES = """exit codes:
   0 success                      4 the model does not fit the board
   1 board and host differ        5 a tool is missing, or a build failed
   2 wrong argument or file       6 the board, its line or a time-out
-  3 broken or unsupported model  70 a defect of microc (a file holds the traceback)
+  3 broken or unsupported model  7 flash, RAM or time grew beyond a bound
+  70 a defect of microc (a file holds the traceback)
   130 interrupted                141 the reader of the output went away"""
 
 
@@ -69,6 +70,8 @@ class Arguments(argparse.Namespace):
     csv: Path | None
     project: Path | None
     compare: Path | None
+    base: Path | None
+    fail_over: list[tuple[str, float]]
     samples: int
     data: Path | None
     evaluation: Path | None

@@ -81,6 +81,8 @@ def _size(add: Adder) -> None:
         "firmware",
         "firmware --json > before.json",
         "firmware --compare before.json",
+        "firmware --against before.json --fail-over 2%",
+        "profile.json --against before_profile.json --fail-over flash=1% --fail-over time=5%",
         "my_product.elf --project firmware",
         "model.tflite --board mps2-an386 --csv symbols.csv",
     )
@@ -89,6 +91,15 @@ def _size(add: Adder) -> None:
         "--project", type=Path, metavar="DIR", help="whose network an ELF file holds (default: its folder)"
     )
     command.add_argument("--compare", type=Path, metavar="F.json", help="show what has changed since an earlier --json")
+    command.add_argument(
+        "--against", dest="base", type=Path, metavar="BASE",
+        help="show by how much flash and RAM have grown since BASE: a project, or an earlier --json; with two files of "
+        "microc profile --json time, too",
+    )  # fmt: skip
+    command.add_argument(
+        "--fail-over", type=values.growth, action="append", default=[], metavar="[flash|ram|time=]SHARE",
+        help="exit with code 7 where one has grown by more than this share of what it was, 2%% for example; repeatable",
+    )  # fmt: skip
     command.add_argument("--csv", type=Path, metavar="F.csv", help="write a table of all symbols")
 
 

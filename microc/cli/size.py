@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc.cli import show
 from microc.cli.arguments import Arguments
+from microc.cli.growth import base_report, held, read_report
 from microc.cli.session import opened_project
 from microc.errors import UsageError
 
@@ -24,7 +25,16 @@ def size(arguments: Arguments) -> show.Answer:
     from microc.cli.files import write_csv
     from microc.driver.report.size_change import compare
 
-    before = _read_report(arguments.compare) if arguments.compare else None
+    if arguments.fail_over and arguments.base is None:
+        raise UsageError(
+            "--fail-over speaks of --against", hint="microc size firmware --against before.json --fail-over 2%"
+        )
+    if arguments.compare and arguments.base:
+        raise UsageError("--compare and --against are one: the second tells more", hint="give --against")
+    base = base_report(arguments.base) if arguments.base else None
+    if base is not None and _is_report(arguments.source):
+        return held(arguments, read_report(arguments.source), base, "")
+    before = read_report(arguments.compare) if arguments.compare else base if _has_symbols(base) else None
     with _measured(arguments) as report:
         data = report.to_data()
         text = _text(report)
@@ -37,7 +47,17 @@ def size(arguments: Arguments) -> show.Answer:
         if before is not None:
             data["changes"] = compare(before, report)
             text = _changes(data["changes"])
-    return show.Answer(data, text)
+    return show.Answer(data, text) if base is None else held(arguments, data, base, text if before is not None else "")
+
+
+def _is_report(path: Path) -> bool:
+    """Whether this is a report, by its name: reports and models are files."""
+    return path.suffix == ".json" and path.is_file()
+
+
+def _has_symbols(report: Any) -> bool:
+    """Whether a report tells of symbols, as those of sizes do."""
+    return isinstance(report, dict) and "symbols" in report
 
 
 @contextmanager
@@ -70,21 +90,6 @@ def _is_elf(path: Path) -> bool:
             return file.read(len(_ELF)) == _ELF
     except OSError:
         return False  # a folder, or nothing: its reader says so
-
-
-def _read_report(path: Path) -> Any:
-    import json
-
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror or error}",
-            where=str(path),
-            hint="write one: microc size DIR --json > FILE",
-        ) from error
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON", where=str(path), hint="microc size DIR --json > FILE") from error
 
 
 def _rows(report: SizeReport) -> Iterator[tuple[object, ...]]:

@@ -29,6 +29,8 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90s, 10m or 2h") from None
 
 
+GROWING = ("flash", "ram", "time")
+"""What ``--fail-over`` bounds (:data:`microc.driver.report.growth.WHAT`)."""
 MOST_INFERENCES = 1_000_000
 BAUDS = (115200, 921600, 460800, 230400, 1000000, 57600, 38400, 19200, 9600)
 """What ``auto`` tries."""
@@ -63,6 +65,14 @@ def tolerance(text: str) -> float:
 def share(text: str) -> float:
     """0.01 or 1%."""
     return _below(1e6, text, "share: write 0.01 or 1%")
+
+
+def growth(text: str) -> tuple[str, float]:
+    """2%, or flash=2%; the empty name speaks of all."""
+    name, _, bound = text.rpartition("=")
+    if name and name not in GROWING:
+        raise argparse.ArgumentTypeError(f"{text!r} bounds {name!r}: there are {', '.join(GROWING)}")
+    return name, share(bound)
 
 
 def _below(most: float, text: str, what: str) -> float:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from microc import paths
 from microc.codegen.board import board_header, linker_script
 from microc.codegen.compiler_options import RUNTIME_OPTIMISATION, optimisation
+from microc.codegen.editor import TASKS, tasks
 from microc.codegen.manifest import manifest, table, to_json
 from microc.codegen.mlperf import benchmark_main
 from microc.codegen.network import render_network
@@ -113,6 +114,7 @@ def project_files(modules: Sequence[Module], board: Board, version: str) -> dict
     for name in ("Makefile", "CMakeLists.txt", "README.md"):
         files[name] = render(f"project/{name}.j2", context)
     files.update(_framework_files(context))
+    files[TASKS] = tasks([network.model.name for network in networks], context.is_host)
     protocol = modules[0].options["protocol"]
     files["main.c"] = benchmark_main(modules, board) if protocol == "mlperf" else render("project/main.c.j2", context)
     loads = protocol == "tuning"

@@ -31,10 +31,10 @@ Write = Callable[[Board, Path], Path]
 
 @dataclass(frozen=True, slots=True)
 class BoardFigures:
-    """What a network takes on a board. ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``), ``seconds``
-    where that is a time of the chip (of an emulator that counts nothing there is none; ``unit_meaning`` says so); ``flash``
-    and ``ram`` in bytes, stack included, and what the board has, 0 if anything; ``joules`` of one inference where a meter was
-    named. None is what is not known; ``error`` says why."""
+    """What a network takes on a board. ``time``: of one inference in ``unit`` (``instructions`` or ``ticks``), ``seconds`` where
+    that is a time of the chip; an emulator that counts nothing tells neither, and ``unit_meaning`` says so. ``flash`` and ``ram``
+    in bytes, stack included, and what the board has, 0 if anything; ``joules`` of one inference where a meter was named. None is
+    what is not known; ``error`` says why."""
 
     board: str
     cpu: str
