@@ -13,6 +13,7 @@ from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.cli.parser import Parser
 from microc.cli.quantizing_options import quantizing_command
+from microc.cli.shell_options import shell_commands
 from microc.cli.tuning_options import tuning_command
 
 EXIT_CODES = """exit codes:
@@ -90,6 +91,7 @@ class Arguments(argparse.Namespace):
     evidence: Path | None
     seed: int
     action: str
+    shell: str
     subject: str
     records: Path
     show: Path | None
@@ -136,6 +138,7 @@ def make_parser() -> Parser:
     _project_commands(add)
     measuring_commands(add)
     _board_commands(add)
+    shell_commands(add)
     return parser
 
 

@@ -13,10 +13,12 @@ from microc.cli.arguments import Arguments
 from microc.cli.bench import bench
 from microc.cli.catalogue import boards, operators, options, plugin, ports
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
+from microc.cli.completion import completion
 from microc.cli.demo import demo
 from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
+from microc.cli.man import man
 from microc.cli.model_options import chosen_options
 from microc.cli.new import new
 from microc.cli.profile import profile
@@ -276,6 +278,8 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "plugin": plugin,
         "operators": operators,
         "options": options,
+        "completion": completion,
+        "man": man,
         "ports": ports,
         "demo": demo,
         "doctor": doctor,
