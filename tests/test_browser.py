@@ -13,6 +13,8 @@ import pytest
 
 import microc
 from microc.cli import main
+from microc.driver.report.comparison import compare
+from microc.driver.report.words import change_words
 from tests.driver import digits
 from tests.quantization.networks import Net
 
@@ -29,14 +31,15 @@ RESULT = """
 <script>
 window.addEventListener("load", () => {
   const all = (query) => [...document.querySelectorAll(query)];
-  const time = () => all("table.sortable tbody tr").map((row) => Number(row.cells[4].dataset.value));
+  const at = all("table.sortable thead th").findIndex((head, k) => k && !head.classList.contains("text"));
+  const time = () => all("table.sortable tbody tr").map((row) => Number(row.cells[at].dataset.value));
   const found = window.found;
   const heads = all("table.sortable thead button");
   found.plain = time();
-  heads[4].click();
+  heads[at].click();
   found.descending = time();
-  found.order = heads[4].closest("th").getAttribute("aria-sort");
-  heads[4].click();
+  found.order = heads[at].closest("th").getAttribute("aria-sort");
+  heads[at].click();
   found.ascending = time();
   heads[1].click();
   found.names = all("table.sortable tbody th").map((cell) => cell.textContent);
@@ -45,7 +48,21 @@ window.addEventListener("load", () => {
   found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
   found.page = getComputedStyle(document.body).backgroundColor;
   found.boxes = all("svg.map .value rect").map((box) => box.getBoundingClientRect()).map((box) => [box.width, box.height]);
-  found.overflowing = all("svg.graph text").filter((text) => text.getBBox().width > 214).length;
+  found.overflowing = all("svg.graph text").filter((text) => text.getBBox().width > 230).length;
+  found.nodes = all("svg.graph a").length;
+  found.panels = all("svg.graph a").map((node) => {
+    location.hash = node.getAttribute("href").replace("#", "");
+    dispatchEvent(new HashChangeEvent("hashchange"));
+    const panel = document.getElementById("layer");
+    return [panel.querySelector("h3").textContent, panel.querySelector("pre").textContent.length, all(".selected").length];
+  });
+  const graph = document.querySelector("svg.graph");
+  if (graph) {
+    const width = graph.getBoundingClientRect().width;
+    document.querySelector('[data-zoom="in"]').click();
+    found.zoomed = graph.getBoundingClientRect().width / width;
+  }
+  found.changes = all("#comparison tbody tr").map((row) => [...row.cells].map((cell) => cell.textContent));
   found.bars = all(".timeline .track i").map((bar) => bar.getBoundingClientRect().width);
   const out = document.createElement("pre");
   out.id = "result";
@@ -102,6 +119,18 @@ def test_report(report: Path, tmp_path: Path, width: int, dark: bool) -> None:
     assert found["names"] == sorted(found["names"], key=lambda n: int(n[1:].split()[0]), reverse=True)
     assert len(found["boxes"]) > 6 and all(w > 0 and h > 0 for w, h in found["boxes"])
     assert found["overflowing"] == 0 and all(w >= 2 for w in found["bars"])
+    assert found["nodes"] == len(found["panels"]) == 6 and abs(found["zoomed"] - 1.25) < 0.01
+    assert [name.split()[1] for name, _, _ in found["panels"]] == [
+        "conv1",
+        "depthwise2",
+        "pointwise3",
+        "conv4",
+        "dense5",
+        "probabilities",
+    ]
+    assert all(letters > 500 and marks == 4 for _, letters, marks in found["panels"]), (
+        "graph, timeline, memory and table"
+    )
     widest = found["bars"].index(max(found["bars"]))
     assert found["plain"][widest] == max(found["plain"])
 
@@ -115,6 +144,31 @@ def test_report_of_a_quantised_network(tmp_path: Path) -> None:
     assert found["errors"] == found["violations"] == found["resources"] == [] and "CONSOLE" not in log
     assert found["wide"] <= 0, "the page itself scrolls sideways"
     assert found["order"] == "descending" and found["descending"] == sorted(found["plain"], reverse=True)
+
+
+def test_compared_in_the_browser_as_in_the_terminal(tmp_path: Path) -> None:
+    """Every layer that changed, and all in all: the page's script and the command say the same."""
+    before, after = (microc.report(digits.INT8, board="netduinoplus2", optimize=goal) for goal in ("size", "speed"))
+    page = tmp_path / "compared.html"
+    page.write_text(after.html(before), encoding="utf-8")
+    found, log = visit(page, tmp_path, "--window-size=400,1000")
+    assert (
+        found["errors"] == found["violations"] == found["resources"] == []
+        and "CONSOLE" not in log
+        and found["wide"] <= 0
+    )
+    changes = compare(before, after)
+    told = {row[0]: row[1:] for row in found["changes"]}
+    for row in changes["layers"]:
+        both = [(row[what]["before"], row[what]["after"]) for what in ("cycles", "flash")]
+        assert told[row["layer"]] == [text for a, b in both for text in (f"{a:,}", f"{b:,}", change_words(a, b))]
+    for row in changes["totals"]:
+        if "ms" not in row["name"]:
+            assert told[row["name"]] == [
+                f"{row['before']:,}",
+                f"{row['after']:,}",
+                change_words(row["before"], row["after"]),
+            ]
 
 
 def test_report_can_be_printed(report: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from microc.cli.show import INTERRUPTED, SCHEMA_VERSION
 from microc.errors import InternalError, MicrocError, UsageError
 
 BROKEN_PIPE = 141
-_STREAMS = frozenset({"tune"})
+_STREAMS = frozenset({"tune", "watch"})
 """Commands whose ``--json`` is lines, an object each."""
 COLLECT_AFTER = 1_000_000
 """Objects that are made before cycles are looked for: what a compilation makes is almost free of them, and lives to its end."""

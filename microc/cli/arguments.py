@@ -13,6 +13,7 @@ from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.cli.parser import Parser
 from microc.cli.quantizing_options import quantizing_command
+from microc.cli.seeing_options import SeeingArguments, seeing_commands
 from microc.cli.shell_options import shell_commands
 from microc.cli.tuning_options import tuning_command
 
@@ -25,7 +26,7 @@ EXIT_CODES = """exit codes:
   130 interrupted                141 the reader of the output went away"""
 
 
-class Arguments(argparse.Namespace):
+class Arguments(SeeingArguments):
     """What the parser fills in; each command reads its own. Options of a compilation: :func:`chosen_options`."""
 
     command: str
@@ -137,6 +138,7 @@ def make_parser() -> Parser:
     _export_command(add)
     _project_commands(add)
     measuring_commands(add)
+    seeing_commands(add, _MODEL)
     _board_commands(add)
     shell_commands(add)
     return parser
@@ -153,7 +155,7 @@ def _global_options(default: object) -> Parser:
         "--json",
         action="store_true",
         default=default,
-        help="print one JSON object, errors too; tune: one a line, for every batch",
+        help="print one JSON object, errors too; tune, watch: one a line, for every batch or run",
     )
     group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
     group.add_argument("-v", "--verbose", action="store_true", default=default, help="say on stderr what goes on")

@@ -18,11 +18,13 @@ from microc.cli.demo import demo
 from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
+from microc.cli.live import watch
 from microc.cli.man import man
 from microc.cli.model_options import chosen_options
 from microc.cli.new import new
 from microc.cli.profile import profile
 from microc.cli.quantize import quantize
+from microc.cli.report import compare, report
 from microc.cli.session import line, run
 from microc.cli.size import size
 from microc.cli.tune import tune
@@ -274,6 +276,9 @@ COMMANDS: Mapping[str, Callable[[Arguments], show.Answer]] = MappingProxyType(
         "size": size,
         "verify": verify,
         "bench": bench,
+        "report": report,
+        "compare": compare,
+        "watch": watch,
         "boards": boards,
         "plugin": plugin,
         "operators": operators,

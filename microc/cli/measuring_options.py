@@ -9,6 +9,7 @@ from pathlib import Path
 from microc.cli import values
 from microc.cli.board_options import input_options, source_options
 from microc.cli.model_options import compile_options
+from microc.cli.seeing_options import verified_option
 from microc.driver.options.words import names
 
 Adder = Callable[..., ArgumentParser]
@@ -67,8 +68,9 @@ def _profile(add: Adder) -> None:
     source_options(command)
     input_options(command, "use this array or picture instead of random numbers; once for each input")
     command.add_argument(
-        "--html", type=Path, metavar="F.html", help="write a report: memory, timeline, layers, network"
+        "--html", type=Path, metavar="F.html", help="write a report: network, timeline, memory, layers"
     )
+    verified_option(command)
     command.add_argument("--csv", type=Path, metavar="F.csv", help="write the table of layers")
     command.add_argument("--trace", type=Path, metavar="T.json", help="write a trace for Perfetto or chrome://tracing")
     command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")

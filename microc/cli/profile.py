@@ -25,14 +25,16 @@ def profile(arguments: Arguments) -> show.Answer:
     from microc.cli.files import write_csv, write_json, write_text
     from microc.driver.measure.session import Device
     from microc.driver.measure.verify import random_inputs
-    from microc.driver.report.page import to_html
+    from microc.driver.report.accuracy import read_accuracy
+    from microc.driver.report.making import of_profile
     from microc.driver.report.trace import to_trace
 
+    verified = None if arguments.verified is None else read_accuracy(arguments.verified)
     with opened_project(arguments) as project:
         given = load_inputs(arguments, project.manifest) if arguments.inputs else None
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
-            result = device.profile()
+            result, stack = device.profile(), device.stats().stack_bytes
         data = result.to_data()
         if arguments.trace is not None:
             write_json(arguments.trace, to_trace(result))
@@ -40,7 +42,7 @@ def profile(arguments: Arguments) -> show.Answer:
             rows = [{**k, "unit": result.unit} for k in data["kernels"]]
             write_csv(arguments.csv, _CSV, [[row[name] for name in _CSV] for row in rows])
         if arguments.html is not None:
-            write_text(arguments.html, to_html(result))
+            write_text(arguments.html, of_profile(result, stack, verified).html())
     return show.Answer(data, _text(result))
 
 

@@ -16,6 +16,7 @@ from microc.cli.compiling import compile_model, progress
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
+    from microc.driver.data.samples import Samples
     from microc.driver.measure.firmware import Project
     from microc.dtypes import Array
 
@@ -112,6 +113,19 @@ def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array
         else:
             arrays.append(load_array(path))
     return RunShapes(manifest).fitting(tensors, arrays)
+
+
+def samples_of(arguments: Arguments, manifest: Mapping[str, Any], expected: Path | None = None) -> Samples | None:
+    """The samples of ``--data`` with their ``--labels``, as the network takes them; ``expected``: what its outputs should be."""
+    from microc.driver.data.pictures import with_colours
+    from microc.driver.data.samples import read_samples
+
+    if arguments.data is None:
+        return None
+    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
+    inputs, outputs = ([known[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
+    inputs = with_colours(inputs, manifest["options"])
+    return read_samples(inputs, outputs, arguments.data, arguments.labels, expected, pixels(arguments))
 
 
 def pixels(arguments: Arguments) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import against, evidence, show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.session import line, load_inputs, opened_project, pixels
+from microc.cli.session import line, load_inputs, opened_project, pixels, samples_of
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def verify(arguments: Arguments) -> show.Answer:
 def _given(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Samples | None, list[Any]]:
     """The user's samples, and one set of inputs, where there are any."""
     given = [load_inputs(arguments, manifest)] if arguments.inputs else []
-    return _samples(arguments, manifest), given
+    return samples_of(arguments, manifest, arguments.expected), given
 
 
 def _on_board(
@@ -97,18 +97,6 @@ def _check(arguments: Arguments) -> None:
         raise UsageError("--input is one set of inputs, --data many", hint="give one of them")
 
 
-def _samples(arguments: Arguments, manifest: Mapping[str, Any]) -> Samples | None:
-    from microc.driver.data.pictures import with_colours
-    from microc.driver.data.samples import read_samples
-
-    if arguments.data is None:
-        return None
-    known = {tensor["name"]: tensor for tensor in manifest["tensors"]}
-    inputs, outputs = ([known[name] for name in manifest[kind]] for kind in ("inputs", "outputs"))
-    inputs = with_colours(inputs, manifest["options"])
-    return read_samples(inputs, outputs, arguments.data, arguments.labels, arguments.expected, pixels(arguments))
-
-
 def _compared(
     arguments: Arguments, device: Device, library: Library, given: list[Any], samples: Samples | None
 ) -> tuple[dict[str, Any], str]:
@@ -126,6 +114,7 @@ def _compared(
     name = device.project.board.name
     data: dict[str, Any] = {
         "board": name,
+        "fingerprint": device.project.manifest["fingerprint"],
         "samples": len(inputs),
         "data_sha256": data_hash(inputs),
         "elements": sum(c.elements for c in layers),

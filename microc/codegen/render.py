@@ -15,7 +15,7 @@ import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
 from microc import paths
-from microc.codegen.text import Kind, Label
+from microc.codegen.text import Data, Kind, Label
 from microc.errors import InternalError
 
 
@@ -42,7 +42,7 @@ def render(template: str, context: Any, folder: Path | None = None) -> str:
 
 
 def render_html(template: str, context: Any) -> str:
-    """The same for a page of HTML: all strings become labels, which are escaped."""
+    """The same for a page of HTML: all strings become labels, which are escaped, but for data of its script."""
     return environment(html=True).get_template(template).render(_names(_labelled(context)))
 
 
@@ -82,6 +82,8 @@ def _refuse_plain(value: Any, where: str) -> None:
 
 def _labelled(value: Any) -> Any:
     """The value with all strings in it as labels."""
+    if isinstance(value, Data):
+        return value
     if isinstance(value, str):
         return Label(value)
     if isinstance(value, (tuple, list)):

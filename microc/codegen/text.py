@@ -6,8 +6,10 @@ strings of these kinds only (``render.py``): one that has not been through here 
 
 from __future__ import annotations
 
+import json
 import re
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from microc.errors import InternalError
 
@@ -70,6 +72,29 @@ class Label(Kind):
 
     def __new__(cls, text: str) -> Self:
         return super().__new__(cls, "".join(c if c.isprintable() else "?" for c in text[: cls.LIMIT]))
+
+
+class Data(Kind):
+    """Plain data as JSON for an element of HTML that a script reads: every text in it is a :class:`Label`, and no letter of it is
+    one that HTML or JavaScript takes for markup, so that nothing ends the element, a comment or a line."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: Any) -> Self:
+        text = json.dumps(_labels(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+        return super().__new__(cls, re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text))
+
+    def __html__(self) -> str:
+        """What a template prints: as it is."""
+        return str(self)
+
+
+def _labels(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(Label(value))
+    if isinstance(value, Mapping):
+        return {str(Label(str(key))): _labels(part) for key, part in value.items()}
+    return [_labels(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 class _Checked(Kind):

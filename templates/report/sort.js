@@ -1,4 +1,3 @@
-"use strict";
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const key = (row, column) => {

@@ -80,7 +80,8 @@ def test_page(report: dict[str, Any]) -> None:
     page = Page(text)
     assert text == to_html(report) and "default-src 'none'" in text and "src=" not in text
     assert text.count('class="plot"') == 2 and text.count('class="chosen"') == 3  # twice a point, once in the legend
-    assert text.count("<tr>") > len(report["layers"]) + 5
+    cells = sum(map(len, report["classification"]["confusion"]))
+    assert text.count("<tr>") > len(report["layers"]) and text.count("<g><title>") == cells > 5
     assert sum(tag == "script" for tag, _ in page.tags) == 1
     for words in ("What to try next", "Confusion", "Signal to noise", "Repairs", "The front", "mean"):
         assert words in text
@@ -98,7 +99,7 @@ def test_many_classes_and_no_noise(report: dict[str, Any]) -> None:
     front = [{**point, "noise": 0.0} for point in report["mixed"]["front"][:1]]
     mixed = {**report["mixed"], "front": front}
     text = to_html({**report, "classification": found, "layers": layers, "mixed": mixed})
-    assert "Most frequent mistakes" in text and 'class="matrix"' not in text
+    assert "Most frequent mistakes" in text and 'class="confusion"' not in text
 
 
 def test_names_of_models_are_text(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def _memory(data: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         used, room = totals[memory], board[memory]
         if used is not None and room and used > _FULL * room:
             name = "flash" if memory == "flash" else "RAM"
-            text = f"{name} is {100 * used / room:.0f} % full: {way}"
-            yield {"text": text, "command": f"{_compile(data)} {option}"}
+            much = f"does not fit: {used:,} bytes of {room:,}" if used > room else f"is {100 * used / room:.0f} % full"
+            yield {"text": f"{name} {much}; {way}", "command": f"{_compile(data)} {option}"}
 
 
 def _time(data: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from microc.driver.measure.profile import short_layer
@@ -30,6 +31,7 @@ def layers_of(
     functions = {found[1]: found[0].split("\n") for found in _FUNCTION.finditer(model_c)}
     code, arena = _code(manifest), live_bytes(manifest)
     total = sum(kernel["estimated_cycles"] for kernel in kernels) or 1
+    names = short_names([kernel["layer"] for kernel in kernels])
     layers = []
     for step, kernel in enumerate(kernels):
         timed = profile.kernels[step] if profile else None
@@ -40,7 +42,7 @@ def layers_of(
         layers.append(
             {
                 "step": step,
-                "name": short_layer(kernel["layer"]),
+                "name": names[step],
                 "layer": kernel["layer"],
                 "op": kernel["op"],
                 "function": kernel["function"],
@@ -65,6 +67,16 @@ def layers_of(
             }
         )
     return layers
+
+
+def short_names(layers: Sequence[str]) -> list[str]:
+    """Layers without the model's file, and without the beginning of a path that all paths share."""
+    found = [short_layer(layer) for layer in layers]
+    paths = [name.partition(" ")[2].split("/")[:-1] for name in found]
+    inner = [path for path in paths if path]
+    together = takewhile(lambda words: len(set(words)) == 1, zip(*inner, strict=False)) if len(inner) > 1 else ()
+    start = "".join(f"{words[0]}/" for words in together)
+    return [name.replace(f" {start}", " ", 1) if path else name for name, path in zip(found, paths, strict=True)]
 
 
 def slowest(data: Mapping[str, Any], count: int = 3) -> list[Mapping[str, Any]]:

@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from microc.device.boards import load_board
+from microc.device.toolchain import find_compiler
 from microc.driver import accepted, api
 from microc.driver.compile.lower import Progress
+from microc.driver.compile.pipeline import compile_model
 from microc.driver.measure.firmware import Project, open_project
+from microc.driver.measure.profile import Profile
+from microc.driver.model import source_of
+from microc.driver.options import Options, make_options
 from microc.driver.report.report import Report, report_of
-from microc.errors import UsageError
+from microc.errors import FitError, ToolError, UsageError
+from microc.plugin import active
 from microc.target import Board
 
 
@@ -28,7 +35,8 @@ def report(
 
     ``model``: anything that :func:`microc.compile` takes, which is compiled for ``board`` (a name or the path of a board
     file; default: this computer) under ``options``; or a :class:`microc.Program`, or the folder of a project, which have theirs.
-    ``accuracy``: of :func:`microc.driver.report.accuracy.read_accuracy`.
+    A network that does not fit is reported all the same, and said not to; ``accuracy``: of
+    :func:`microc.driver.report.accuracy.read_accuracy`.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
     made = isinstance(model, (api.Program, Project)) or (
@@ -43,8 +51,20 @@ def report(
             model if isinstance(model, Project) else open_project(accepted.path("a project", model)), accuracy
         )
     found = board if board is not None else "host"
-    program = api.compile(model, board=found, input_shapes=input_shapes, progress=progress, **options)
+    try:
+        program = api.compile(model, board=found, input_shapes=input_shapes, progress=progress, **options)
+    except FitError:
+        program = _too_large(model, found, make_options(input_shapes=input_shapes, **options), progress)
     return of_program(program, accuracy)
+
+
+def _too_large(model: Any, board: str | Path | Board, options: Options, progress: Progress | None) -> api.Program:
+    """A network that does not fit its board, compiled as if there was room: what it takes is what a report is for."""
+    with active(options.plugins):
+        found = board if isinstance(board, Board) else load_board(board)
+    return api.Program(
+        compile_model(source_of(model, options), found.target, options, progress), found, options.plugins
+    )
 
 
 def of_program(program: api.Program, accuracy: Mapping[str, Any] | None = None) -> Report:
@@ -62,3 +82,14 @@ def of_project(project: Project, accuracy: Mapping[str, Any] | None = None, **mo
     path = project.sources / "model.c"
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     return report_of(project.manifest, project.board, model_c=text, accuracy=accuracy, **more)
+
+
+def of_profile(profile: Profile, stack: int | None = None, accuracy: Mapping[str, Any] | None = None) -> Report:
+    """The report of a network that was measured; ``stack``: bytes of it that the board used at most."""
+    board = profile.project.board
+    try:
+        compiler = find_compiler(board).version
+    except ToolError:
+        compiler = "not on this computer"
+    made = of_project(profile.project, accuracy, profile=profile, stack=stack or None)
+    return Report({**made.data, "compiler": compiler})

@@ -11,8 +11,8 @@ from microc.driver.report.size import live_bytes
 LEFT, TOP, BOTTOM, RIGHT = 72, 26, 44, 12
 """Pixels around the plot."""
 INDENT = 6
-_HEIGHT, _WIDTH = 340, 1010
-_NARROWEST, _WIDEST = 16, 150
+_HEIGHT, _WIDTH = 340, 1096
+_NARROWEST, _WIDEST = 16, 180
 _LETTER = 6.3
 """Width of a letter in pixels, about."""
 _LEVELS = 6
@@ -34,13 +34,15 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A step below the plot: the middle of its column, its number, what happens, the bytes in use."""
+    """A step below the plot: the middle of its column, its number in words (of some columns), what happens, the bytes in use.
+    ``step``: its number; -1 before the first and after the last."""
 
     x: float
     label: str
     title: str
     live: str
     peak: bool
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +174,12 @@ def _columns(plot: _Plot, names: Sequence[str], live: Sequence[int]) -> list[Col
             f"step {k}: {name}, {live[k]:,} bytes in use",
             f"{live[k]:,}" if wide else "",
             live[k] == max(live),
+            k,
         )
         for k, name in enumerate(names)
     ]
     ends = (("in", -1, "before the first step"), ("out", len(names), "after the last step"))
-    return [*found, *(Column(plot.x(k) + plot.column / 2, label, title, "", False) for label, k, title in ends)]
+    return [*found, *(Column(plot.x(k) + plot.column / 2, label, title, "", False, -1) for label, k, title in ends)]
 
 
 def _levels(size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A profile as one page of HTML that needs nothing else: pictures are SVG inside of it, nothing is fetched."""
+"""A report as one page of HTML that needs nothing else: pictures are SVG inside of it, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from microc.codegen.render import render_html
-from microc.device.toolchain import find_compiler
-from microc.driver.compile.fit import capacity
-from microc.driver.measure.profile import KernelTime, Profile, short_layer
-from microc.driver.report.graph_layout import layout
+from microc.codegen.text import Data
+from microc.driver.report.accuracy import accuracy_words
+from microc.driver.report.confusion import Matrix, matrix_of
+from microc.driver.report.layers import slowest
 from microc.driver.report.memory_map import MemoryMap, memory_map
 from microc.driver.report.owners import PARTS
-from microc.driver.report.size import SizeReport
-from microc.errors import ToolError
+from microc.driver.report.picture import HEIGHT, WIDTH, Picture, picture_of
+from microc.driver.report.words import clock_words, shape_words, shown_ms, stack_words
 
-BOX_WIDTH, BOX_HEIGHT = 220, 62
-_LETTERS = 29
-"""Letters of a layer's name that a box holds."""
-_HOTTEST = 5
-"""Classes of heat: a layer that takes the largest share has the highest."""
+_MOST_CLASSES = 32
+_ESTIMATED = "as the cost model counts them for this core and its flash: nothing was run"
+_KINDS = {"flash": ("Flash", ("text", "data")), "ram": ("RAM", ("data", "bss"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +38,14 @@ class Row:
     layer: str
     full: str
     op: str
+    result: str
     rule: str
     schedule: str
     start: str
     length: str
+    time: str
+    share: str
     cells: tuple[tuple[float, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphBox:
-    """A box of the network's graph: up to three lines of text; ``heat`` from 0 to 5 by the share of the time, -1: no layer."""
-
-    x: float
-    y: float
-    lines: tuple[str, ...]
-    title: str
-    heat: int
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """The network's picture."""
-
-    width: float
-    height: float
-    boxes: tuple[GraphBox, ...]
-    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,108 +69,161 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do, and the command for it, or none."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What ``report/profile.html.j2`` shows."""
+    """What ``report/report.html.j2`` shows. ``first``: the step that is shown in full at first; ``data`` and ``before``: the
+    reports themselves, for the page's script."""
 
     title: str
     board: str
     unit: str
     unit_meaning: str
     facts: tuple[Fact, ...]
+    advice: tuple[Advice, ...]
     memory: MemoryMap
     rows: tuple[Row, ...]
     columns: tuple[str, ...]
     totals: tuple[str, ...]
     marks: tuple[tuple[str, str], ...]
-    graph: Graph
+    picture: Picture
     box: tuple[int, int]
     bars: tuple[Bar, ...]
+    accuracy: tuple[str, ...]
+    matrix: Matrix | None
+    first: int
+    data: Data
+    before: Data | None
     origin: tuple[tuple[str, str], ...]
 
 
-def to_html(profile: Profile) -> str:
-    """The page. Equal profiles give equal pages."""
-    manifest, board = profile.project.manifest, profile.project.board
-    names = [short_layer(k.layer) for k in profile.kernels]
+def to_html(data: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> str:
+    """The page of a report's data; ``before``: those of another, which it is compared with. Equal data give equal pages."""
+    layers, measured, accuracy = data["layers"], data["measured"], data["accuracy"]
+    arena = {"kernels": layers, "memory": data["memory"], "arena_size": data["totals"]["arena"]}
+    confusion = accuracy["confusion"] if accuracy else None
+    total = measured["time"] if measured else data["totals"]["cycles"]
     context = ReportContext(
-        title=manifest["model"],
-        board=board.title,
-        unit=profile.unit,
-        unit_meaning=profile.clock.meaning,
-        facts=tuple(_facts(profile)),
-        memory=memory_map(manifest, names),
-        rows=tuple(_rows(profile)),
-        columns=tuple(_columns(profile)),
-        totals=tuple(text for _, text in _cells(profile, None)),
-        marks=_marks(profile.time),
-        graph=_graph(profile),
-        box=(BOX_WIDTH, BOX_HEIGHT),
-        bars=tuple(_bars(profile)),
-        origin=tuple(_origin(profile)),
+        title=data["model"],
+        board=data["board"]["title"],
+        unit=measured["unit"] if measured else "cycles",
+        unit_meaning=measured["meaning"] if measured else _ESTIMATED,
+        facts=tuple(_facts(data)),
+        advice=tuple(Advice(each["text"], each["command"]) for each in data["advice"]),
+        memory=memory_map(arena, [layer["name"] for layer in layers]),
+        rows=tuple(_rows(data, total)),
+        columns=tuple(name for name, _ in _columns(data, layers)),
+        totals=tuple(text for _, (_, text) in _columns(data, layers)),
+        marks=_marks(total),
+        picture=picture_of(data),
+        box=(WIDTH, HEIGHT),
+        bars=tuple(_bars(data)),
+        accuracy=tuple(accuracy_words(accuracy, data["fingerprint"])) if accuracy else (),
+        matrix=matrix_of(confusion) if confusion and len(confusion) <= _MOST_CLASSES else None,
+        first=slowest(data, 1)[0]["step"] if layers else -1,
+        data=Data(data),
+        before=Data(before) if before is not None else None,
+        origin=tuple(_origin(data)),
     )
-    return render_html("report/profile.html.j2", context)
+    return render_html("report/report.html.j2", context)
 
 
-def _facts(profile: Profile) -> Iterator[Fact]:
-    seconds = profile.clock.seconds(profile.time)
-    note = f"{profile.unit}, {1000 * seconds:,.3f} ms" if seconds is not None else f"{profile.unit}, emulated"
-    yield Fact("One inference", f"{profile.time:,}", note)
-    each = f"{profile.time / profile.macs:.2f} {profile.unit} each" if profile.macs else ""
-    yield Fact("Multiply-accumulates", f"{profile.macs:,}", each)
-    if profile.size:
-        board = profile.project.board
-        yield Fact("Flash", f"{profile.size.flash:,} bytes", _of(profile.size.flash, capacity(board, "flash")))
-        yield Fact("RAM", f"{profile.size.ram:,} bytes", _of(profile.size.ram, capacity(board, "ram")))
-    manifest = profile.project.manifest
-    bound = f"lower bound {manifest['arena_lower_bound']:,}"
-    yield Fact("Arena", f"{manifest['arena_size']:,} bytes", bound)
+def _facts(data: Mapping[str, Any]) -> Iterator[Fact]:
+    measured, totals, board = data["measured"], data["totals"], data["board"]
+    ms = totals["milliseconds"]
+    about = f"{totals['cycles']:,} cycles" + (f" at {clock_words(board['clock_hz'])}" if ms is not None else "")
+    if measured:
+        seconds = measured["seconds"]
+        note = (
+            f"{measured['unit']}, {shown_ms(1000 * seconds)}"
+            if seconds is not None
+            else f"{measured['unit']}, emulated"
+        )
+        yield Fact("One inference", f"{measured['time']:,}", note)
+    if ms is not None:
+        yield Fact("Estimated" if measured else "One inference", shown_ms(ms), about if measured else f"about {about}")
+    elif not measured:
+        yield Fact("One inference", f"{totals['cycles']:,}", "cycles, about")
+    time, unit = (measured["time"], measured["unit"]) if measured else (totals["cycles"], "cycles")
+    yield Fact(
+        "MACs",
+        f"{totals['macs']:,}",
+        f"{time / totals['macs']:.2f} {unit} each" if totals["macs"] else "",
+    )
+    for name, key in (("Flash", "flash"), ("RAM", "ram")):
+        if totals[key] is not None:
+            estimated = "" if data["firmware"] or key == "ram" else ", estimated"
+            yield Fact(name, f"{totals[key]:,}", f"bytes{_of(totals[key], board[key])}{estimated}")
+    yield Fact("Arena", f"{totals['arena']:,}", f"bytes, lower bound {totals['arena_lower_bound']:,}")
+    stack, _, note = stack_words(data).partition(" ")
+    yield Fact("Peak stack", stack, note)
+    kept = sum(each["bytes"] for each in data["state"])
+    yield Fact(
+        "Holds state", f"{kept:,} bytes" if kept else "no", "from run to run" if kept else "every run stands alone"
+    )
+    if data["accuracy"] and data["accuracy"]["total"]:
+        found = data["accuracy"]
+        share = f"{100 * found['correct'] / found['total']:.2f} %"
+        yield Fact("Accuracy", share, f"{found['correct']:,} of {found['total']:,}")
 
 
 def _of(size: int, room: int) -> str:
-    return f"{100 * size / room:.1f} % of {room:,}" if room else ""
+    return f", {100 * size / room:.1f} % of {room:,}" if room else ""
 
 
-def _columns(profile: Profile) -> Iterator[str]:
-    yield from (profile.unit, "% of all", "MACs", f"{profile.unit} per MAC")
-    if profile.size:
-        yield from ("code", "constants", "flash")
-    yield from ("arena", "cycles, estimated")
+def _columns(data: Mapping[str, Any], of: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, tuple[float, str]]]:
+    """The numbers of a layer, or of all, by the names of their columns: to sort by, and to read."""
+    measured, macs = data["measured"], sum(layer["macs"] for layer in of)
+    cycles = sum(layer["cycles"] for layer in of)
+    if measured:
+        yield measured["unit"], _number(sum(layer["time"] for layer in of))
+    else:
+        yield "cycles", _number(cycles)
+    yield "% of all", (share := sum(layer["share"] for layer in of), f"{100 * share:.1f}")
+    if data["totals"]["milliseconds"] is not None and not measured:
+        ms = sum(layer["milliseconds"] for layer in of)
+        yield "ms", (ms, f"{ms:,.3f}")
+    yield "MACs", _number(macs)
+    time = sum(layer["time"] for layer in of) if measured else cycles
+    unit = measured["unit"] if measured else "cycles"
+    yield f"{unit} per MAC", (time / macs, f"{time / macs:.2f}") if macs else (-1, "")
+    if measured:
+        yield "cycles, estimated", _number(cycles)
+    code, constants = sum(layer["code"] for layer in of), sum(layer["constants"] for layer in of)
+    yield from (("code", _number(code)), ("constants", _number(constants)), ("flash", _number(code + constants)))
+    yield "arena", _number(max((layer["arena"] for layer in of), default=0))
 
 
-def _cells(profile: Profile, kernel: KernelTime | None) -> Iterator[tuple[float, str]]:
-    """Numbers of a layer, or of all, in the order of :func:`_columns`: to sort by, and to read."""
-    of = [kernel] if kernel else list(profile.kernels)
-    time, macs = sum(k.time for k in of), sum(k.macs for k in of)
-    yield time, f"{time:,}"
-    share = sum(k.share for k in of)
-    yield share, f"{100 * share:.1f}"
-    yield macs, f"{macs:,}"
-    each = time / macs if macs else None
-    yield each if each is not None else -1, f"{each:.2f}" if each is not None else ""
-    if profile.size:
-        code, constants = sum(k.code or 0 for k in of), sum(k.constants or 0 for k in of)
-        yield from ((n, f"{n:,}") for n in (code, constants, code + constants))
-    arena = max((k.arena for k in of), default=0)
-    yield arena, f"{arena:,}"
-    cycles = sum(k.estimated_cycles for k in of)
-    yield cycles, f"{cycles:,}"
+def _number(number: int) -> tuple[float, str]:
+    return number, f"{number:,}"
 
 
-def _rows(profile: Profile) -> Iterator[Row]:
-    start, total = 0, max(profile.time, 1)
-    for k in profile.kernels:
+def _rows(data: Mapping[str, Any], total: int) -> Iterator[Row]:
+    start, tensors = 0, {tensor["name"]: tensor for tensor in data["tensors"]}
+    for layer in data["layers"]:
+        time = layer["time"] if data["measured"] else layer["cycles"]
+        made = [tensors[name] for name in layer["outputs"] if name in tensors]
         yield Row(
-            step=k.kernel,
-            layer=short_layer(k.layer),
-            full=k.layer,
-            op=k.op,
-            rule=k.rule,
-            schedule=k.schedule,
-            start=f"{100 * start / total:.3f}",
-            length=f"{100 * k.time / total:.3f}",
-            cells=tuple(_cells(profile, k)),
+            step=layer["step"],
+            layer=layer["name"],
+            full=layer["layer"],
+            op=layer["op"].replace("+", " + "),
+            result=f"{made[0]['dtype']} {shape_words(made[0]['shape'])}" if made else "",
+            rule=layer["rule"],
+            schedule=layer["schedule"],
+            start=f"{100 * start / max(total, 1):.3f}",
+            length=f"{100 * time / max(total, 1):.3f}",
+            time=f"{time:,}",
+            share=f"{100 * layer['share']:.1f}",
+            cells=tuple(cell for _, cell in _columns(data, [layer])),
         )
-        start += k.time
+        start += time
 
 
 def _marks(total: int) -> tuple[tuple[str, str], ...]:
@@ -202,90 +235,31 @@ def _marks(total: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"{100 * at / max(total, 1):.3f}", f"{at:,}") for at in range(0, total + 1, step))
 
 
-def _graph(profile: Profile) -> Graph:
-    """Inputs, state, layers and outputs, with an edge for every tensor that goes from one to another."""
-    manifest = profile.project.manifest
-    kernels, tensors = manifest["kernels"], {t["name"]: t for t in manifest["tensors"]}
-    state = [t["name"] for t in manifest["tensors"] if t["kind"] == "state"]
-    sources = [n for n in (*manifest["inputs"], *state) if any(n in k["inputs"] for k in kernels)]
-    outputs, first, last = manifest["outputs"], len(sources), len(sources) + len(kernels)
-    makers = {name: _makers(tensor, sources) for name, tensor in tensors.items()}
-    reads = [(name, k) for k, kernel in enumerate(kernels) for name in kernel["inputs"]]
-    reads += [(name, len(kernels) + k) for k, name in enumerate(outputs)]
-    edges = [(u, first + k) for name, k in reads for u in makers[name] if u < first + k]
-    found = layout(last + len(outputs), list(dict.fromkeys(edges)), BOX_WIDTH, BOX_HEIGHT)
-    hottest = max((k.share for k in profile.kernels), default=0) or 1
-    texts = [
-        *(_end_lines(tensors[name], tensors[name]["kind"]) for name in sources),
-        *(_layer_lines(profile, k, tensors) for k in profile.kernels),
-        *(_end_lines(tensors[name], "output") for name in outputs),
-    ]
-    heats = [-1] * first + [round(_HOTTEST * k.share / hottest) for k in profile.kernels] + [-1] * len(outputs)
-    boxes = (GraphBox(*corner, *text, heat) for corner, text, heat in zip(found.corners, texts, heats, strict=True))
-    return Graph(found.width, found.height, tuple(boxes), found.paths)
-
-
-def _makers(tensor: Mapping[str, Any], sources: Sequence[str]) -> list[int]:
-    """The numbers of the boxes that a tensor comes from: the steps that write it, or what is there before the first."""
-    if tensor["name"] in sources:
-        return [sources.index(tensor["name"])]
-    return [len(sources) + step for step in tensor["written_by"]]
-
-
-def _end_lines(tensor: Mapping[str, Any], kind: str) -> tuple[tuple[str, ...], str]:
-    shape = _shape(tensor)
-    return (kind, _cut(tensor["name"]), shape), f"{kind} {tensor['name']}: {shape}"
-
-
-def _layer_lines(
-    profile: Profile, kernel: KernelTime, tensors: Mapping[str, Mapping[str, Any]]
-) -> tuple[tuple[str, ...], str]:
-    made = profile.project.manifest["kernels"][kernel.kernel]["outputs"]
-    shape = _shape(tensors[made[0]]) if made else ""
-    share = f"{100 * kernel.share:.1f} %"
-    lines = (_cut(short_layer(kernel.layer)), _cut(kernel.op), f"{shape} \N{MIDDLE DOT} {share}" if shape else share)
-    return lines, f"step {kernel.kernel}: {kernel.layer}, {kernel.op}, {shape}, {kernel.time:,} {profile.unit}, {share}"
-
-
-def _shape(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['dtype']} {'x'.join(map(str, tensor['shape'])) or 'scalar'}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _bars(profile: Profile) -> Iterator[Bar]:
-    if profile.size is None:
-        return
-    board = profile.project.board
-    for name, used, kinds, room in (
-        ("Flash", profile.size.flash, ("text", "data"), capacity(board, "flash")),
-        ("RAM", profile.size.ram, ("data", "bss"), capacity(board, "ram")),
-    ):
+def _bars(data: Mapping[str, Any]) -> Iterator[Bar]:
+    """What the linked firmware is made of, if there is one."""
+    parts = data["firmware"] or {}
+    for key, (name, kinds) in _KINDS.items() if parts else ():
+        used, room = data["totals"][key], data["board"][key]
         of = f" of {room:,} bytes ({100 * used / room:.1f} %)" if room else " bytes"
-        yield Bar(name, f"{used:,}{of}", tuple(_segments(profile.size, kinds, max(used, 1))))
+        yield Bar(name, f"{used:,}{of}", tuple(_segments(parts, kinds, max(used, 1))))
 
 
-def _segments(size: SizeReport, kinds: Sequence[str], used: int) -> Iterator[Segment]:
-    parts = size.parts()
+def _segments(parts: Mapping[str, Mapping[str, int]], kinds: Sequence[str], used: int) -> Iterator[Segment]:
     for colour, (part, meaning) in enumerate(PARTS.items()):
         taken = sum(parts.get(part, {}).get(kind, 0) for kind in kinds)
         if taken:
             yield Segment(part, meaning, f"{taken:,}", f"{100 * taken / used:.2f}", colour)
 
 
-def _origin(profile: Profile) -> Iterator[tuple[str, str]]:
+def _origin(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Where the numbers come from."""
-    manifest, board = profile.project.manifest, profile.project.board
-    yield "model", manifest["source"]
-    yield "board", f"{board.name}: {board.title}, {board.target.cpu}"
-    yield "unit", f"{profile.unit}, {profile.clock.meaning}"
-    yield "options", ", ".join(f"{key} {value}" for key, value in manifest["options"].items())
-    yield "memory plan", manifest["planner"]
-    try:
-        yield "compiler", find_compiler(board).version
-    except ToolError:
-        yield "compiler", "not on this computer"
-    yield "microc", manifest["microc"]
-    yield "fingerprint", manifest["fingerprint"]
+    board, measured = data["board"], data["measured"]
+    yield "model", data["source"]
+    yield "board", f"{board['name']}: {board['title']}, {board['cpu']}"
+    yield "unit", f"{measured['unit']}, {measured['meaning']}" if measured else f"cycles, {_ESTIMATED}"
+    yield "options", ", ".join(f"{key} {value}" for key, value in data["options"].items())
+    yield "memory plan", data["planner"]
+    if data.get("compiler"):
+        yield "compiler", data["compiler"]
+    yield "microc", data["microc"]
+    yield "fingerprint", data["fingerprint"]

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from microc.codegen.files import replacing
+from microc.driver import accepted
 from microc.driver.compile.fit import capacity
 from microc.driver.report.bottleneck import advice_for
 from microc.driver.report.layers import layers_of, slowest
+from microc.driver.report.schema import VERSION
 from microc.driver.report.words import milliseconds, stack_words, time_words
 from microc.driver.shown import signature, table
+from microc.errors import OutputError
 from microc.target import Board
 
 if TYPE_CHECKING:
     from microc.driver.measure.profile import Profile
-
-VERSION = 1
-"""Of the data: it grows when a name in them changes its meaning or goes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,6 +34,12 @@ class Report:
 
     data: Mapping[str, Any]
 
+    def html(self, before: Report | None = None) -> str:
+        """One page of HTML that needs nothing else; ``before``: what it is compared with. Equal reports give equal pages."""
+        from microc.driver.report.page import to_html
+
+        return to_html(self.data, before.data if before is not None else None)
+
     def json(self) -> str:
         """The data as JSON, with a line break at its end."""
         return json.dumps(self.data, indent=1) + "\n"
@@ -39,6 +47,17 @@ class Report:
     def to_data(self) -> dict[str, Any]:
         """The data, ready for JSON."""
         return dict(self.data)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page (``.html``) or the data (``.json``); OutputError for another ending."""
+        target = accepted.path("a report", path)
+        if target.suffix not in (".html", ".json"):
+            raise OutputError(
+                f"cannot write a report to {target.name}", where=str(target), hint="end it in .html or .json"
+            )
+        with replacing(target) as temporary:
+            temporary.write_text(self.html() if target.suffix == ".html" else self.json(), encoding="utf-8")
+        return target
 
     def __repr__(self) -> str:
         return f"<Report {self._signature()} on {self.data['board']['name']}: {time_words(self.data)}>"

@@ -64,6 +64,8 @@ def change_words(before: float | None, after: float | None) -> str:
     """By how much, in percent."""
     if before is None or after is None:
         return ""
+    if before == after:
+        return "same"
     if not before:
-        return "new" if after else "0.0 %"
+        return "new"
     return f"{100 * (after / before - 1):+.1f} %".replace("-", MINUS)

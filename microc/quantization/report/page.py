@@ -9,6 +9,7 @@ from typing import Any
 
 from microc import __version__
 from microc.codegen.render import render_html
+from microc.driver.report.confusion import Matrix, matrix_of
 from microc.driver.report.page import Fact
 from microc.driver.report.plot import Plot, Point, plot
 from microc.quantization.report.comparison import confused
@@ -17,7 +18,6 @@ _MOST_CLASSES = 32
 _MOST_CONFUSED = 20
 _SILENT = 120.0
 """Decibels at which noise is drawn that there is none of."""
-_HOTTEST = 5
 _MEASURED = (("score", "score {:.4f}"), ("decibels", "{:.1f} dB"))
 Number = tuple[float, str]
 """A number to sort by, and as it is read."""
@@ -37,17 +37,6 @@ class LayerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Samples of a true class that have an answer: how many, by how many more than in floats; ``heat`` from 0 to 5 by the share
-    of the class."""
-
-    count: str
-    change: str
-    heat: int
-    right: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """Text in columns, the first ``left`` of which are words."""
 
@@ -58,14 +47,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedContext:
-    """What ``report/quantized.html.j2`` shows. ``advice`` and tables may be empty, ``matrix`` of many classes too."""
+    """What ``report/quantized.html.j2`` shows. ``advice`` and tables may be empty; ``matrix``: None for many classes."""
 
     title: str
     board: str
     facts: tuple[Fact, ...]
     advice: tuple[str, ...]
     classified: bool
-    matrix: tuple[tuple[Cell, ...], ...]
+    matrix: Matrix | None
     confused: Table
     changed: Table
     changed_note: str
@@ -88,7 +77,7 @@ def to_html(report: Mapping[str, Any]) -> str:
         facts=tuple(_facts(report)),
         advice=tuple(report["advice"]),
         classified=found is not None,
-        matrix=tuple(_matrix(found)) if found is not None and small else (),
+        matrix=matrix_of(found["confusion"], found["float_confusion"]) if found is not None and small else None,
         confused=Table(("truth", "answer", "float", "quantised"), tuple(_confused(found, small)), 0),
         changed=Table(("sample", "truth", "float", "quantised"), tuple(_changed(found)), 0),
         changed_note=_changed_note(found),
@@ -127,20 +116,6 @@ def _facts(report: Mapping[str, Any]) -> Iterator[Fact]:
 
 def _arrow(before: Any, after: Any, shown: Any) -> str:
     return f"{shown(before)} \N{RIGHTWARDS ARROW} {shown(after)}"
-
-
-def _matrix(found: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    for truth, (row, before) in enumerate(zip(found["confusion"], found["float_confusion"], strict=True)):
-        total = max(1, sum(row))
-        yield tuple(
-            Cell(
-                f"{count:,}" if count else "",
-                f"{count - old:+d}" if count != old else "",
-                math.ceil(_HOTTEST * count / total),
-                truth == answer,
-            )
-            for answer, (count, old) in enumerate(zip(row, before, strict=True))
-        )
 
 
 def _confused(found: Mapping[str, Any] | None, small: bool) -> Iterator[tuple[str, ...]]:

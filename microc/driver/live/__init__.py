@@ -1,0 +1,1 @@
+"""A network at work on a board: runs, what they look like, the page that shows them."""
