@@ -1,6 +1,8 @@
 # Two commands set up everything they need and can be repeated at will:
 #   make demo   a real network compiled, booted on an emulated microcontroller, answering over its serial line
 #   make test   the whole test suite
+# One builds a release into dist/ and checks it in an empty environment:
+#   make wheel
 # And one that finds what the tests do not know yet:
 #   make fuzz   mutated models through the whole compiler, their C under sanitizers, frames against the runtime; findings go to
 #               build/fuzz (MINUTES=60 for an hour, SEED=7 for other mutants, WHAT="tflite onnx keras mcg frames client")
@@ -11,7 +13,7 @@ MINUTES ?= 5
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames client
 
-.PHONY: demo test fuzz lint bench docs clean
+.PHONY: demo test fuzz bench docs wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -28,10 +30,14 @@ fuzz: $(VENV)/.test
 bench: $(VENV)/.test
 	@$(PYTHON) benchmarks/mlperf_tiny.py
 
-docs: $(VENV)/.demo
+docs: $(VENV)/.test
 	@$(PYTHON) -m microc operators --markdown > docs/operators.md
 	@$(PYTHON) -m microc options --markdown > docs/options.md
 	@$(PYTHON) -c "from microc.codegen.misra import markdown; print(markdown(), end='')" > docs/misra.md
+	@$(PYTHON) -m tests.json_schemas
+
+wheel: $(VENV)/.test
+	@$(PYTHON) -m scripts.release
 
 $(VENV)/.demo: pyproject.toml scripts/setup.sh
 	@scripts/setup.sh "$(VENV)" .
