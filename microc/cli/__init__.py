@@ -6,17 +6,21 @@ import atexit
 import gc
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from microc.cli.arguments import Arguments, make_parser
-from microc.cli.show import INTERRUPTED, SCHEMA_VERSION
-from microc.errors import InternalError, MicrocError, UsageError
+from microc.errors import InternalError, MicrocError
 
-BROKEN_PIPE = 141
+SCHEMA_VERSION = 1
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""Exit codes of what Ctrl-C ended, as shells have it, and of what nobody reads."""
 _STREAMS = frozenset({"tune", "watch"})
 """Commands whose ``--json`` is lines, an object each."""
 COLLECT_AFTER = 1_000_000
@@ -29,42 +33,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
     try:
-        return _guarded(words)
+        with _listening() as pressed:
+            code = _guarded(words, pressed)
+        if argv is None:  # the process ends, all is written and told
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
     except BrokenPipeError:  # the reader of our output has gone: nothing is left to say, nor a place to say it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
 
-def _guarded(words: list[str]) -> int:
+@contextmanager
+def _listening() -> Iterator[list[int]]:
+    """Whether Ctrl-C was pressed, for the length of a ``with``: libraries that are being imported turn it into errors of their
+    own, and a compiler that it ended, too, has failed."""
+    pressed: list[int] = []
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        signal.default_int_handler(number, frame)
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _guarded(words: list[str], pressed: list[int]) -> int:
     try:
         return _command(words)
-    except UsageError as error:
-        return _report(error, words)
-    except InternalError as error:
-        return _report(_crash(error), words)
-    except MicrocError as error:
-        return _report(error, words)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001 - the one place where a defect turns into a message
+        if pressed:
+            return _interrupted()
+        if isinstance(error, MicrocError) and not isinstance(error, InternalError):
+            return _report(error, words)
         return _report(_crash(error), words)
 
 
+def _interrupted() -> int:
+    sys.stderr.write("interrupted\n")
+    return INTERRUPTED
+
+
 def _command(words: list[str]) -> int:
+    from microc.cli.arguments import Arguments, make_parser  # here, so that Ctrl-C is heard while they are imported
+
     try:
         arguments = make_parser().parse_args(words or ["--help"], Arguments())
     except SystemExit as end:  # --help and --version
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 0
-    from microc.cli import commands, project
+    from microc.cli import commands, project, show
     from microc.cli.piped import piped
 
     begin = time.monotonic()
-    project.configure(arguments)
-    with piped(arguments):
+    silent = arguments.quiet or arguments.json or arguments.verbose or arguments.command in _STREAMS
+    with show.working(arguments.command, silent), piped(arguments):
+        project.configure(arguments)
         answer = commands.COMMANDS[arguments.command](arguments)
     if arguments.json:
         found = {} if answer.error is None else {"error": _fields(answer.error)}
@@ -76,7 +110,7 @@ def _command(words: list[str]) -> int:
     if arguments.verbose:
         sys.stderr.write(f"{arguments.command}: {time.monotonic() - begin:.2f} s\n")
     if answer.error is not None:
-        sys.stderr.write(f"{answer.error}\n")
+        sys.stderr.write(show.refusal(answer.error) + "\n")
         return answer.error.exit_code
     return answer.exit_code
 
@@ -88,7 +122,9 @@ def _write_json(data: dict[str, Any], words: Sequence[str]) -> None:
 
 
 def _report(error: MicrocError, words: Sequence[str]) -> int:
-    sys.stderr.write(f"{error}\n")
+    from microc.cli.show import refusal
+
+    sys.stderr.write(refusal(error) + "\n")
     if "--json" in words:
         _write_json({"error": _fields(error), **error.details}, words)
         sys.stdout.flush()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from microc import __version__
-from microc.cli.board_options import device_options, input_options, source_options
 from microc.cli.measuring_options import measuring_commands
 from microc.cli.model_options import compile_options, plugin_option, reading_options
 from microc.cli.parser import Parser
+from microc.cli.project_options import force_option, project_commands
 from microc.cli.quantizing_options import quantizing_command
 from microc.cli.seeing_options import SeeingArguments, seeing_commands
 from microc.cli.shell_options import shell_commands
@@ -109,7 +109,6 @@ class Arguments(SeeingArguments):
 
 def make_parser() -> Parser:
     """The parser of the whole command line."""
-    shared = _global_options(argparse.SUPPRESS)
     parser = Parser(
         prog="microc",
         description="Compile trained networks (TFLite, ONNX) to plain C for microcontrollers; build, flash, run and "
@@ -117,8 +116,8 @@ def make_parser() -> Parser:
         epilog="example:\n  microc compile model.tflite --board mps2-an386 -o firmware && microc verify firmware\n\n"
         "`microc COMMAND --help` explains a command, with examples.\n\n" + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[_global_options(False)],
     )
+    _global_options(parser, False)
     parser.add_argument("--version", action="version", version=f"microc {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -129,28 +128,28 @@ def make_parser() -> Parser:
             description=summary[0].upper() + summary[1:] + ".",
             epilog="examples:\n" + "\n".join(f"  microc {name} {example}".rstrip() for example in examples),
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=[shared],
         )
 
     _model_commands(add)
     quantizing_command(add, _MODEL)
     tuning_command(add, _MODEL)
     _export_command(add)
-    _project_commands(add)
+    project_commands(add, _MODEL)
     measuring_commands(add)
     seeing_commands(add, _MODEL)
     _board_commands(add)
     shell_commands(add)
+    for command in commands.choices.values():  # behind its own, so that help begins with these
+        _global_options(command, argparse.SUPPRESS)
     return parser
 
 
 Adder = Callable[..., Parser]
 
 
-def _global_options(default: object) -> Parser:
+def _global_options(parser: Parser, default: object) -> None:
     """Options that stand before or after the command; after it they must not undo what stood before."""
-    options = Parser(add_help=False)
-    group = options.add_argument_group("everywhere")
+    group = parser.add_argument_group("everywhere")
     group.add_argument(
         "--json",
         action="store_true",
@@ -159,7 +158,6 @@ def _global_options(default: object) -> Parser:
     )
     group.add_argument("-q", "--quiet", action="store_true", default=default, help="print nothing but errors")
     group.add_argument("-v", "--verbose", action="store_true", default=default, help="say on stderr what goes on")
-    return options
 
 
 _MODEL = "a .tflite, .onnx, .keras, .h5, .pt2 or .mcg file, LightGBM's text, or XGBoost's JSON or UBJSON"
@@ -182,7 +180,7 @@ def _model_commands(add: Adder) -> None:
         help=_MODEL + "; several share one firmware and its arena (default: microc.toml's)",
     )
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the project's folder")
-    _force_option(command)
+    force_option(command)
     compile_options(command)
     command = add(
         "check",
@@ -261,7 +259,7 @@ def _export_command(add: Adder) -> None:
         "--format", default="", help="a name (--list), or a folder of your own, with a slash in its path"
     )
     command.add_argument("-o", "--output", type=Path, metavar="DIR", help="the folder to write")
-    _force_option(command)
+    force_option(command)
     command.add_argument(
         "--target", default="", metavar="CORE", help="a core, cortex-m4 for example (default: the board's, or any)"
     )
@@ -271,49 +269,6 @@ def _export_command(add: Adder) -> None:
         "front, frames for a network that keeps something from run to run",
     )  # fmt: skip
     compile_options(command)
-
-
-def _force_option(command: Parser) -> None:
-    command.add_argument("--force", action="store_true", help="replace the project of another network")
-
-
-def _project_commands(add: Adder) -> None:
-    command = add(
-        "new",
-        "start a project: a folder with microc.toml, the model and a README, in which commands need no arguments",
-        "keywords --board nucleo-f446re --model model.tflite",
-        "keywords --board netduinoplus2 --model model.onnx --input-shape input=1,3,96,96 --ram 30K",
-        "first --board netduinoplus2",
-    )
-    command.add_argument("folder", type=Path, metavar="PROJECT", help="the folder, new or empty")
-    command.add_argument(
-        "--model", type=Path, metavar="MODEL", help=f"{_MODEL} (default: the digits of the demonstration)"
-    )
-    compile_options(command)
-    command = add("build", "build a project's firmware and show its memory", "firmware", "")
-    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a project (default: microc.toml's)")
-    command = add("flash", "bring the firmware onto its board", "firmware", "firmware --runner openocd --dry-run")
-    command.add_argument("folder", type=Path, nargs="?", metavar="DIR", help="a built project (default: microc.toml's)")
-    command.add_argument(
-        "--runner", default="", help="how (default: the first of the board file whose program is here)"
-    )
-    command.add_argument("--dry-run", action="store_true", help="print the command, run nothing")
-    device_options(command)
-    command = add(
-        "run",
-        "run a network on its board",
-        "firmware --input x.npy --output y.npy",
-        "model.tflite --board mps2-an386 --input x.npy",
-        "firmware --input x.npy --port /dev/ttyACM0",
-        "firmware --input cat.png",
-    )
-    source_options(command)
-    input_options(command, "an array or a picture; once for each input, in the graph's order (default: random numbers)")
-    command.add_argument("--seed", type=int, default=20, help="of the random inputs (default: 20)")
-    command.add_argument(
-        "--output", dest="outputs", type=Path, action="append", default=[], metavar="Y.npy",
-        help="where to save an output; once for each output",
-    )  # fmt: skip
 
 
 def _board_commands(add: Adder) -> None:

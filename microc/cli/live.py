@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from microc.cli import show
+from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
 from microc.cli.session import line, opened_project, pixels, samples_of
@@ -89,5 +89,5 @@ def _told(arguments: Arguments, device: Device, samples: Samples | None) -> Iter
 
 
 def _write_json(event: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"schema_version": show.SCHEMA_VERSION, "command": "watch", **event}) + "\n")
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "command": "watch", **event}) + "\n")
     sys.stdout.flush()

@@ -20,6 +20,28 @@ class Parser(argparse.ArgumentParser):
             self._check_options(list(args or ()))
         return super().parse_known_args(args, namespace)
 
+    def format_usage(self) -> str:
+        return self._short().format_help()
+
+    def format_help(self) -> str:
+        """As argparse's, with a usage that fits a line or two: groups of options, which follow, are not in it."""
+        formatter = self._short()
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def _short(self) -> argparse.HelpFormatter:
+        own = {id(action) for group in (self._positionals, self._optionals) for action in group._group_actions}
+        actions = [a for a in self._actions if (id(a) in own or a.required) and a.dest not in ("help", "version")]
+        formatter = self.formatter_class(prog=f"{self.prog} [options]")
+        formatter.add_usage(self.usage, actions, [])
+        return formatter
+
     def _check_options(self, words: list[str]) -> None:
         for word in words[: words.index("--")] if "--" in words else words:
             name, known = word.partition("=")[0], [each for each in self._option_string_actions if each[:2] == "--"]

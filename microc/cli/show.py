@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from microc.driver.report import tables
 from microc.driver.report.tables import count as count
-from microc.driver.report.tables import facts as facts
-from microc.driver.report.tables import table as table
 from microc.errors import MicrocError
 
 if TYPE_CHECKING:
     from microc.driver.measure.clock import Clock
 
-SCHEMA_VERSION = 1
-INTERRUPTED = 130
-"""The exit code of what Ctrl-C ended, as shells have it."""
 Progress = Callable[[str, int, int], None]
 _EVERY = 0.1
+_PATIENCE = 1.0
 _SILENT_SECONDS = 2.0  # before an estimate is worth showing
 _WIDTH = 79
 _SHOWN_VALUES = 16
@@ -35,6 +36,25 @@ class Answer:
     text: str
     exit_code: int = 0
     error: MicrocError | None = None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
+    """As :func:`microc.driver.report.tables.table`, as wide as the terminal at most."""
+    utf = (sys.stdout.encoding or "").lower().startswith("utf")
+    return tables.table(header, rows, left, columns(), "…" if utf else "...")
+
+
+def facts(rows: Sequence[tuple[str, object]]) -> str:
+    """As :func:`microc.driver.report.tables.facts`, as wide as the terminal at most."""
+    return tables.facts(rows, columns())
+
+
+def columns() -> int:
+    """Letters of a line of standard output: those of the terminal, or COLUMNS; 0 in a file or a pipe, which take any."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal():
+        return int(said)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def of(number: int, room: int) -> str:
@@ -59,6 +79,9 @@ class _Line:
     """The line under way; not more often than ten times a second but for what begins, and wiped when its work is done. Work that
     goes on for some seconds is told how many are left, if it goes on as it did."""
 
+    told = 0.0
+    """When any of them told something."""
+
     def __init__(self) -> None:
         self._next = 0.0
         self._what = ""
@@ -66,7 +89,7 @@ class _Line:
         self._begin = 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
+        _Line.told = now = time.monotonic()
         if what != self._what or done <= self._done:
             self._begin = now
         self._what, self._done = what, done
@@ -93,6 +116,39 @@ def _say(text: str) -> None:
 def note(text: str) -> None:
     """A line on standard error."""
     _say(text + "\n")
+
+
+def refusal(error: MicrocError) -> str:
+    """An error as text for standard error; in colours on a terminal, unless NO_COLOR or a dumb one says no."""
+    text = str(error)
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    head, _, rest = text.partition(":")
+    return f"\x1b[1;31m{head}\x1b[0m:{rest}".replace("\n  help:", "\n  \x1b[36mhelp\x1b[0m:")
+
+
+@contextmanager
+def working(command: str, silent: bool) -> Iterator[None]:
+    """Tell on a terminal that a command is at work, and for how long, where it has told nothing of its progress for a second."""
+    if silent or not sys.stderr.isatty():
+        yield
+        return
+    ended, begin = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(_PATIENCE):
+            if time.monotonic() - _Line.told >= _PATIENCE:
+                _say("\r" + f"{command}: {time.monotonic() - begin:.0f} s".ljust(_WIDTH))
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if time.monotonic() - begin >= _PATIENCE:
+            _say("\r" + " " * _WIDTH + "\r")
 
 
 def values(numbers: Sequence[bool | int | float]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microc.cli import show
+from microc.cli import INTERRUPTED, show
 from microc.cli.arguments import Arguments
 from microc.cli.files import write_text
 from microc.cli.model_options import chosen_options
@@ -86,7 +86,7 @@ def _searched(arguments: Arguments) -> show.Answer:
             choices = {kernel["key"]: kernel["choice"] for kernel in chosen["kernels"]}
             keys = [kernel.task.key for kernel in found.kernels]
             write_text(arguments.html, to_html(found.database, arguments.model.name, keys=keys, chosen=choices))
-    return show.Answer(data, text, show.INTERRUPTED if ended else 0)
+    return show.Answer(data, text, INTERRUPTED if ended else 0)
 
 
 def _table(found: Tuning, records: Path) -> str:

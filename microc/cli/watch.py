@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from microc.cli import show
+from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
+from microc.driver.report import tables
 
 if TYPE_CHECKING:
     from microc.tuning.tuner import Event, Tuned
@@ -29,7 +30,7 @@ def watching(arguments: Arguments) -> Iterator[Watcher | None]:
         yield _write_json
     elif arguments.quiet:
         yield None
-    elif sys.stderr.isatty() and find_spec("rich") is not None:
+    elif sys.stderr.isatty():
         with _live() as watcher:
             yield watcher
     else:
@@ -61,7 +62,7 @@ def _time(seconds: float) -> str:
 
 
 def _write_json(event: Event) -> None:
-    sys.stdout.write(json.dumps({"schema_version": show.SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
+    sys.stdout.write(json.dumps({"schema_version": SCHEMA_VERSION, "command": "tune", **event.to_data()}) + "\n")
     sys.stdout.flush()
 
 
@@ -83,29 +84,19 @@ class _Lines:
 
 @contextmanager
 def _live() -> Iterator[Watcher]:
-    """A table that is drawn anew after every batch: the kernels that were measured last, as many as the terminal has room for."""
-    from rich.console import Console
-    from rich.live import Live
-
-    console, kernels = Console(stderr=True), dict[str, Any]()
+    """A table that is drawn over itself after every batch: the kernels that were measured last, as many as there is room for."""
+    kernels, drawn_lines = dict[str, Any](), 0
 
     def drawn(event: Event) -> None:
+        nonlocal drawn_lines
         kernels.pop(event.kernel.task.key, None)
         kernels[event.kernel.task.key] = event.kernel
-        live.update(_drawn(list(kernels.values())[-max(1, console.height - _SPARE) :], event), refresh=True)
+        size = shutil.get_terminal_size()
+        shown = [cells(kernel) for kernel in list(kernels.values())[-max(1, size.lines - _SPARE) :]]
+        text = f"{tables.table(HEAD, shown, 1, size.columns - 1)}\n{summary(event)[: size.columns - 1]}\n"
+        back = f"\x1b[{drawn_lines}A\x1b[J" if drawn_lines else ""
+        sys.stderr.write(back + text)
+        sys.stderr.flush()
+        drawn_lines = text.count("\n")
 
-    with Live(console=console, auto_refresh=False) as live:
-        yield drawn
-
-
-def _drawn(kernels: list[Tuned], event: Event) -> Any:
-    """The table; what a model calls its layers is plain text in it."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(caption=Text(summary(event)), box=None, pad_edge=False)
-    for name in HEAD:
-        table.add_column(name, justify="left" if name == HEAD[0] else "right", no_wrap=True)
-    for kernel in kernels:
-        table.add_row(*map(Text, cells(kernel)))
-    return table
+    yield drawn

@@ -91,7 +91,6 @@ def test_a_stopped_runner_measures_nothing_more() -> None:
 
 
 def test_the_live_table_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("rich")
     with watch._live() as drawn:
         microc.tune(DIGITS, board=BOARD, runner=Estimating(), trials=8, layers=["dense5"], callback=drawn)
     said = capsys.readouterr().err

@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
+_GAP = "  "
+_LEAST = 12
+"""Letters that a column of text keeps, and those from which on the last one is wrapped in itself instead of cut."""
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:
-    """Columns in line; the first ``left`` are flush left, the others, numbers, flush right."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1, width: int = 0, mark: str = "..."
+) -> str:
+    """Columns in line; the first ``left`` are flush left, the others, numbers, flush right.
+
+    ``width``: letters of a line, where they are bounded. A last column of text is wrapped in itself then; of other texts the
+    widest are cut, with ``mark`` at their end, the first, which are names, last of all. Numbers are never cut.
+    """
+    cells = [[_plain(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(header))]
-    lines = [
-        "  ".join(
-            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
+    if width:
+        widths = _fitting(widths, left, width)
+    ruled = [cells[0], ["-" * w for w in widths], *cells[1:]]
+    return "\n".join(line for row in ruled for line in _lines(row, widths, left, mark))
+
+
+def _plain(cell: object) -> str:
+    """What a stranger calls something moves no cursor."""
+    return "".join(c if c.isprintable() else "?" for c in str(cell))
+
+
+def _fitting(widths: list[int], left: int, width: int) -> list[int]:
+    """Narrower columns of text, the last one first, then the widest."""
+    found = list(widths)
+    texts = range(min(left, len(found)))
+    over = sum(found) + len(_GAP) * (len(found) - 1) - width
+    if over > 0 and left >= len(found):
+        kept = max(_LEAST, found[-1] - over)
+        over -= max(0, found[-1] - kept)
+        found[-1] = min(found[-1], kept)
+    for some in (texts[1:], texts[:1]):
+        while over > 0 and some and max(found[k] for k in some) > _LEAST:
+            found[max(some, key=lambda k: found[k])] -= 1
+            over -= 1
+    return found
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], left: int, mark: str) -> list[str]:
+    """A row, whose last cell may take several lines."""
+    wraps = left >= len(row)
+    last = textwrap.wrap(row[-1], widths[-1]) if wraps and len(row[-1]) > widths[-1] else [row[-1]]
+    first = [
+        cell if len(cell) <= w else cell[: w - len(mark)] + mark for cell, w in zip(row[:-1], widths, strict=False)
     ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    lines = [[*first, last[0]], *([*[""] * len(first), more] for more in last[1:])]
+    return [
+        _GAP.join(
+            c.ljust(w) if k < left else c.rjust(w) for k, (c, w) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
-def facts(rows: Sequence[tuple[str, object]]) -> str:
-    """Names and values, one a line."""
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name.ljust(width)}  {value}".rstrip() for name, value in rows)
+def facts(rows: Sequence[tuple[str, object]], width: int = 0) -> str:
+    """Names and values, one a line; values that are longer than ``width`` allows are wrapped beside their name."""
+    indent = max(len(name) for name, _ in rows) + len(_GAP)
+    lines: list[str] = []
+    for name, value in rows:
+        text, room = _plain(value), width - indent
+        parts = textwrap.wrap(text, room) if room >= _LEAST and len(text) > room else [text]
+        lines += [
+            f"{label.ljust(indent)}{part}".rstrip()
+            for label, part in zip([name, *[""] * len(parts)], parts, strict=False)
+        ]
+    return "\n".join(lines)
 
 
 def count(number: int) -> str:
