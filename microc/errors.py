@@ -20,13 +20,18 @@ exit meaning
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 NEAREST, LISTED = 3, 24
 """Names in a hint: those that are like a word, and those of a list."""
 LONGEST = 200
 """Letters of a word that are compared."""
+MOST_FILES = 1000
+"""Names of a folder that are looked at."""
 
 
 class MicrocError(Exception):
@@ -147,6 +152,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = [names[near] for near in difflib.get_close_matches(word.lower(), names, n=NEAREST)]
     close += [name for low, name in names.items() if len(word) > 1 and word.lower() in low and name not in close]
     return f"did you mean {' or '.join(map(_plain, close[:NEAREST]))}?" if close else ""
+
+
+def nearest_file(path: Path) -> str:
+    """A hint for a file or folder that is not there: those beside it that are called most like it; empty where none is."""
+    import difflib
+
+    try:
+        names = [each.name for each in islice(path.parent.iterdir(), MOST_FILES) if not each.name.startswith(".")]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name[:LONGEST], names, n=NEAREST)
+    return f"did you mean {' or '.join(shlex.quote(str(path.parent / name)) for name in close)}?" if close else ""
 
 
 def suggestion(word: str, known: Iterable[str], what: str) -> str:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from microc import te
 from microc.dtypes import Array
-from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError
+from microc.errors import MicrocError, ModelError, OutputError, UnsupportedError, UsageError, nearest_file
 from microc.graph.ir import Attr, Graph, Node, TensorType
 from microc.isa import CORES, FAMILIES, SCALAR, TENSOR, Body, Core, Costs, InstructionSet, Intrin
 from microc.isa.words import UNALIGNED
@@ -187,7 +187,8 @@ def load_plugin(path: str | Path) -> Plugin:
     """
     source = Path(path)
     if not source.is_file():
-        raise OutputError(f"there is no plugin {source}", where=str(source))
+        hint = nearest_file(source) or "a plugin is a file of Python: examples/custom_operator/operators.py is one"
+        raise OutputError(f"there is no plugin {source}", where=str(source), hint=hint)
     spec = importlib.util.spec_from_file_location(f"microc_plugin_{source.stem}", source)
     if spec is None or spec.loader is None:
         raise UsageError("a plugin is a Python file", where=str(source), hint="its name ends in .py")

@@ -414,11 +414,13 @@ def test_doctor(microc: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert microc("doctor", "--json").data["complete"] is False
 
 
-def test_missing_tools(microc: Command, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tools(
+    microc: Command, project: Path, image: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     folder = tmp_path / "arm"
     assert microc("compile", MODEL, "--board", "netduinoplus2", "-o", folder).code == 0
     monkeypatch.setenv("PATH", str(tmp_path))
-    for words in (["build", project], ["build", folder], ["run", folder], ["verify", MODEL]):
+    for words in (["build", project], ["build", folder], ["run", folder, "--input", image], ["verify", MODEL]):
         said = microc(*words)
         assert said.code == 5 and "apt-get install" in said.err
 

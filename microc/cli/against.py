@@ -36,9 +36,11 @@ def compiled(arguments: Arguments) -> Library:
     """The network of a model's file as a library, for no board."""
     from microc.driver.measure.against import host_kernels
     from microc.driver.options import make_options
+    from microc.driver.reference.choice import check_runtime
     from microc.target import target_for
 
     options = make_options(**chosen_options(arguments))
+    check_runtime(arguments.source, arguments.against)
     return host_kernels(arguments.source, options, target_for("host"), progress(arguments))
 
 
@@ -97,10 +99,7 @@ def _model(arguments: Arguments, manifest: Mapping[str, Any]) -> tuple[Path, Opt
         if arguments.model_file is not None:
             raise UsageError("--model speaks of a project", hint="leave it out, or give the project's folder")
         return arguments.source, make_options(**chosen_options(arguments))
-    if arguments.model_file is None:
-        raise UsageError(
-            "a project does not hold the model that it was made from", hint="--model model.onnx says where it is"
-        )
+    assert arguments.model_file is not None
     made_from = manifest.get("sha256", {}).get("model", "")
     if made_from and hashlib.sha256(contents(arguments.model_file)).hexdigest() != made_from:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +19,7 @@ from microc.cli.demo import demo
 from microc.cli.doctor import doctor
 from microc.cli.explain import explain
 from microc.cli.exporting import export
+from microc.cli.files import check_places
 from microc.cli.live import watch
 from microc.cli.man import man
 from microc.cli.model_options import chosen_options
@@ -39,8 +41,11 @@ _SHOWN_SYMBOLS = 12
 
 def compile_(arguments: Arguments) -> show.Answer:
     """``microc compile``."""
+    from microc.codegen.files import check_folder
+
     if arguments.output is None:
-        raise UsageError("compile needs the folder to write", hint="-o DIR")
+        raise UsageError("compile needs the folder to write", hint="add -o DIR")
+    check_folder(arguments.output)
     refuse_other(arguments.output, arguments, arguments.models)
     if len(arguments.models) > 1:
         return _compile_several(arguments, arguments.output)
@@ -202,6 +207,7 @@ def import_(arguments: Arguments) -> show.Answer:
     from microc.driver.model import load, save
 
     assert arguments.model is not None and arguments.output is not None
+    check_places(**{"-o": arguments.output})
     graph = load(arguments.model, **chosen_options(arguments))
     if arguments.features is not None:
         from microc.features import join, read
@@ -240,8 +246,6 @@ def build(arguments: Arguments) -> show.Answer:
 
 def flash(arguments: Arguments) -> show.Answer:
     """``microc flash``."""
-    import shlex
-
     from microc.driver.measure.firmware import open_project
     from microc.driver.measure.flashing import flash_project
 

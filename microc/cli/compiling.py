@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     options = chosen_options(arguments)
     if options.get("name"):
         raise UsageError("--name is for one network, several were given", hint="their names are those of their files")
+    _check_names(arguments.models)
     dump = options.get("dump")
     folders = [dump and dump / network_name(model.stem) for model in arguments.models]
     return bundle(
@@ -44,9 +47,24 @@ def compile_bundle(arguments: Arguments) -> Bundle:
     )
 
 
+def _check_names(models: Sequence[Path]) -> None:
+    """Networks are called after their files: UsageError where two would be called alike."""
+    from microc.codegen.files import free
+    from microc.codegen.names import network_name
+
+    named: dict[str, Path] = {}
+    for model in models:
+        other = named.setdefault(network_name(model.stem), model)
+        if other is not model:
+            raise UsageError(
+                f"{other} and {model} would both be called {network_name(model.stem)!r}",
+                hint=f"networks are called after their files: cp {shlex.quote(str(model))} {free(model)}",
+            )
+
+
 def refuse_other(folder: Path, arguments: Arguments, models: list[Path], format: str = "") -> None:
     """Refuse to replace the project, or the export, of other networks, before anything is compiled."""
-    from microc.codegen.files import manifest_of
+    from microc.codegen.files import free, manifest_of
     from microc.codegen.names import network_name
 
     there = manifest_of(folder)
@@ -61,5 +79,5 @@ def refuse_other(folder: Path, arguments: Arguments, models: list[Path], format:
         raise OutputError(
             f"{folder} holds {kind} of {', '.join(names)}, not of {', '.join(ours)}",
             where=str(folder),
-            hint="choose another folder with -o, or replace it with --force",
+            hint=f"choose another folder: -o {free(folder)}; or replace it: --force",
         )

@@ -13,6 +13,7 @@ from microc.errors import UsageError
 def export(arguments: Arguments) -> show.Answer:
     """``microc export``."""
     from microc.codegen.exports import load_format
+    from microc.codegen.files import check_folder
     from microc.device.boards import bare_board
     from microc.driver.options import make_options
     from microc.plugin import active
@@ -25,11 +26,13 @@ def export(arguments: Arguments) -> show.Answer:
         if not value
     ]
     if missing:
-        raise UsageError(f"export needs {', '.join(missing)}", hint="microc export --list shows the formats")
+        hint = "microc export MODEL --format arduino -o DIR; microc export --list shows the formats"
+        raise UsageError(f"export needs {', '.join(missing)}", hint=hint)
     assert arguments.model is not None and arguments.output is not None
     if arguments.board and arguments.target:
         raise UsageError("--board and --target cannot both be given", hint="a board has its core")
     kind = load_format(arguments.format)  # refused before the work
+    check_folder(arguments.output)
     refuse_other(arguments.output, arguments, [arguments.model], kind.name)
     with active(make_options(**chosen_options(arguments)).plugins):
         board = bare_board(arguments.target or kind.target) if not arguments.board else None

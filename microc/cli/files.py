@@ -9,6 +9,15 @@ from pathlib import Path
 from typing import Any
 
 
+def check_places(**places: Path | Sequence[Path] | None) -> None:
+    """OutputError, before the work, where a file cannot be written that an option of this name asks for."""
+    from microc.codegen.files import check_place
+
+    for option, paths in places.items():
+        for path in [paths] if isinstance(paths, Path) else paths or ():
+            check_place(path, option)
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table with commas, one row a line."""
     from microc.codegen.files import replacing

@@ -7,12 +7,25 @@ from typing import Any, NoReturn
 
 from microc.errors import UsageError, suggestion
 
+_HOW = ": write "
+"""Of a value's refusal: behind it stands how it is written."""
+_REQUIRED = "the following arguments are required: "
+"""How argparse begins to tell of what is missing."""
+
 
 class Parser(argparse.ArgumentParser):
     """Mistakes become the one kind of error message that microc has."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"{self.prog} --help")
+        what, write, how = message.partition(_HOW)
+        hint = write[2:] + how if write else self._what_is_missing(message)
+        raise UsageError(what, hint=f"{hint} (all: {self.prog} --help)" if hint else f"{self.prog} --help")
+
+    def _what_is_missing(self, message: str) -> str:
+        """Of arguments that are required: how they are written."""
+        named = message.removeprefix(_REQUIRED).split(", ") if message.startswith(_REQUIRED) else []
+        found = (action for action in self._actions if argparse._get_action_name(action) in named)
+        return "; ".join(f"add {_written(action)}" for action in found)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which names what is missing before what is misspelt."""
@@ -57,3 +70,9 @@ class Parser(argparse.ArgumentParser):
                 f"{value!r} is no {what}",
                 hint=suggestion(str(value), map(str, action.choices), "commands" if named == "COMMAND" else "choices"),
             )
+
+
+def _written(action: argparse.Action) -> str:
+    """An argument as it is written, and what it is."""
+    flag = f"{action.option_strings[0]} " if action.option_strings else ""
+    return f"{flag}{action.metavar or action.dest.upper()}, {str(action.help).split(' (default')[0].split(';')[0]}"

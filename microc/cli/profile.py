@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.session import line, load_inputs, opened_project
+from microc.cli.session import build_firmware, line, load_inputs, opened_project
 
 if TYPE_CHECKING:
     from microc.driver.measure.profile import Profile
@@ -22,16 +22,18 @@ def profile(arguments: Arguments) -> show.Answer:
     """``microc profile``."""
     import numpy as np
 
-    from microc.cli.files import write_csv, write_json, write_text
+    from microc.cli.files import check_places, write_csv, write_json, write_text
     from microc.driver.measure.session import Device
     from microc.driver.measure.verify import random_inputs
     from microc.driver.report.accuracy import read_accuracy
     from microc.driver.report.making import of_profile
     from microc.driver.report.trace import to_trace
 
+    check_places(**{"--html": arguments.html, "--csv": arguments.csv, "--trace": arguments.trace})
     verified = None if arguments.verified is None else read_accuracy(arguments.verified)
     with opened_project(arguments) as project:
         given = load_inputs(arguments, project.manifest) if arguments.inputs else None
+        build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             device.set_inputs(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             result, stack = device.profile(), device.stats().stack_bytes

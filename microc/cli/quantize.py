@@ -5,6 +5,7 @@ from __future__ import annotations
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
+from microc.cli.files import check_places
 from microc.cli.model_options import chosen_options
 from microc.cli.quantized import paragraphs
 from microc.cli.session import pixels
@@ -15,6 +16,7 @@ def quantize(arguments: Arguments) -> show.Answer:
     from microc import quantization
 
     assert arguments.model is not None and arguments.output is not None and arguments.data is not None
+    check_places(**{"-o": arguments.output, "--html": arguments.html})
     found = quantization.quantize(
         arguments.model,
         arguments.data,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import compile_model, progress
-from microc.errors import UsageError
+from microc.cli.files import check_places
+from microc.errors import UsageError, nearest_file
 
 if TYPE_CHECKING:
     from microc.driver.data.samples import Samples
@@ -28,9 +29,11 @@ def run(arguments: Arguments) -> show.Answer:
     from microc.driver.measure.session import Device
     from microc.driver.measure.verify import random_inputs
 
+    check_places(**{"--output": arguments.outputs})
     with opened_project(arguments) as project:
         given = load_inputs(arguments, project.manifest) if arguments.inputs else None
         _check_outputs(arguments.outputs, len(project.manifest["outputs"]))
+        build_firmware(project, arguments)
         with Device(project, progress=progress(arguments), **line(arguments)) as device:
             result = device.run(*(given or random_inputs(device.inputs, np.random.default_rng(arguments.seed))))
             ticks, clock, outputs = device.last.max if device.last else 0, device.clock, device.outputs
@@ -71,10 +74,8 @@ def line(arguments: Arguments) -> dict[str, Any]:
 
 @contextmanager
 def opened_project(arguments: Arguments) -> Iterator[Project]:
-    """The built project in a folder, or that of a model, compiled into a temporary folder.
-
-    A project whose board is behind a port is not built again: the board has its firmware already.
-    """
+    """The project in a folder, or that of a model, compiled into a temporary folder. :func:`build_firmware` comes after all
+    that can be refused before."""
     from microc.driver.measure import firmware
 
     if arguments.source.is_dir():
@@ -85,15 +86,19 @@ def opened_project(arguments: Arguments) -> Iterator[Project]:
                 where=str(arguments.source),
                 hint="compile the model again for the other board",
             )
-        if not arguments.port:
-            firmware.build(project)
         yield project
         return
     with tempfile.TemporaryDirectory(prefix="microc-") as folder:
         program = compile_model(arguments.source, arguments)
-        project = firmware.open_project(program.write(Path(folder) / program.report()["model"]))
+        yield firmware.open_project(program.write(Path(folder) / program.report()["model"]))
+
+
+def build_firmware(project: Project, arguments: Arguments) -> None:
+    """Build it, unless it is the user's and its board is behind a port, which has its firmware already."""
+    from microc.driver.measure import firmware
+
+    if not (arguments.source.is_dir() and arguments.port):
         firmware.build(project)
-        yield project
 
 
 def load_inputs(arguments: Arguments, manifest: Mapping[str, Any]) -> list[Array]:
@@ -172,17 +177,21 @@ def load_array(path: Path) -> Array:
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path)) from error
+        hint = nearest_file(path) or "write it with numpy.save"
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, EOFError, MemoryError) as error:
-        raise UsageError(f"{path} is no .npy file", where=str(path), hint="write it with numpy.save") from error
+        hint = f'write numbers: numpy.save("{path.stem}.npy", array)'
+        raise UsageError(f"{path} is no .npy file of numbers", where=str(path), hint=hint) from error
     if not isinstance(array, np.ndarray):
-        raise UsageError(f"{path} holds several arrays", where=str(path), hint="save each with numpy.save")
+        hint = f'save each by itself: numpy.save("{path.stem}.npy", arrays[{array.files[0] if array.files else ""!r}])'
+        raise UsageError(f"{path} holds several arrays", where=str(path), hint=hint)
     return array
 
 
 def _check_outputs(paths: list[Path], number: int) -> None:
     if len(paths) > number:
-        raise UsageError(f"the network has {number} outputs, {len(paths)} --output were given")
+        what = f"the network has {number} outputs, {len(paths)} --output were given"
+        raise UsageError(what, hint=f"leave out --output {' and --output '.join(map(str, paths[number:]))}")
 
 
 def _save(path: Path, array: Array) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.growth import base_report, held, read_report
-from microc.cli.session import opened_project
+from microc.cli.session import build_firmware, opened_project
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,9 +22,10 @@ _ELF = b"\x7fELF"
 
 def size(arguments: Arguments) -> show.Answer:
     """``microc size``."""
-    from microc.cli.files import write_csv
+    from microc.cli.files import check_places, write_csv
     from microc.driver.report.size_change import compare
 
+    check_places(**{"--csv": arguments.csv})
     if arguments.fail_over and arguments.base is None:
         raise UsageError(
             "--fail-over speaks of --against", hint="microc size firmware --against before.json --fail-over 2%"
@@ -73,6 +74,7 @@ def _measured(arguments: Arguments) -> Iterator[SizeReport]:
                 "--project says whose network an ELF file holds", hint="microc size FIRMWARE.elf --project DIR"
             )
         with opened_project(arguments) as project:
+            build_firmware(project, arguments)
             yield measure(project)
         return
     elf, folder = arguments.source, arguments.project or arguments.source.parent

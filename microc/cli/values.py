@@ -13,7 +13,7 @@ def seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds: write 10 or 0.5")
     return seconds
 
 
@@ -48,7 +48,7 @@ def bauds(text: str) -> tuple[int, ...]:
 
 def quanta(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of quanta: write 0, 1, 2 ...")
     return int(text)
 
 
@@ -59,7 +59,7 @@ def inferences(text: str) -> int:
 
 
 def tolerance(text: str) -> float:
-    return _below(1, text, "tolerance between 0 and 1")
+    return _below(1, text, "tolerance between 0 and 1: write 1e-5")
 
 
 def share(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import against, evidence, show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.session import line, load_inputs, opened_project, pixels, samples_of
+from microc.cli.session import build_firmware, line, load_inputs, opened_project, pixels, samples_of
 from microc.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def verify(arguments: Arguments) -> show.Answer:
         return evidence.recorded(arguments, library.manifest, answer)
     with opened_project(arguments) as project:
         samples, given = _given(arguments, project.manifest)
+        build_firmware(project, arguments)
         library = host_library(project)
         try:
             answer = _on_board(arguments, project, library, given, samples)
@@ -86,6 +87,12 @@ def _check(arguments: Arguments) -> None:
     if arguments.data is None and (arguments.labels or arguments.expected or arguments.answer):
         raise UsageError(
             "--labels, --expected and --answer speak of --data", hint="microc verify firmware --data test.npz"
+        )
+    if arguments.samples < 1:
+        raise UsageError(f"cannot verify {arguments.samples} samples", hint="--samples 1 is the least")
+    if arguments.against and arguments.source.is_dir() and arguments.model_file is None:
+        raise UsageError(
+            "a project does not hold the model that it was made from", hint="add --model FILE, which was compiled"
         )
     pixels(arguments)
     evidence.check(arguments)

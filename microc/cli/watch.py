@@ -39,7 +39,7 @@ def watching(arguments: Arguments) -> Iterator[Watcher | None]:
 
 def gain(default: float | None, best: float) -> str:
     """By how much less the best takes, in percent."""
-    if default is None or best == float("inf"):
+    if not default or best == float("inf"):
         return ""
     return f"{100 * (best / default - 1):+.1f} %"
 

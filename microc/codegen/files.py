@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import EACCES, EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,26 @@ def replacing(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def unwritable(target: Path, error: OSError, option: str = "with -o") -> OutputError:
+def unwritable(target: Path, error: OSError, option: str = "-o") -> OutputError:
     """The one message for a place that cannot be written."""
     reason = error.strerror or str(error)
-    return OutputError(f"cannot write {target}: {reason}", where=str(target), hint=f"choose another folder {option}")
+    return OutputError(
+        f"cannot write {target}: {reason}", where=str(target), hint=f"choose another place: {option} {free(target)}"
+    )
+
+
+def free(target: Path) -> str:
+    """A place beside one that is taken, or beside the file that is no folder on the way to it; as a shell takes it."""
+    parents = [folder for folder in target.parents if folder.exists() and not folder.is_dir()]
+    around = parents[-1].parent if parents else target.parent
+    around = around if os.access(around, os.W_OK) or not around.exists() else Path()
+    names = (f"{target.stem}{number}{target.suffix}" for number in ("", *range(2, _TRIED)))
+    return shlex.quote(str(around / next((n for n in names if not (around / n).exists()), target.name)))
 
 
 MARKER = "manifest.json"
+_TRIED = 100
+"""Names that are tried for a place that is free."""
 
 
 def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -55,19 +70,12 @@ def write_tree(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 @contextmanager
-def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "with -o") -> Iterator[Path]:
+def replacing_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> Iterator[Path]:
     """A temporary folder that takes ``folder``'s place when the block succeeds, and vanishes otherwise.
 
-    An existing one is replaced only when it is empty or holds a file ``marker`` of ours. ``option``: how the user names it.
+    An existing one is replaced only when it is empty or holds a file ``marker`` of ours. ``option``: what the user names it by.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file", where=str(folder), hint=f"choose another folder {option}")
-    if folder.is_dir() and any(folder.iterdir()) and not _replaceable(folder, marker):
-        raise OutputError(
-            f"{folder} holds other files",
-            where=str(folder),
-            hint=f"choose a new or empty folder {option}; nothing was written",
-        )
+    check_folder(folder, marker, option)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -100,3 +108,28 @@ def _replaceable(folder: Path, marker: str | None) -> bool:
     if marker == MARKER:
         return manifest_of(folder) is not None
     return marker is not None and (folder / marker).is_file()
+
+
+def check_folder(folder: Path, marker: str | None = MARKER, option: str = "-o") -> None:
+    """OutputError for a folder that :func:`replacing_folder` would refuse, as far as that shows before the work."""
+    check_place(folder / MARKER, option, folder)
+    if folder.is_dir() and any(folder.iterdir()) and not _replaceable(folder, marker):
+        raise OutputError(
+            f"{folder} holds other files",
+            where=str(folder),
+            hint=f"choose a new or empty folder: {option} {free(folder)}; nothing was written",
+        )
+
+
+def check_place(target: Path, option: str = "-o", told: Path | None = None) -> None:
+    """OutputError where a file cannot be written, as far as that shows before the work: it is a folder, or below a file.
+    ``told``: what the user named, if that is the folder of the file."""
+    on_the_way = next(folder for folder in target.parents if folder.exists())
+    if not on_the_way.is_dir():
+        named = told or target
+        what = f"{named} is a file" if on_the_way == named else f"cannot write {named}: {on_the_way} is a file"
+        raise OutputError(what, where=str(named), hint=f"choose another place: {option} {free(named)}")
+    if target.is_dir():
+        raise unwritable(told or target, IsADirectoryError(EISDIR, os.strerror(EISDIR)), option)
+    if not os.access(on_the_way, os.W_OK):
+        raise unwritable(told or target, PermissionError(EACCES, os.strerror(EACCES)), option)

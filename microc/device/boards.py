@@ -16,7 +16,7 @@ from typing import Any
 
 from microc import paths
 from microc.device.runners import list_runners
-from microc.errors import UsageError, nearest
+from microc.errors import NEAREST, UsageError, nearest, nearest_file
 from microc.isa import CORES
 from microc.target import Board, Region, target_for
 
@@ -38,7 +38,9 @@ def load_board(name_or_path: str | Path) -> Board:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
     except OSError as error:
-        raise UsageError(f"cannot read the board file: {error.strerror or error}", where=str(path)) from error
+        hint = nearest_file(path) or "microc boards lists those that come with microc"
+        what = f"cannot read the board file: {error.strerror or error}"
+        raise UsageError(what, where=str(path), hint=hint) from error
     except UnicodeDecodeError as error:
         raise UsageError("the board file is not UTF-8 text", where=str(path)) from error
     except tomllib.TOMLDecodeError as error:
@@ -83,9 +85,16 @@ def _find(name: str) -> Path:
         return Path(name)
     known = list_boards()
     if name not in known:
-        hint = nearest(name, known) or "microc boards lists them"
+        hint = nearest(name, known) or _by_title(name, known) or "microc boards lists them"
         raise UsageError(f"unknown board {name!r}", hint=f"{hint} (a path that ends in .toml is a file of your own)")
     return paths.boards() / f"{name}.toml"
+
+
+def _by_title(word: str, known: Sequence[str]) -> str:
+    """A hint for the name of a part, a core or a maker: boards that have it in their titles, those that are emulated first."""
+    found = [name for name in known if word.lower() in load_board(name).title.lower()] if len(word) > 1 else []
+    found.sort(key=lambda name: "emulator" not in load_board(name).raw)
+    return f"did you mean {' or '.join(found[:NEAREST])}?" if found else ""
 
 
 def _check_schema(path: Path, text: str, data: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from microc import paths
 from microc.device.packages import install_hint
-from microc.errors import UsageError
+from microc.errors import UsageError, suggestion
 from microc.target import Board
 
 SECONDS = 300.0
@@ -130,10 +130,14 @@ def select_runner(board: Board, name: str = "") -> Runner:
     """
     known = runners(board)
     if not known:
-        raise UsageError(f"board {board.name!r} has nothing to flash", hint="run the program of the project instead")
+        raise UsageError(
+            f"board {board.name!r} has nothing to flash", hint="it is this computer: microc run DIR runs it"
+        )
     if not name:
         return next((runner for runner in known if not runner.lack), known[0])
     for runner in known:
         if runner.name == name:
             return runner
-    raise UsageError(f"board {board.name!r} has no runner {name!r}", hint="known: " + ", ".join(r.name for r in known))
+    raise UsageError(
+        f"board {board.name!r} has no runner {name!r}", hint=suggestion(name, [r.name for r in known], "known")
+    )

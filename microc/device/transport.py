@@ -7,6 +7,7 @@ A transport moves bytes and knows nothing of frames. A line that is gone (unplug
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shlex
@@ -19,12 +20,13 @@ from typing import Any, Protocol
 
 from microc.device.info import readable
 from microc.device.ports import list_ports
-from microc.errors import DeviceError, UsageError
+from microc.errors import DeviceError, UsageError, nearest
 
 _CHUNK = 4096
 _WRITE_SECONDS = 10.0
 _SAID = 4096  # bytes of what a program said first
 _POLL = 0.02  # seconds; changing a port's time-out for every read would set the port up anew each time
+_BUSY = (errno.EBUSY, errno.EAGAIN)
 _GONE_HINT = "check the cable and the power, then try again"
 
 
@@ -59,14 +61,19 @@ class SerialTransport:
         try:
             self._serial = self._open(port)
         except self._lost as error:
-            raise DeviceError(f"cannot open the port: {error}", where=port, hint=_open_hint(error)) from error
+            raise DeviceError(
+                f"cannot open the port: {_reason(error)}", where=port, hint=_open_hint(error, port)
+            ) from error
         except ValueError as error:
             raise UsageError(f"cannot open the port: {error}", where=port) from error
 
     def _open(self, port: str) -> Any:
         import serial
 
-        return serial.serial_for_url(port, baudrate=self._baud, timeout=_POLL, write_timeout=_WRITE_SECONDS)
+        lines = {"baudrate": self._baud, "timeout": _POLL, "write_timeout": _WRITE_SECONDS}
+        return serial.serial_for_url(
+            port, exclusive=True if os.name == "posix" else None, **lines
+        )  # one program at a time
 
     def read(self, timeout: float) -> bytes:
         deadline = time.monotonic() + timeout
@@ -112,13 +119,20 @@ def _port_errors() -> tuple[type[Exception], ...]:
     return (*errors, termios.error)
 
 
-def _open_hint(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """What the system says, without its numbers."""
+    number = getattr(error, "errno", None)
+    return "another program has it open" if number in _BUSY else os.strerror(number) if number else str(error)
+
+
+def _open_hint(error: Exception, port: str) -> str:
     number = getattr(error, "errno", None)
     if number == 13:
         return "you may lack the right to open it: on Linux, join the group that owns the port (often dialout)"
-    if number == 16:
-        return "another program has it open"
-    return "is the board plugged in? `microc ports` lists the ports of this machine"
+    if number in _BUSY:
+        return "close that program (a terminal, a monitor, another microc), or name another port"
+    near = nearest(port, [found.name for found in list_ports()])
+    return near or "is the board plugged in? microc ports lists the ports; an emulated board has none: leave out --port"
 
 
 class SocketTransport:

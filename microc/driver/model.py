@@ -15,7 +15,7 @@ from microc.codegen.files import replacing
 from microc.codegen.names import network_name
 from microc.driver import accepted
 from microc.driver.options import PREPARATION, Options, make_options
-from microc.errors import OutputError, UsageError
+from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
 from microc.plugin import active
@@ -27,7 +27,6 @@ SMALLEST, LARGEST = 1e-37, 1e37
 
 def read_model(source: Path | Graph, options: Options) -> Graph:
     """The graph of a model file (or a given one), cut and adapted by the options, under the name that the C code will carry."""
-    from microc.frontend import foreign
     from microc.frontend.detect import load as load_file
     from microc.graph.cut import cut
     from microc.transform.boundary import Boundary, adapt
@@ -37,18 +36,8 @@ def read_model(source: Path | Graph, options: Options) -> Graph:
     with active(options.plugins):
         if isinstance(source, Graph):
             graph, stem = source, source.name
-        elif source.is_file():
-            graph, stem = load_file(source, options.input_shapes), source.stem
         else:
-            raise (
-                foreign.folder(source)
-                if source.is_dir()
-                else OutputError(
-                    f"there is no model file {source}",
-                    where=str(source),
-                    hint=f"give the path of a model: {foreign.READ}",
-                )
-            )
+            graph, stem = load_file(source, options.input_shapes), source.stem
         if options.inputs or options.outputs:
             graph = cut(graph, options.inputs, options.outputs)
         raw = preparations(**{name: getattr(options, f"input_{name}") for name in PREPARATION})

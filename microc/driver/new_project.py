@@ -53,7 +53,7 @@ def new_project(folder: Path, model: Path | None, board: str, options: Mapping[s
         "README.md": render("new/README.md.j2", start).encode(),
         ".gitignore": render("new/gitignore.j2", start).encode(),
     }
-    with replacing_folder(folder, marker=None, option="by another name") as temporary:
+    with replacing_folder(folder, marker=None, option="microc new") as temporary:
         for name, content in files.items():
             (temporary / name).write_bytes(content)
     return tuple(files)

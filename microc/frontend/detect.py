@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from microc.errors import ModelError, OutputError
+from microc.errors import ModelError, OutputError, nearest_file
 from microc.frontend import foreign
 from microc.frontend.archive import HDF5, ZIP
 from microc.graph.file import is_graph_file
 from microc.graph.ir import Graph
 
 MAX_FILE_BYTES = 256 << 20
+AGAIN = "copy or export the model again"
 
 
 def load(path: Path, input_shapes: Mapping[str, tuple[int, ...]] = {}) -> Graph:
@@ -80,14 +82,20 @@ def contents(path: Path) -> bytes:
     try:
         if not path.is_file() and path.exists() and not path.is_dir():
             raise ModelError("a device or a pipe is no model file", where=path.name)
+        if path.is_dir():
+            raise foreign.folder(path)
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise ModelError(f"more than {MAX_FILE_BYTES} bytes are no microcontroller's network", where=path.name)
     except OSError as error:
-        raise OutputError(f"cannot read the model: {error.strerror}", where=str(path)) from error
+        if not path.exists():
+            hint = nearest_file(path) or f"give the path of a model: {foreign.READ}"
+            raise OutputError(f"there is no model file {path}", where=str(path), hint=hint) from error
+        hint = f"make it readable: chmod u+r {shlex.quote(str(path))}"
+        raise OutputError(f"cannot read the model: {error.strerror}", where=str(path), hint=hint) from error
     if not data:
-        raise ModelError("the model file is empty", where=path.name)
+        raise ModelError("the model file is empty", where=path.name, hint=AGAIN)
     return data
 
 
@@ -100,5 +108,5 @@ def _refuse_foreign(data: bytes, name: str) -> None:
         raise ModelError(
             "not a TFLite model: the identifier TFL3 is missing at byte 4",
             where=name,
-            hint="copy or export the model again",
+            hint=AGAIN,
         )

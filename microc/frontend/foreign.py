@@ -15,8 +15,13 @@ from typing import NamedTuple
 from microc.errors import ModelError
 from microc.frontend.archive import ZIP, members
 
+_WRITTEN = "manifest.json"
+"""What is in every folder that microc writes."""
+_MODELS = (".tflite", ".onnx", ".keras", ".h5", ".pt2", ".mcg")
 READ = ".tflite, .onnx, .keras, .h5, .pt2, .mcg, LightGBM's text, or XGBoost's JSON or UBJSON"
 
+_HEAD = 256
+"""Bytes that a web page begins in."""
 MOST = 1000
 """Names of a folder that are looked at."""
 
@@ -49,12 +54,20 @@ _CAFFE = Foreign(
 )
 _CORE_ML = Foreign("a network of Core ML", _AGAIN)
 _WEIGHTS = Foreign("a file of weights without their network", "load them into the module; then, " + _EXPORTED)
+_PAGE = Foreign(
+    "a web page (HTML), not the file that it links to",
+    "download the file itself, by its own address: curl -L -o {0} URL",
+)
+_POINTER = Foreign(
+    "a pointer of Git LFS: the model itself was not fetched", "in its repository: git lfs pull --include {0}"
+)
 _STARTS: Sequence[tuple[int, bytes, Foreign]] = (
     *((0, bytes((0x80, version)), _PICKLE) for version in range(2, 6)),
     (4, b"ORTM", Foreign("a network in ONNX Runtime's own format", "give the .onnx file that it was made from")),
     (4, b"ET12", Foreign("a program of ExecuTorch", "give the program that it was made from: " + _EXPORTED)),
     (0, b"GGUF", Foreign("a language model of llama.cpp", "networks for microcontrollers are smaller: " + _AGAIN)),
     (0, b"7767517\n", Foreign("a network of ncnn", _AGAIN)),
+    (0, b"version https://git-lfs", _POINTER),
     (0, b"\x93NUMPY", Foreign("an array of numpy", "give it as data: --input, --data or --inputs")),
     (0, b"\x7fELF", Foreign("a program", "give the model that it was built from")),
 )
@@ -90,11 +103,19 @@ def by_content(data: bytes) -> Foreign | None:
     """What a file is that another tool wrote, if its bytes tell."""
     if data.startswith(ZIP):
         return _archive(data)
+    if data[:_HEAD].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        return _PAGE
     return next((foreign for at, word, foreign in _STARTS if data[at : at + len(word)] == word), None)
 
 
 def _archive(data: bytes) -> Foreign:
     names = members(data)
+    inside = next((name for name in names if name.isprintable() and Path(name).suffix.lower() in _MODELS), "")
+    if inside:
+        return Foreign(
+            f"a zip archive that holds {inside}",
+            f"take it out: python -m zipfile -e {{0}} . ; then give {shlex.quote(inside)}",
+        )
     return next((foreign for end, foreign in _MEMBERS if any(name.endswith(end) for name in names)), _ARCHIVE)
 
 
@@ -111,21 +132,24 @@ def folder(path: Path) -> ModelError:
         names = set[str]()
     if "saved_model.pb" in names:
         found = _SAVED
+    elif _WRITTEN in names:
+        found = Foreign(
+            "a folder that microc wrote, not a model", "give the model that it was made from; or: microc build {0}"
+        )
     elif path.suffix == ".mlpackage":
         found = _CORE_ML
     elif any(name.endswith(".pdmodel") for name in names):
         found = _PADDLE
     else:
-        found = Foreign("a folder", _models_among(names))
+        found = Foreign("a folder", _models_among(path, names))
     model = next((name for name in sorted(names) if name.endswith(".pdmodel")), str(path))
     return refusal(found, str(path), model)
 
 
-def _models_among(names: Iterable[str]) -> str:
-    models = sorted(
-        name for name in names if Path(name).suffix.lower() in (".tflite", ".onnx", ".keras", ".pt2", ".mcg")
-    )
-    return f"give a file in it: {', '.join(models[:3])}" if models else f"give a file: {READ}"
+def _models_among(folder: Path, names: Iterable[str]) -> str:
+    models = sorted(name for name in names if Path(name).suffix.lower() in _MODELS)
+    inside = (shlex.quote(str(folder / name)) for name in models[:3])
+    return f"give a file in it: {', '.join(inside)}" if models else f"give a file: {READ}"
 
 
 def refusal(foreign: Foreign, where: str, name: str) -> ModelError:

@@ -14,7 +14,7 @@ import numpy as np
 
 from microc.driver import accepted
 from microc.driver.data.files import read
-from microc.driver.data.fit import fit
+from microc.driver.data.fit import FINITE, fit
 from microc.driver.data.samples import read_samples
 from microc.dtypes import Array
 from microc.errors import UsageError
@@ -145,9 +145,7 @@ def _checked(graph: Graph, arrays: Sequence[Array], labels: Array | None, notes:
         )  # fmt: skip
     for name, array in zip(graph.inputs, arrays, strict=True):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UsageError(
-                f"the samples for {name} hold infinities or NaN", where=str(path), hint="leave these samples out"
-            )
+            raise UsageError(f"the samples for {name} hold infinities or NaN", where=str(path), hint=FINITE)
     if all(array.min() == array.max() for array in arrays if array.size):
         raise UsageError(
             f"all samples are {float(arrays[0].flat[0]):g} throughout", where=str(path),

@@ -100,10 +100,12 @@ def _checked(own: Pass) -> Pass:
 
 def check_names(names: Iterable[str], passes: Sequence[Pass]) -> None:
     """Refuse pass names that do not exist."""
-    known = list(dict.fromkeys(p.name for p in passes))
     for name in sorted(names):
-        if name not in known:
-            raise UsageError(f"there is no pass {name!r}", hint=suggestion(name, known, "passes"))
+        if name not in {p.name for p in passes}:
+            optional = list(dict.fromkeys(p.name for p in passes if p.opt_level))
+            raise UsageError(
+                f"there is no pass {name!r}", hint=suggestion(name, optional, "passes that may be left out")
+            )
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: PassContext, known: Sequence[Pass] = ()) -> Graph:

@@ -123,7 +123,7 @@ def test_wrong_inputs(library: microc.Library) -> None:
         library(image[0])
     with pytest.raises(UsageError, match="holds int8, float32") as caught:
         library(image.astype(np.float32))
-    assert "round(x / 0.00392156886) + -128" in caught.value.hint
+    assert "round(array / 0.00392156886) + -128" in caught.value.hint
     with pytest.raises(UsageError, match="no tensor 'z'"):
         library.tensor("z")
 

@@ -48,9 +48,9 @@ def test_other_files_are_refused(tmp_path: Path, name: str, data: bytes, message
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="No such file"):
+    with pytest.raises(OutputError, match="there is no model file"):
         detect.load(tmp_path / "absent.tflite")
-    with pytest.raises(OutputError, match="directory"):
+    with pytest.raises(ModelError, match="a folder"):
         detect.load(tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_archives_are_told_by_their_members(tmp_path: Path, member: str, what: s
         ("saved", "saved_model.pb", "SavedModel", "--saved-model {0} --output"),
         ("net.mlpackage", "Manifest.json", "Core ML", "export the network"),
         ("net", "net.pdmodel", "PaddlePaddle", "--model_filename net.pdmodel"),
-        ("net", "a.tflite", "a folder", "give a file in it: a.tflite"),
+        ("net", "a.tflite", "a folder", "give a file in it: {0}/a.tflite"),
         ("net", "a.txt", "a folder", "give a file: .tflite"),
     ],
 )

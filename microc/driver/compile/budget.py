@@ -83,5 +83,5 @@ def refusal(module: Module, flash: int) -> FitError:
         f"a flash budget of {flash} bytes cannot hold {module.const_bytes} bytes of weights and about {code_bytes(module)} "
         f"of code ({excess} too many)",
         where=module.source or module.name,
-        hint="raise --flash, or choose a smaller or quantised network",
+        hint=f"raise it to --flash {-(-flash_bytes(module) // 1024)}K, or choose a smaller or quantised network",
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from microc.codegen.project import shared_arena
 from microc.codegen.rpc import max_payload, ring_size
 from microc.driver.compile.budget import CERTAIN, Room, code_bytes
+from microc.driver.compile.remedy import larger_boards, remedy
 from microc.errors import FitError, ToolError
 from microc.module import Module
 from microc.target import Board
@@ -18,6 +19,7 @@ RUNTIME_FLASH = 3 * 1024
 RUNTIME_RAM = 48
 """Bytes of small variables, beside the console's ring and the two frames of the RPC."""
 FRAME_OVERHEAD = 12
+KINDS = ("flash", "ram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,10 @@ def room_of(board: Board) -> Room:
     )
 
 
-def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> None:
+def check_fit(board: Board, flash: int, ram: int, where: str, details: str, *, floats: bool = False) -> None:
     """FitError with the numbers when a board has less flash or RAM than needed; a board without bounds holds anything."""
     reasons = []
-    for kind, need in (("flash", flash), ("ram", ram)):
+    for kind, need in zip(KINDS, (flash, ram), strict=True):
         room = capacity(board, kind)
         if room and need > room:
             name = "RAM" if kind == "ram" else kind
@@ -102,7 +104,7 @@ def check_fit(board: Board, flash: int, ram: int, where: str, details: str) -> N
         raise FitError(
             f"{where} does not fit {board.name}: it " + "; it ".join(reasons),
             where=details,
-            hint="choose a larger board, a smaller or quantised network, or --io caller if inputs can live elsewhere",
+            hint=remedy(where, flash, ram, board.name, floats=floats, caller=True),
         )
 
 
@@ -113,7 +115,9 @@ def check_modules(modules: Sequence[Module], board: Board) -> Footprint:
         f"flash: weights {need.weights} + {f'self-test {need.self_test} + ' if need.self_test else ''}code about {need.code}; "
         f"RAM: arena {need.arena} + buffers {need.buffers} + stack {need.stack} + runtime {need.runtime}"
     )
-    check_fit(board, need.least_flash, need.ram, " and ".join(m.source or m.name for m in modules), details)
+    floats = any(module.arithmetic.float_macs for module in modules)
+    source = " and ".join(m.source or m.name for m in modules)
+    check_fit(board, need.least_flash, need.ram, source, details, floats=floats)
     return need
 
 
@@ -127,8 +131,14 @@ def link_overflow(error: ToolError, board: Board, folder: str) -> FitError | Non
         f"{name} needs {sizes.get(name, 0) + int(over)} bytes, the board has {sizes.get(name, 0)} ({over} too many)"
         for name, over in dict(found).items()
     ]
+    need = {
+        kind: sum(r.size + int(dict(found).get(r.name, 0)) for r in board.regions if r.kind == kind) for kind in KINDS
+    }
+    larger = next(larger_boards(need["flash"], need["ram"]), "")
     return FitError(
         f"the firmware does not fit {board.name}: " + "; ".join(parts),
         where=folder,
-        hint="choose a larger board or a smaller network",
+        hint=f"compile it for a larger board (--board {larger}), or a smaller network"
+        if larger
+        else "choose a smaller network",
     )

@@ -14,13 +14,15 @@ attention by blocks (:mod:`microc.transform.attention`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from microc import dtypes
+from microc.driver.compile.arithmetic import arithmetic_of
 from microc.driver.compile.budget import Room
 from microc.driver.compile.kernel import alias_of, groups_of
+from microc.driver.compile.remedy import remedy
 from microc.driver.options import Options
 from microc.dtypes import Array
 from microc.errors import FitError
@@ -33,7 +35,6 @@ from microc.transform.attention.find import find_attention
 
 FEW = 16
 """Constants of fewer numbers count as nothing: kernels may hold them as literals."""
-_HINT = "choose a larger board or budget, a smaller or quantised network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,15 @@ def refuse_hopeless(graph: Graph, source: str, options: Options, room: Room | No
     least = least_of(graph, options)
     reasons = shortages(least, options, room or Room())
     if reasons:
-        told = f"{room.board}" if room and room.board else "its budget"
-        caller = ", or --io caller if inputs can live elsewhere" if options.io_in_arena else ""
+        too_small = (
+            room.board if room and room.board and shortages(least, replace(options, flash=0, ram=0), room) else ""
+        )
+        told = too_small or "its budget"
+        floats = bool(arithmetic_of(graph).float_macs)
         raise FitError(
             f"{source} does not fit {told}: {'; '.join(reasons)}",
             where=source,
-            hint=_HINT + caller,
+            hint=remedy(source, least.weights, least.ram, too_small, floats=floats, caller=options.io_in_arena),
             details={"weights_at_least": least.weights, "ram_at_least": least.ram},
         )
 

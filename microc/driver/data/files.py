@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import shlex
 from pathlib import Path
 
 import numpy as np
 
 from microc.driver.data import pictures, sounds
 from microc.dtypes import Array
-from microc.errors import UsageError
+from microc.errors import UsageError, nearest_file
 
 CLASSES = "classes of folders"
 """The name of the array of class numbers that come from the names of folders."""
@@ -46,9 +47,21 @@ def read(path: Path, picture: pictures.Reader | None = None) -> dict[str, Array]
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=_DATA) from error
+        hint = nearest_file(path) or _DATA
+        raise UsageError(f"cannot read {path}: {error.strerror or error}", where=str(path), hint=hint) from error
     except (ValueError, EOFError, MemoryError) as error:
-        raise UsageError(f"{path} holds no arrays that can be read", where=str(path), hint=_DATA) from error
+        raise UsageError(
+            f"{path} holds no arrays that can be read", where=str(path), hint=_rename(path) or _DATA
+        ) from error
+
+
+def _rename(path: Path) -> str:
+    """The hint for a table under a name that says something else."""
+    try:
+        _read_table(path)
+    except (OSError, ValueError, UsageError):
+        return ""
+    return f"it holds a table: mv {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.csv')))}"
 
 
 def _read_folder(folder: Path, picture: pictures.Reader | None) -> dict[str, Array]:

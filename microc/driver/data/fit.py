@@ -14,6 +14,9 @@ from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.fixed import round_half_away
 
+FINITE = "leave these samples out: array[numpy.isfinite(array).reshape(len(array), -1).all(axis=1)]"
+"""What to do about numbers that are none."""
+
 
 def shaped(array: Array, tensor: Mapping[str, Any], path: Path) -> Array:
     """The samples in the tensor's shape; the axis of a batch of one may be absent, and rows may be flat. Of a tensor with
@@ -37,6 +40,21 @@ def _holds(array: Array, shape: tuple[int, ...]) -> bool:
     return array.ndim > 0 and (array.shape[1:] == shape or alone or flat)
 
 
+def one_shaped(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What makes the array of an input of one in another shape, as far as the shape tells."""
+    if prod(given) != prod(wanted):
+        return f"give {prod(wanted)} elements of shape {wanted}; there are {prod(given)}"
+    alike = len(given) == len(wanted) and sorted(given) == sorted(wanted)
+    moved = alike and [e for e in given if e > 1] != [e for e in wanted if e > 1]
+    return f"numpy.transpose(array, {_moved(given, wanted)})" if moved else f"array.reshape({wanted})"
+
+
+def _moved(given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """Which axis of an array becomes which of another order; of equal extents in turn."""
+    left = list(enumerate(given))
+    return tuple(left.pop(next(k for k, (_, extent) in enumerate(left) if extent == each))[0] for each in wanted)
+
+
 def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
     """What makes samples of an array, as far as its shape tells."""
 
@@ -50,7 +68,11 @@ def _reshaping(array: Array, shape: tuple[int, ...]) -> str:
         wanted = ", ".join(map(str, (-1, *shape[shape[:1] == (1,) :])))
         return f"an axis of one element is missing or too many: array.reshape({wanted})"
     if array.ndim > 1 and sorted(samples) == sorted(extents(shape)):
-        return "the extents are these in another order: bring the axes into that of the model (numpy.transpose)"
+        moved = (
+            0,
+            *(1 + axis for axis in _moved(array.shape[1:], shape[shape[:1] == (1,) and array.ndim == len(shape) :])),
+        )
+        return f"the axes are those of the model in another order: numpy.transpose(array, {moved})"
     return "the first axis counts the samples" + ("; a batch of one may be left out" if shape[:1] == (1,) else "")
 
 
@@ -64,7 +86,7 @@ def fit(array: Array, tensor: Mapping[str, Any], path: Path) -> tuple[Array, str
         raise UsageError(
             f"the samples for {name} hold infinities or NaN, which have no integer",
             where=str(path),
-            hint="leave these samples out",
+            hint=FINITE,
         )
     if dtype.kind == "f" and given.kind in "biuf":
         with np.errstate(over="ignore"):  # infinities are told of where all samples are looked at

@@ -18,7 +18,9 @@ from microc.driver.data.files import CLASSES, ROWS, holds_pictures, is_table, re
 from microc.driver.data.fit import fit, shaped
 from microc.driver.data.pictures import Reader
 from microc.dtypes import Array
-from microc.errors import UsageError
+from microc.errors import UsageError, nearest
+
+_NUMBERED = "number the classes from 0 on: numpy.unique(labels, return_inverse=True)[1]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,12 @@ def _labels(arrays: dict[str, Array], labels: str, data: Path) -> Array | None:
         several = read(Path(labels))
         found = several[ROWS] if ROWS in several else next(iter(several.values()))
     else:
-        names = ", ".join(sorted(name for name in arrays if name not in (ROWS, CLASSES))) or "none"
-        raise UsageError(
-            f"there are no labels {labels!r}", where=str(data), hint=f"name a file, or an array of the data: {names}"
-        )
+        names = sorted(name for name in arrays if name not in (ROWS, CLASSES))
+        hint = nearest(labels, names) or f"name a file, or an array of the data: {', '.join(names) or 'it has none'}"
+        raise UsageError(f"there are no labels {labels!r}", where=str(data), hint=hint)
     flat = found.reshape(-1)
     if flat.dtype.kind not in "biuf" or np.any(np.mod(flat, 1) != 0) or np.any(flat < 0):
-        raise UsageError("labels are no class numbers", where=labels, hint="number the classes from 0 on: 0, 1, 2 ...")
+        raise UsageError("labels are no class numbers", where=labels, hint=_NUMBERED)
     return flat.astype(np.int64)
 
 
@@ -126,7 +127,7 @@ def _check_lengths(samples: Samples, inputs: Sequence[Mapping[str, Any]], data: 
         lengths["labels"] = len(samples.labels)
     if len(set(lengths.values())) != 1 or not len(samples):
         counts = ", ".join(f"{name} {count}" for name, count in lengths.items())
-        raise UsageError(
-            f"the numbers of samples differ: {counts}" if any(lengths.values()) else "there are no samples",
-            where=str(data), hint="give as many of each, one at least",
-        )  # fmt: skip
+        if not any(lengths.values()):
+            raise UsageError("there are no samples", where=str(data), hint="give one at least")
+        hint = f"cut them to one length: array[:{min(lengths.values())}]"
+        raise UsageError(f"the numbers of samples differ: {counts}", where=str(data), hint=hint)

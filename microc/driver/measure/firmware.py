@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from microc.driver import accepted
 from microc.driver.compile.fit import link_overflow
 from microc.driver.desktop.library import Library
 from microc.driver.desktop.load import build_library
-from microc.errors import OutputError, ToolError, UsageError
+from microc.errors import OutputError, ToolError, UsageError, nearest_file, suggestion
 from microc.plugin import PORTABLE
 from microc.target import Board
+
+NEW = "firmware"
+"""The folder of a project in hints and examples."""
+_AGAIN = "compile again: microc compile MODEL --board BOARD -o {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,19 @@ def open_project(folder: str | Path, model: str = "") -> Project:
     root = accepted.path("a project", folder)
     accepted.text("a network", model)
     path = root / MARKER
-    hint = "make one: microc compile MODEL --board BOARD -o DIR"
+    hint = f"make one: microc compile MODEL --board BOARD -o {NEW}"
     if not root.is_dir():
-        raise OutputError(f"there is no folder {root}", where=str(root), hint=hint)
+        known = nearest_file(root) if not root.exists() else ""
+        what = f"{root} is a file, not a project" if root.exists() else f"there is no folder {root}"
+        raise OutputError(what, where=str(root), hint=known or hint)
     if not path.is_file():
         raise OutputError(f"{root} is no project of microc: it has no {MARKER}", where=str(root), hint=hint)
     data = _manifest(path)
     names = data.get("models", [data.get("model")])
     if model and model not in names:
-        raise UsageError(f"the project has no network {model!r}", where=str(root), hint="it has: " + ", ".join(names))
+        raise UsageError(
+            f"the project has no network {model!r}", where=str(root), hint=suggestion(model, names, "it has")
+        )
     index = names.index(model) if model else 0
     sources = root / names[index] if "models" in data else root
     own = _manifest(sources / MARKER) if "models" in data else data
@@ -87,15 +96,19 @@ def _manifest(path: Path) -> dict[str, Any]:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if "format" in data:
             what = f"{path.parent} is an export ({data['format']}), not a project"
-            raise OutputError(what, where=str(path.parent), hint="compile the model into a project: microc compile")
+            raise OutputError(
+                what, where=str(path.parent), hint=f"compile the model into a project: microc compile MODEL -o {NEW}"
+            )
         version, _ = data["schema_version"], str(data["board"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{path} is damaged", where=str(path), hint="compile again") from error
+        raise OutputError(
+            f"{path} is damaged", where=str(path), hint=_AGAIN.format(shlex.quote(str(path.parent)))
+        ) from error
     if version != SCHEMA_VERSION:
         raise OutputError(
             f"the project has schema version {version}, this microc knows {SCHEMA_VERSION}",
             where=str(path),
-            hint="compile again",
+            hint=_AGAIN.format(shlex.quote(str(path.parent))),
         )
     return data
 

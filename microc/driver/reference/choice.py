@@ -43,10 +43,7 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
         raise UsageError("a graph has no framework that runs it", hint="give the model that it was read from")
     data = contents(Path(model)) if isinstance(model, (str, Path)) else b""
     file = Path(model).name if data else type(model).__name__
-    kind = _format_of_file(data, file) if data else _format_of_object(model)
-    if against not in (NATURAL, *RUNTIMES[kind]):
-        hint = "one of " + ", ".join((NATURAL, *RUNTIMES[kind]))
-        raise UsageError(f"{against} does not run this model, which is of {kind}", where=file, hint=hint)
+    kind = _runs(against, _format_of_file(data, file) if data else _format_of_object(model), file)
     first, *others = _natural(kind, options) if against == NATURAL else (against,)
     try:
         return _of_file(first, data, file) if data else _of_object(first, model, file, inside, options)
@@ -54,6 +51,19 @@ def reference_for(model: Any, against: str, options: Options, *, inside: bool = 
         for name in others:
             return _of_file(name, data, file)
         raise
+
+
+def check_runtime(model: Path, against: str) -> None:
+    """UsageError, before the work, where a framework does not run the model of a file."""
+    _runs(against, _format_of_file(contents(model), model.name), model.name)
+
+
+def _runs(against: str, kind: str, file: str) -> str:
+    """The format, which the framework runs."""
+    if against not in (NATURAL, *RUNTIMES[kind]):
+        hint = "one of " + ", ".join((NATURAL, *RUNTIMES[kind]))
+        raise UsageError(f"{against} does not run this model, which is of {kind}", where=file, hint=hint)
+    return kind
 
 
 def _natural(kind: str, options: Options) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def dump_kernels(made: Compiled, folder: Path, progress: Progress | None = None)
     """
     calls = made.module.calls
     width = len(str(len(calls)))
-    with replacing_folder(folder / "kernels", INDEX, "with --dump") as root:
+    with replacing_folder(folder / "kernels", INDEX, "--dump") as root:
         first: dict[str, str] = {}
         index = []
         for number, call in enumerate(calls):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from microc import dtypes
+from microc.driver.data.fit import one_shaped
 from microc.dtypes import Array
 from microc.errors import UsageError
 
@@ -85,7 +86,8 @@ class RunShapes:
             )
             raise UsageError(
                 f"the network takes {len(tensors)} inputs, {len(arrays)} were given",
-                hint=f"give one for each of {wanted}",
+                where=f"inputs {', '.join(t['name'] for t in tensors)}",
+                hint=f"give one array for each of {wanted}",
             )
         self.learn(tensors, arrays)
         return [self.checked(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
@@ -96,12 +98,15 @@ class RunShapes:
         shape, dtype = self.of(tensor), dtypes.to_numpy(tensor["dtype"])
         if array.shape != shape:
             raise UsageError(
-                f"input {tensor['name']} has shape {shape}, {array.shape} was given", hint="reshape the array"
+                f"input {tensor['name']} has shape {shape}, {array.shape} was given",
+                hint=one_shaped(array.shape, shape),
             )
         if array.dtype != dtype:
-            hint = f"use array.astype(np.{dtype})"
-            if tensor.get("scale") is not None:
-                hint = f"quantise it: round(x / {tensor['scale']:.9g}) + {tensor['zero_point']}, as {dtype}"
+            hint = f'array.astype("{dtype}")'
+            if tensor.get("scale") is not None and array.dtype.kind == "f":
+                low, high = dtypes.int_range(tensor["dtype"])
+                steps = f"numpy.round(array / {tensor['scale']:.9g}) + {tensor['zero_point']}"
+                hint = f'compile with --input-dtype float32; or quantise it: numpy.clip({steps}, {low}, {high}).astype("{dtype}")'
             raise UsageError(f"input {tensor['name']} holds {dtype}, {array.dtype} was given", hint=hint)
         return array
 

@@ -139,10 +139,11 @@ def ram_refusal(limit: int, best: Module, search: Search) -> FitError:
     closest = search.smallest()
     assert best.plan is not None
     ends = max(best.values[name].nbytes for name in (*best.inputs, *best.outputs))
+    more = f"raise it to --ram {arena(best)}"
     apart = f"keep inputs and outputs (one has {ends} bytes) outside with --io caller, "
     return FitError(
         f"an arena of {limit} bytes cannot hold the network; the smallest found takes {arena(best)}",
         where=best.source or best.name,
-        hint=f"raise --ram, {apart if best.plan.io_in_arena and 2 * ends > limit else ''}or shrink what needs "
+        hint=f"{more}, {apart if best.plan.io_in_arena and 2 * ends > limit else ''}or shrink what needs "
         f"{search.peak(closest)} of it: {search.neediest(closest)}",
     )

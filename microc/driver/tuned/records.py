@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import IO, Any
 
 from microc import __version__
 from microc.codegen.files import replacing
-from microc.errors import OutputError, UsageError
+from microc.errors import OutputError, UsageError, nearest_file
 from microc.schedule.step import Step, frozen_argument
 
 LONGEST, LARGEST = 1 << 16, 1 << 28
@@ -110,7 +111,8 @@ def _readable(value: object) -> bool:
 def records_of(path: Path) -> Database:
     """The records of a file that is there; UsageError where it is not."""
     if not path.is_file():
-        raise UsageError(f"there is no file of records {path}", where=str(path), hint="microc tune MODEL writes one")
+        hint = nearest_file(path) or f"make it: microc tune MODEL --board BOARD --records {shlex.quote(str(path))}"
+        raise UsageError(f"there is no file of records {path}", where=str(path), hint=hint)
     return Database(path)
 
 

@@ -86,9 +86,9 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "of them shared" in capsys.readouterr().out
     assert main(["verify", str(folder), "--network", "digits_float"]) == 0
     assert main(["run", str(folder), "--network", "digits"]) == 2
-    assert "it has: digits_int8, digits_float" in capsys.readouterr().err
+    assert "did you mean digits_int8 or digits_float?" in capsys.readouterr().err
     assert main(["compile", str(digits.INT8), str(digits.INT8), "-o", str(folder)]) == 2
-    assert "2 networks are called 'digits_int8'" in capsys.readouterr().err
+    assert "would both be called 'digits_int8'" in capsys.readouterr().err
 
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Mistakes that people make, and whether what they are told helps."""
