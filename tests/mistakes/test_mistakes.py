@@ -7,7 +7,7 @@ step is
 
 - ``set FILE NAME EXPRESSION``: an array of a file (``-``: its only one) becomes what an expression of Python says of it;
 - ``fetch FILE``: the file is got again, this time the right one;
-- ``close``: the program that has the port ends;
+- ``cd FOLDER``; ``close``: the program that has the port ends;
 - ``python CODE``; a command of the system that stands in :data:`SYSTEM`; or else a command of microc, with or without its name.
 
 What a hint writes in capitals is for the user to fill in; :data:`FILLED` does.
@@ -152,6 +152,8 @@ def _take(step: str, busy: int) -> None:
         _set(Path(rest[0]), rest[1], step.split(" ", 3)[3])
     elif kind == "fetch":
         shutil.copyfile(workshop.RIGHT[rest[0]], rest[0])
+    elif kind == "cd":
+        os.chdir(rest[0])
     elif kind == "close":
         os.close(busy)
     elif step.startswith("python -m "):
