@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "operators": [],
     "options": [],
     "ports": [],
+    "bench": ["{model}", "--boards", "host"],
     "demo": ["--board", "host"],
     "doctor": [],
 }
