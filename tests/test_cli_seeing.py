@@ -113,3 +113,21 @@ def test_watch_serves_until_ctrl_c() -> None:
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=20)
     assert running.returncode == 0 and said.endswith("runs\n")
+
+
+def test_numbers_before_a_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``compile`` and ``check --exact`` tell time, stack and state; all commands tell the same."""
+    assert main(["compile", str(digits.INT8), *BOARD, "-o", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["report"]
+    assert (
+        found["estimated_milliseconds"] == pytest.approx(found["estimated_cycles"] / 168_000) and found["state"] == []
+    )
+    assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1)
+    assert main(["check", str(digits.INT8), *BOARD, "--exact", "--json"]) == 0
+    exact = json.loads(capsys.readouterr().out)
+    assert [exact[name] for name in ("estimated_cycles", "stack_bound", "layers")] == [
+        found[name] for name in ("estimated_cycles", "stack_bound", "layers")
+    ]
+    assert main(["check", str(digits.INT8), *BOARD]) == 0
+    said = capsys.readouterr().out
+    assert "--exact estimates cycles and time" in said and "holds state" in said

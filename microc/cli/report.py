@@ -81,6 +81,23 @@ def _text(data: Mapping[str, Any]) -> str:
     return f"{show.facts(rows)}\n\n{layer_table(data['layers'])}" + f"\n\nwhat to do next{todo}" * bool(todo)
 
 
+def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What a person needs to know before there is a board, of :meth:`microc.Program.report`."""
+    from microc.driver.measure.profile import short_layer
+    from microc.driver.report.layers import slowest
+    from microc.driver.report.words import estimate_words
+
+    layers = [{**layer, "step": layer["kernel"]} for layer in report["layers"]]
+    parts = [f"{100 * k['share']:.0f} % {short_layer(k['layer'])}" for k in slowest({"layers": layers})]
+    state = sum(each["bytes"] for each in report["state"])
+    return [
+        ("one inference", estimate_words(report["estimated_cycles"], report["estimated_milliseconds"])),
+        ("  most of it", ", ".join(parts)),
+        ("peak stack", f"{show.count(report['stack_bound'])} bytes at most, estimated"),
+        ("holds state", f"{show.count(state)} bytes from run to run" if state else "no"),
+    ]
+
+
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
     """The layers with what the cost model says of them."""
     clocked = all(layer["milliseconds"] is not None for layer in layers)

@@ -42,7 +42,9 @@ def _report(add: Adder, model: str) -> None:
         "model.tflite --board netduinoplus2 --verified verify.json -o report.html",
         "firmware -o report.json",
     )
-    command.add_argument("source", type=Path, metavar="MODEL|DIR", help=f"{model}, or a project")
+    command.add_argument(
+        "source", type=Path, nargs="?", metavar="MODEL|DIR", help=f"{model}, or a project (default: microc.toml's)"
+    )
     command.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="write it as a page (.html) or as data (.json)"
     )

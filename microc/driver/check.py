@@ -18,6 +18,7 @@ from microc.driver.compile.least import Least, least_of, shortages
 from microc.driver.compile.pipeline import compile_model, read_at_largest
 from microc.driver.model import source_name
 from microc.driver.options import Options
+from microc.driver.report.summary import summary
 from microc.errors import FitError
 from microc.graph.ir import Graph
 from microc.module import Arithmetic
@@ -29,6 +30,10 @@ VERDICTS: Mapping[str, bool | None] = MappingProxyType({"no": False, "maybe": No
 """Whether a network fits: proven that it does not, neither proven, compiled and fitting."""
 
 
+_ESTIMATED = ("estimated_cycles", "estimated_milliseconds", "stack_bound", "layers")
+"""What is known of a compiled network alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What is known of a model before compilation; bytes.
@@ -37,7 +42,8 @@ class Check:
     the arena takes where values do not overlap and no layer works row by row. ``tensors``: all that are computed or given, as
     the model file has them, in order. ``verdict``: of :data:`VERDICTS`, empty without a board or a budget; ``reasons`` for a no.
     ``arithmetic``: what is computed in floats, and why; ``advice``: sentences (:mod:`microc.driver.advice`), where a board says
-    on which core. ``need``: what the firmware takes, if the network was compiled to know.
+    on which core. ``need``: what the firmware takes, and ``compiled``: all of :meth:`microc.Program.report`, if the network was
+    compiled to know. ``state``: what is kept from run to run.
     """
 
     model: str
@@ -57,6 +63,8 @@ class Check:
     arithmetic: Arithmetic
     advice: tuple[str, ...] = ()
     need: Footprint | None = None
+    state: int = 0
+    compiled: Mapping[str, Any] | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -85,6 +93,8 @@ class Check:
             "flash": self.need.flash if self.need else None,
             "ram": self.need.ram if self.need else None,
             "arena": self.need.arena if self.need else None,
+            "state": self.state,
+            **{name: self.compiled[name] if self.compiled else None for name in _ESTIMATED},
         }
 
 
@@ -102,10 +112,11 @@ def _checked(source: Path | Graph, options: Options, board: Board | None, *, exa
     room = room_of(board) if board else Room()
     least = least_of(fused, options)
     found = arithmetic_of(fused, options.weight_dtype)
-    reasons, need = shortages(least, options, room), None
+    reasons, need, compiled = shortages(least, options, room), None, None
     if exact and board and not reasons:
         try:
-            need = check_modules((compile_model(source, board.target, options, None, room),), board)
+            module = compile_model(source, board.target, options, None, room)
+            need, compiled = check_modules((module,), board), summary(module, board)
         except FitError as error:
             reasons = (error.what,)
     bounded = board or options.flash or options.ram
@@ -123,6 +134,8 @@ def _checked(source: Path | Graph, options: Options, board: Board | None, *, exa
         arithmetic=found,
         advice=advice(found, source_name(source), board.target, options.requantize) if board else (),
         need=need,
+        state=sum(array.nbytes for array in read.state.values()),
+        compiled=compiled,
     )
 
 

@@ -10,6 +10,7 @@ from microc.codegen.self_test import test_data
 from microc.codegen.stack import stack_bound
 from microc.driver.advice import told_of
 from microc.driver.compile.fit import capacity, footprint
+from microc.driver.report.words import milliseconds
 from microc.module import Call, Module
 from microc.plan.overlap import shared_bytes
 from microc.target import Board
@@ -19,7 +20,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
     """Plain data, see :meth:`microc.Program.report`."""
     plan = module.plan
     assert plan is not None
-    need = footprint((module,), board)
+    need, cycles = footprint((module,), board), sum(c.cycles for c in module.calls)
     return {
         "model": module.name,
         "source": module.source,
@@ -32,7 +33,8 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         **told_of(module, board.target),
         "optimize": module.options["optimize"],
         "estimated_instructions": module.instructions,
-        "estimated_cycles": sum(c.cycles for c in module.calls),
+        "estimated_cycles": cycles,
+        "estimated_milliseconds": milliseconds(cycles, board.raw.get("clock_hz")),
         "nominal_macs": module.nominal_macs,
         "weight_bytes": module.const_bytes,
         "arena": plan.size,
@@ -50,6 +52,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
         "inputs": [tensor_data(module, name) for name in module.inputs],
         "self_test": test_data(module),
         "outputs": [tensor_data(module, name) for name in module.outputs],
+        "state": [{**tensor_data(module, name), "bytes": module.values[name].nbytes} for name in module.state],
         "layers": [
             {
                 "kernel": k,
@@ -61,6 +64,7 @@ def summary(module: Module, board: Board) -> dict[str, Any]:
                 "schedule": c.schedule,
                 "estimated_instructions": c.instructions,
                 "estimated_cycles": c.cycles,
+                "share": c.cycles / (cycles or 1),
                 "in_place": shared_bytes(module, c),
                 "streamed": _streamed(c),
             }
