@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -13,6 +14,11 @@ import pytest
 
 import microc
 from microc.cli import main
+from microc.driver.data.samples import Samples
+from microc.driver.live.feed import event, runs
+from microc.driver.live.page import page_of
+from microc.driver.live.server import PageServer
+from microc.driver.measure.firmware import build, open_project
 from microc.driver.report.comparison import compare
 from microc.driver.report.words import change_words
 from tests.driver import digits
@@ -169,6 +175,34 @@ def test_compared_in_the_browser_as_in_the_terminal(tmp_path: Path) -> None:
                 f"{row['after']:,}",
                 change_words(row["before"], row["after"]),
             ]
+
+
+def test_a_network_at_work(tmp_path: Path) -> None:
+    """The page of ``microc watch`` draws what it is told: a picture, bars, the answer, and whether it is right."""
+    project = open_project(microc.compile(digits.INT8, board="host").write(tmp_path / "digits"))
+    build(project)
+    images = np.full((1, 1, 8, 8, 1), 127, np.int8)
+    with microc.Device(project) as device:
+        (run,) = itertools.islice(runs(device, Samples((images,), np.array([3]), {}, ())), 1)
+        data, page = event(device, run), page_of(device, "a sample")
+    with PageServer(page) as server:
+        server.tell(data)
+        command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        command += [
+            "--disable-background-networking",
+            "--enable-logging=stderr",
+            f"--user-data-dir={tmp_path / 'profile'}",
+        ]
+        done = subprocess.run(
+            [*command, "--timeout=3000", "--dump-dom", server.url],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    assert "CONSOLE" not in done.stderr
+    assert f"class {data['answer']}<small>truth: class 3" in done.stdout and 'class="running"' in done.stdout
+    assert done.stdout.count('<div class="score') == 10 and '<canvas width="8" height="8">' in done.stdout
 
 
 def test_report_can_be_printed(report: Path, tmp_path: Path) -> None:
