@@ -157,6 +157,10 @@ def _options(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def _value(name: str, option: Option, given: Any, folder: Path) -> Any:
     """A value as TOML has it, or as a word of the command line, in Python's type."""
     default = getattr(Options(), name)
+    if not option.flag and default == ():
+        raise UsageError(f"{name} takes objects of Python", hint="give it to microc.compile")
+    if option.word is words.lines and isinstance(given, str):
+        return option.check(name, words.lines(str(folder / given)))
     if _names_files(option):
         several = given if isinstance(given, list) else [given]
         if not all(isinstance(each, str) for each in several) or (isinstance(given, list) and default != ()):

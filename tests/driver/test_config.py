@@ -27,6 +27,8 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "input_resize": ('"nearest"', {"*": "nearest"}),
     "output_dtype": ('"y=int8"', {"y": "int8"}),
     "output_layout": ('"NHWC"', {"*": "NHWC"}),
+    "rename": ('["x=y"]', {"x": "y"}),
+    "class_names": ('["cat", "dog"]', ("cat", "dog")),
     "bounds": ('["a=4", "b=8:64:8"]', "a 1 4 1 b 8 64 8"),
     "opt_level": ("3", 3),
     "disabled": ('["fuse"]', frozenset({"fuse"})),
@@ -47,8 +49,8 @@ SPOKEN: dict[str, tuple[str, Any]] = {
     "stream_allow": ('"window"', frozenset({"window"})),
     "cache": ("false", False),
 }
-FILES = ("plugins", "tuned", "plan", "dump")
-OBJECTS = ("passes", "instruments", "schedules")
+FILES = ("plugins", "tuned", "plan", "dump", "self_test")
+OBJECTS = ("example_inputs", "passes", "instruments", "schedules")
 
 
 def written(folder: Path, text: str) -> Path:
@@ -91,6 +93,16 @@ def test_objects_of_python_do_not(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_config(written(tmp_path, f'[options]\n{name} = ["x"]\n'))
     assert caught.value.hint and f"options.{name}" in caught.value.where
+
+
+def test_names_of_classes_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    assert read_config(written(tmp_path, '[options]\nclass-names = "labels.txt"\n')).options["class_names"] == (
+        "cat",
+        "dog",
+    )
+    with pytest.raises(UsageError):
+        read_config(written(tmp_path, '[options]\nclass-names = "absent.txt"\n'))
 
 
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
