@@ -14,7 +14,7 @@ from tests.device.smoke import needs
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PACKAGES = {
-    "wake_word": ("pymicro_wakeword", "pymicro_features"),
+    "wake_word": ("pymicro_wakeword",),
     "vibration": ("sklearn",),
     "forest_on_avr": ("sklearn",),
 }

@@ -13,6 +13,7 @@ A :class:`Pipeline` is a list of stages, each declared by its fields: filters (:
 from microc.features.declared import Declared, read
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample
 from microc.features.joined import join
+from microc.features.microfrontend import MicroFrontend
 from microc.features.normalise import MinMax, Normalise, Pcen
 from microc.features.pipeline import Pipeline
 from microc.features.presets import log_mel, mfcc, spectrogram
@@ -29,6 +30,7 @@ __all__ = [
     "Frames",
     "Log",
     "Mel",
+    "MicroFrontend",
     "MinMax",
     "Normalise",
     "Pcen",

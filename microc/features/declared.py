@@ -31,6 +31,8 @@ from typing import Any
 
 from microc.errors import MicrocError, OutputError, UsageError, suggestion
 from microc.features.filters import Biquads, Fir, Preemphasis, Resample
+from microc.features.joined import Front
+from microc.features.microfrontend import MicroFrontend
 from microc.features.normalise import MinMax, Normalise, Pcen
 from microc.features.pipeline import Pipeline
 from microc.features.presets import log_mel, mfcc, spectrogram
@@ -45,8 +47,8 @@ _STAGES: tuple[type[Stage], ...] = (
     *(Pcen, Preemphasis, Resample, Spectral, Spectrogram, Statistics),
 )
 KINDS: Mapping[str, type[Stage]] = MappingProxyType({each.__name__.lower(): each for each in _STAGES})
-PRESETS: Mapping[str, Callable[..., Pipeline]] = MappingProxyType(
-    {"log_mel": log_mel, "mfcc": mfcc, "spectrogram": spectrogram}
+PRESETS: Mapping[str, Callable[..., Front]] = MappingProxyType(
+    {"log_mel": log_mel, "mfcc": mfcc, "microfrontend": MicroFrontend, "spectrogram": spectrogram}
 )
 _JOINING = {"input": str, "bands_first": bool}
 
@@ -55,7 +57,7 @@ _JOINING = {"input": str, "bands_first": bool}
 class Declared:
     """What a file says: the pipeline, and which input of the network it is for, in which order of axes."""
 
-    pipeline: Pipeline
+    pipeline: Front
     input: str = ""
     bands_first: bool = False
 
@@ -98,7 +100,7 @@ def _fields(kind: Any) -> set[str]:
     return {field.name for field in fields(kind)}
 
 
-def _arguments(preset: Callable[..., Pipeline]) -> set[str]:
+def _arguments(preset: Callable[..., Front]) -> set[str]:
     """The names that a preset takes; those of :func:`mfcc`, which hands the others on, are those of :func:`log_mel`, too."""
     names = set(inspect.signature(preset).parameters)
     return names - {"others"} | (_arguments(log_mel) if "others" in names else set())

@@ -90,6 +90,7 @@ class Biquads(Stage):
             stored = np.rint(rows * (1 << COEFFICIENT_BITS)).astype(np.int32)
         start = np.zeros(state_shape(signal.shape, 1, len(rows), signal.dtype), stored.dtype)
         net = signal.net
+        net.at(len(net.types), "biquads")
         names = (signal.value, signal.constant(stored), signal.constant(start))
         return replace(signal, value=net.emit_all("biquads", names, {"axis": 1})[0])
 

@@ -9,21 +9,25 @@ from typing import Any
 from microc.driver import accepted
 from microc.driver.model import load
 from microc.errors import UnsupportedError, UsageError, suggestion
+from microc.features.microfrontend import MicroFrontend
 from microc.features.pipeline import Pipeline
 from microc.features.stage import Signal
 from microc.frontend.graph_builder import GraphBuilder
 from microc.graph.ir import Graph, Node, TensorType
 from microc.ops import registry
 
+Front = Pipeline | MicroFrontend
 
-def join(front: Pipeline, model: Any, *, input: str = "", bands_first: bool = False) -> Graph:
+
+def join(front: Front, model: Any, *, input: str = "", bands_first: bool = False) -> Graph:
     """One graph of a pipeline and a network: (1, samples) go in, as many as the network's frames need.
 
     ``model``: what :func:`microc.compile` takes. ``input``: which of its inputs takes the features (its only one unless given),
     of shape (1, frames, numbers), with further axes of 1 or flattened; ``bands_first``: (1, numbers, frames). Integers are
     quantised to the input's type and scale. UsageError where shapes do not fit.
     """
-    accepted.instance("front", front, Pipeline, "such as microc.features.log_mel()")
+    if not isinstance(front, (Pipeline, MicroFrontend)):
+        raise accepted.refused("front", front, "a pipeline, such as microc.features.log_mel(), or a MicroFrontend")
     network = load(model)
     name = _input_of(network, input)
     kind, width = network.types[name], _width(front)
@@ -43,9 +47,11 @@ def join(front: Pipeline, model: Any, *, input: str = "", bands_first: bool = Fa
     features = net.graph("features", {"features": _stored(signal, kind, network.name, name)})
     reshaped = Node("reshape", features.outputs, (name,), {"shape": kind.shape}, network.place(name))
     inputs = tuple(features.inputs[0] if each == name else each for each in network.inputs)
-    outer = replace(network, inputs=inputs, types={**features.types, **network.types})
-    nodes = (*features.nodes, reshaped, *network.nodes)
-    return replace(outer, consts={**features.consts, **network.consts}).with_nodes(nodes)
+    known = {**features.types, **network.types}
+    consts, state = {**features.consts, **network.consts}, {**features.state, **network.state}
+    updates = {**features.updates, **network.updates}
+    both = replace(network, inputs=inputs, types=known, consts=consts, state=state, updates=updates)
+    return both.with_nodes((*features.nodes, reshaped, *network.nodes))
 
 
 def _input_of(network: Graph, name: str) -> str:
@@ -58,7 +64,7 @@ def _input_of(network: Graph, name: str) -> str:
     return name
 
 
-def _width(front: Pipeline) -> int:
+def _width(front: Front) -> int:
     """How many numbers a frame has."""
     shape = front.graph(front.samples(1)).types["features"].shape
     if len(shape) < 3:

@@ -100,6 +100,7 @@ class Pcen(Stage):
         start = np.zeros(state_shape(x.shape, 1, 1, "float32"), np.float32)
         rows = np.array([[s, 0, 0, s - 1, 0]], np.float32)
         names = (x.value, x.constant(rows), x.constant(start))
+        x.net.at(len(x.net.types), "biquads")
         smooth = replace(x, value=x.net.emit_all("biquads", names, {"axis": 1})[0])
         gained = x.op("mul", smooth.plus(self.eps).op("pow", x.constant(-self.gain)).value)
         made = gained.plus(self.bias).op("pow", x.constant(self.power))

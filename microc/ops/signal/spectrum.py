@@ -31,7 +31,8 @@ def wants(name: str, types: Sequence[TensorType], *wanted: str) -> None:
 
 def _infer_window(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     wants("signal_window", types, "int16", "int16")
-    if types[1].shape != types[0].shape[-1:] or not types[1].shape:
+    last, rank = types[0].shape[-1:], len(types[1].shape)
+    if not 1 <= rank <= len(types[0].shape) or types[1].shape != (*(1,) * (rank - 1), *last):
         raise ModelError(f"a window of shape {types[1].shape} for data of shape {types[0].shape}")
     return (TensorType(types[0].shape, "int16"),)
 
@@ -51,6 +52,7 @@ def _cases_window() -> Iterable[Case]:
         types = (TensorType(shape, "int16"), TensorType(shape[-1:], "int16"))
         yield Case({"shift": 12}, types)
         yield Case({"shift": 15}, types, (1,))
+    yield Case({"shift": 12}, (TensorType((1, 5), "int16"), TensorType((1, 5), "int16")))
 
 
 def _infer_scale(attrs: Mapping[str, Any], types: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -1,0 +1,250 @@
+"""The audio frontend of TFLite Micro, microWakeWord and ESPHome, in fixed point, bit for bit: :class:`MicroFrontend`.
+
+A frame goes through a window, a transform of 16 bits scaled to its loudest sample, triangles of the mel scale, a square root,
+noise reduction, gain control by the noise (PCAN) and a logarithm. The noise is state: the graph takes hops of samples by itself,
+and is compiled without ``stream``.
+
+Source: ``tensorflow/lite/experimental/microfrontend/lib`` (``window_util.c``, ``filterbank_util.c``, ``noise_reduction_util.c``,
+``pcan_gain_control_util.c``), whose tables are computed in float32, as here; pymicro-features for the defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from microc.driver import accepted
+from microc.dtypes import Array
+from microc.errors import UsageError
+from microc.features.pipeline import FEATURES, SAMPLES
+from microc.features.stage import Signal
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.ir import Attr, Graph, Quant, fresh_name
+from microc.ops.meaning import evaluate
+
+SCALE = 0.0390625
+"""What a step of a feature stands for, as pymicro-features says."""
+_WINDOW_BITS, _BANK_BITS, _NOISE_BITS, _SNR_BITS, _GAIN_BITS, _SMOOTHING_BITS = 12, 12, 14, 12, 21, 10
+_STRENGTH, _OFFSET, _LOG_SHIFT = 0.95, 80.0, 6
+_f = np.float32
+
+
+def _mel(hertz: Any) -> Any:
+    return _f(1127.0) * np.log1p(_f(hertz) / _f(700.0))
+
+
+@dataclass(frozen=True)
+class MicroFrontend:
+    """Frames of ``window_ms`` every ``step_ms`` of int16 samples become ``bands`` numbers between ``lower`` and ``upper`` Hz.
+
+    The noise follows the signal by ``even_smoothing`` and ``odd_smoothing`` of it; ``least_remaining`` of the signal stays;
+    ``pcan``: with gain control.
+    """
+
+    sample_rate: int = 16000
+    window_ms: int = 30
+    step_ms: int = 10
+    bands: int = 40
+    lower: float = 125.0
+    upper: float = 7500.0
+    even_smoothing: float = 0.025
+    odd_smoothing: float = 0.06
+    least_remaining: float = 0.05
+    pcan: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("sample_rate", 1000, 1 << 20), ("window_ms", 1, 1000), ("step_ms", 1, 1000)):
+            accepted.integer(name, getattr(self, name), least, most)
+        accepted.integer("bands", self.bands, 1, 256)
+        accepted.truth("pcan", self.pcan)
+        for name in ("even_smoothing", "odd_smoothing", "least_remaining"):
+            accepted.number(name, getattr(self, name), 0.0, 1.0)
+        for name in ("lower", "upper"):
+            accepted.number(name, getattr(self, name), 0.0, self.sample_rate / 2)
+        if not self.lower < self.upper or not 4 <= self.length <= 1 << 12 or not 1 <= self.step <= self.length:
+            hint = "lower below upper, frames of 4 to 4096 samples, no longer from one to the next than they are"
+            raise UsageError("a MicroFrontend that has no frames or no bands", hint=hint)
+
+    @property
+    def length(self) -> int:
+        """Samples of a frame."""
+        return self.window_ms * self.sample_rate // 1000
+
+    @property
+    def step(self) -> int:
+        """Samples from a frame to the next."""
+        return self.step_ms * self.sample_rate // 1000
+
+    @property
+    def lead(self) -> int:
+        """Frames before the first that has all of its samples: they are zeros."""
+        return -(-(self.length - self.step) // self.step)
+
+    def samples(self, frames: int) -> int:
+        """How many samples a run takes that makes so many frames."""
+        return self.step * accepted.integer("frames", frames, 1)
+
+    def write(self, net: GraphBuilder, samples: int) -> Signal:
+        """A run over so many new samples, written behind a new input of them: (1, frames, bands)."""
+        frames = samples // self.step
+        value = net.input(SAMPLES, (1, samples), "int16")
+        history = self._state(net, "history", np.zeros((1, self.length - self.step + samples), np.int16))
+        line = Signal(net, history, float(self.sample_rate), SCALE).op("shift_in", value, axis=1)
+        net.update(history, line.value)
+        age = self._state(net, "age", np.zeros(1, np.int32))
+        older = net.op("add", age, net.constant("one", np.ones(1, np.int32)))
+        net.update(age, net.op("minimum", older, net.constant("lead", np.array([self.lead], np.int32))))
+        noise = first = self._state(net, "noise", np.zeros(self.bands, np.uint32))
+        tables, rows = self._tables(line), []
+        for frame in range(frames):
+            missing = -(-(self.lead - frame) // frames)
+            row, noise = self._frame(line, frame, tables, noise, age if missing > 0 else "", missing)
+            rows.append(net.reshape(row, (1, 1, self.bands)))
+        net.update(first, noise)
+        made = rows[0] if frames == 1 else net.op("concat", *rows, axis=1)
+        net.set_quant(made, Quant((SCALE,), (0,)))
+        return replace(line, value=made)
+
+    def _state(self, net: GraphBuilder, name: str, start: Array) -> str:
+        return net.state(fresh_name(net.types, f"frontend_{name}"), start)
+
+    def _frame(
+        self, line: Signal, frame: int, tables: dict[str, str], noise: str, age: str, missing: int
+    ) -> tuple[str, str]:
+        """The features of a frame, and the noise behind it; ``missing``: how many runs have to be before it has all samples."""
+        net, begin = line.net, frame * self.step
+        own = line.op("slice", begin=(0, begin), end=(1, begin + self.length), strides=(1, 1))
+        windowed = replace(own, value=net.reshape(own.value, (self.length,)))
+        windowed = windowed.op("signal_window", tables["window"], shift=_WINDOW_BITS)
+        net.at(len(net.types), "fft_auto_scale")
+        scaled, scale = net.emit_all("fft_auto_scale", (windowed.value,))
+        spectrum = net.op("rfft", scaled, fft_length=self._fft_length, name="rfft")
+        start, end = self._reach
+        energy = net.op("signal_energy", spectrum, start=start, end=end, name="signal_energy")
+        banks = [tables[name] for name in ("weights", "complements", "frequencies", "firsts", "widths")]
+        sums = net.op("filter_bank", energy, *banks, channels=self.bands, name="filter_bank")
+        signal = net.op("filter_bank_square_root", sums, scale, name="square_root")
+        if age:
+            whole = net.op("greater_equal", age, net.constant("missing", np.array([missing], np.int32)))
+            signal = net.op("where", whole, signal, net.constant("nothing", np.zeros(1, np.uint32)))
+        shares = {"smoothing": self.even_smoothing, "alternate_smoothing": self.odd_smoothing}
+        attrs: dict[str, Attr] = {"smoothing_bits": _SMOOTHING_BITS, "spectral_subtraction_bits": _NOISE_BITS}
+        for name, share in shares.items():
+            attrs[name] = int(_f(share) * _f(1 << _NOISE_BITS))
+            other = name.replace("smoothing", "one_minus_smoothing")
+            attrs[other] = (1 << _NOISE_BITS) - int(_f(share) * _f(1 << _NOISE_BITS))
+        attrs["min_signal_remaining"] = int(_f(self.least_remaining) * _f(1 << _NOISE_BITS))
+        net.at(len(net.types), "spectral_subtraction")
+        signal, noise = net.emit_all("spectral_subtraction", (signal, noise), {**attrs, "clamping": False})
+        correction = self._correction
+        if self.pcan:
+            right = _GAIN_BITS - correction - _SNR_BITS
+            signal = net.op("pcan", signal, noise, tables["gains"], snr_shift=right, name="pcan")
+        attrs = {"output_scale": 1 << _LOG_SHIFT, "input_correction_bits": correction}
+        net.at(len(net.types), "filter_bank_log")
+        return net.emit("filter_bank_log", (signal,), attrs), noise
+
+    @property
+    def _fft_length(self) -> int:
+        return 1 << (self.length - 1).bit_length()
+
+    @property
+    def _correction(self) -> int:
+        """Bits that a magnitude lacks of the transform's length."""
+        return max(0, self._fft_length.bit_length() - 1 - _BANK_BITS // 2)
+
+    def _tables(self, line: Signal) -> dict[str, str]:
+        angle = _f(np.pi) * _f(2) / _f(self.length) * (np.arange(self.length, dtype=_f) + _f(0.5))
+        window = np.floor((_f(0.5) - _f(0.5) * np.cos(angle)) * _f(1 << _WINDOW_BITS) + _f(0.5)).astype(np.int16)
+        arrays = {"window": window, **self._bank()}
+        if self.pcan:
+            arrays["gains"] = self._gains()
+        return {name: line.net.constant(name, array) for name, array in arrays.items()}
+
+    @property
+    def _per_bin(self) -> Any:
+        return _f(0.5) * _f(self.sample_rate) / _f(self._fft_length // 2)
+
+    @property
+    def _centers(self) -> Array:
+        """Of the bands and of one more, on the mel scale."""
+        low, high = _mel(self.lower), _mel(self.upper)
+        return np.asarray(low + (high - low) / _f(self.bands + 1) * np.arange(1, self.bands + 2, dtype=_f))
+
+    @property
+    def _edges(self) -> list[int]:
+        """The first frequency of every band that rises, and the end of the last."""
+        mels = _mel(np.arange(self._fft_length // 2 + 2, dtype=_f) * self._per_bin)
+        edges = [int(_f(1.5) + _f(self.lower) / self._per_bin)]
+        for center in self._centers:
+            above = np.flatnonzero(mels > center)
+            edges.append(max(edges[-1], int(above[0]) if above.size else len(mels) - 1))
+        return edges
+
+    @property
+    def _reach(self) -> tuple[int, int]:
+        edges = self._edges
+        return edges[0], min(edges[-1], self._fft_length // 2 + 1)
+
+    def _bank(self) -> dict[str, Array]:
+        """Weights that rise in one band and fall in the one before."""
+        edges, centers, parts = self._edges, self._centers, []
+        for band, center in enumerate(centers):
+            below = centers[band - 1] if band else _mel(self.lower)
+            mels = _mel(np.arange(edges[band], edges[band + 1], dtype=_f) * self._per_bin)
+            parts.append((center - mels) / (center - below))
+        weights, widths, one = np.concatenate(parts), np.diff(edges), _f(1 << _BANK_BITS)
+        return {
+            "weights": np.floor(weights * one + _f(0.5)).astype(np.int16),
+            "complements": np.floor((_f(1) - weights) * one + _f(0.5)).astype(np.int16),
+            "frequencies": np.array(edges[:-1], np.int16),
+            "firsts": (np.cumsum(widths) - widths).astype(np.int16),
+            "widths": widths.astype(np.int16),
+        }
+
+    def _gains(self) -> Array:
+        """A parabola for every highest bit of the noise: three points, two differences each."""
+        bits = _SMOOTHING_BITS - self._correction
+
+        def gain(noise: int) -> int:
+            raised = np.power(_f(noise) / _f(1 << bits) + _f(_OFFSET), _f(-_STRENGTH))
+            found = _f(1 << _GAIN_BITS) * raised
+            return 32767 if found > 32767 else int(found + _f(0.5))
+
+        table = np.zeros(125, np.int64)
+        table[0], table[1] = gain(0), gain(1)
+        for highest in range(2, 33):
+            x = 1 << highest - 1
+            ends = (x, x + (x >> 1), 2 * x - 1 if highest == 32 else 2 * x)
+            first, middle, last = (gain(each) for each in ends)
+            slope = 4 * (middle - first) - (last - first)
+            table[4 * highest - 6 : 4 * highest - 3] = first, slope, last - first - slope
+        return table.astype(np.int16)
+
+    def graph(self, samples: int) -> Graph:
+        """The graph of a run over so many new samples, a multiple of :attr:`step`, with the state that it keeps."""
+        if accepted.integer("samples", samples, 1) % self.step:
+            raise UsageError(f"a run over {samples} samples", hint=f"a multiple of {self.step}")
+        net = GraphBuilder(FEATURES)
+        signal = self.write(net, samples)
+        made = net.graph(FEATURES, {FEATURES: signal.value})
+        return replace(made, types={**made.types, FEATURES: replace(made.types[FEATURES], quant=Quant((SCALE,), (0,)))})
+
+    def stored(self, samples: Any) -> tuple[Array, float]:
+        """All frames of a recording as integers, and what one of their steps stands for; numpy, exact."""
+        x = np.asarray(samples)
+        if x.dtype != np.int16 or x.ndim != 1 or len(x) < self.length:
+            what = f"samples are {x.dtype} of shape {x.shape}"
+            raise UsageError(what, hint=f"int16 of shape (time,), {self.length} of them at least")
+        graph, state, rows = self.graph(self.step), None, []
+        for at in range(0, len(x) - self.step + 1, self.step):
+            (row,), state = evaluate(graph, {SAMPLES: x[None, at : at + self.step]}, state)
+            rows.append(row[0, 0])
+        return np.array(rows[self.lead :]), SCALE
+
+    def __call__(self, samples: Any) -> Array:
+        """The same as float32: what they stand for."""
+        made, scale = self.stored(samples)
+        return (made * scale).astype(np.float32)
