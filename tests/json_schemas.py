@@ -39,6 +39,9 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "profile": ["firmware"],
     "size": ["firmware"],
     "verify": ["firmware", "--samples", "1"],
+    "report": ["firmware"],
+    "compare": ["firmware", "firmware"],
+    "watch": ["firmware", "--runs", "1"],
     "boards": [],
     "plugin": ["check", str(PLUGIN)],
     "operators": [],
@@ -78,9 +81,9 @@ MEANINGS = {
 _HEAD = """# JSON output
 
 Written by `python -m tests.json_schemas`. Every command takes `--json` and prints one object on standard output, of a refusal
-too; `tune` prints one a line, for every batch of its search and one at the end (`event`). Progress and notes stay on standard
-error, and exit codes are those of `microc --help`. [json.schema.json](json.schema.json) has a JSON Schema for each command
-(`$defs`), against which the tests hold what commands print.
+too; `tune` and `watch` print one a line, for every batch of a search or every run, and one at the end. Progress and notes
+stay on standard error, and exit codes are those of `microc --help`. [json.schema.json](json.schema.json) has a JSON Schema for
+each command (`$defs`), against which the tests hold what commands print.
 
 Within a `schema_version` keys are only added: read those you know. Bytes are bytes, times as their key or `unit` says; a number
 that does not exist is `null`, infinities and NaN are their names.
@@ -94,7 +97,7 @@ def said(command: str, words: Sequence[str]) -> dict[str, Any]:
         code = main([command, *(word.format(model=digits.INT8) for word in words), "--json"])
     assert code in (0, 4), out.getvalue()
     text = out.getvalue()
-    found: dict[str, Any] = json.loads(text.splitlines()[-1] if command == "tune" else text)
+    found: dict[str, Any] = json.loads(text.splitlines()[-1] if command in ("tune", "watch") else text)
     return found
 
 

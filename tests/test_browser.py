@@ -17,7 +17,6 @@ from microc.cli import main
 from microc.driver.data.samples import Samples
 from microc.driver.live.feed import event, runs
 from microc.driver.live.page import page_of
-from microc.driver.live.server import PageServer
 from microc.driver.measure.firmware import build, open_project
 from microc.driver.report.comparison import compare
 from microc.driver.report.words import change_words
@@ -185,22 +184,14 @@ def test_a_network_at_work(tmp_path: Path) -> None:
     with microc.Device(project) as device:
         (run,) = itertools.islice(runs(device, Samples((images,), np.array([3]), {}, ())), 1)
         data, page = event(device, run), page_of(device, "a sample")
-    with PageServer(page) as server:
-        server.tell(data)
-        command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        command += [
-            "--disable-background-networking",
-            "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path / 'profile'}",
-        ]
-        done = subprocess.run(
-            [*command, "--timeout=3000", "--dump-dom", server.url],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-    assert "CONSOLE" not in done.stderr
+    told = json.dumps(json.dumps(data)).replace("<", "\\u003c")
+    stub = f"<script>class EventSource {{ addEventListener(kind, f) {{ if (kind === 'message') f({{ data: {told} }}); }} }}"
+    path = tmp_path / "watch.html"
+    path.write_text(page.replace("<script>", f"{stub}</script><script>", 1), encoding="utf-8")
+    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += ["--disable-background-networking", "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--virtual-time-budget=3000", "--dump-dom", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert f"class {data['answer']}<small>truth: class 3" in done.stdout and 'class="running"' in done.stdout
     assert done.stdout.count('<div class="score') == 10 and '<canvas width="8" height="8">' in done.stdout
 
