@@ -111,7 +111,8 @@ class Plain:
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """What a network computes in floats: ``float_macs`` of its ``macs``, and why. ``float_scaled``: integers of a run that are
-    scaled by a float, as ONNX defines it. ``half_weights``: numbers that take two bytes because halves were asked for;
+    scaled by a float, as ONNX defines it. ``double_weights``: bytes of the model that take two, as their zero point makes nine
+    bits of them. ``half_weights``: numbers that take two bytes because halves were asked for;
     ``wide_weights``: constants that are float32 all the same, since they have numbers beyond these."""
 
     macs: int = 0
@@ -119,6 +120,7 @@ class Arithmetic:
     reasons: tuple[str, ...] = ()
     float_scaled: int = 0
     half_weights: int = 0
+    double_weights: int = 0
     wide_weights: tuple[str, ...] = ()
 
 

@@ -75,8 +75,25 @@ def compile_(arguments: Arguments) -> show.Answer:
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
         *estimate_rows(report),
+        *_next_rows(arguments, folder, report["board"]),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
+
+
+def _next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
+    """What to type next: to see it run, and to take the network into a firmware of one's own."""
+    import shlex
+
+    here, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
+    named = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
+    flash = "" if board == "host" else f" && microc flash {here}"
+    return [
+        ("next", f"microc build {here}{flash} && microc verify {here}"),
+        (
+            "to ship it",
+            f"microc export {model}{named} --format c -o DIR (microc export --list: for Arduino, CMake, Zephyr ...)",
+        ),
+    ]
 
 
 def _test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:

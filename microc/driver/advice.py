@@ -69,8 +69,19 @@ def arithmetic_data(found: Arithmetic, sentences: tuple[str, ...]) -> dict[str, 
         "float_share": share,
         "float_reasons": list(found.reasons),
         "half_weights": found.half_weights,
-        "advice": [*sentences, *map(_wide, found.wide_weights)],
+        "double_weights": found.double_weights,
+        "advice": [*sentences, *_double(found.double_weights), *map(_wide, found.wide_weights)],
     }
+
+
+def _double(count: int) -> tuple[str, ...]:
+    """What is said of bytes that take two."""
+    if not count:
+        return ()
+    return (
+        f"{count:,} weights of a byte and a zero point are nine bits and take two bytes: symmetric ones (int8, or uint8 around "
+        f"128) save {count:,} bytes of flash",
+    )
 
 
 def _wide(name: str) -> str:

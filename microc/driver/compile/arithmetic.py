@@ -16,6 +16,7 @@ from microc.transform.qdq import has_integer_form
 from microc.transform.weight_dtype import halved, too_large
 
 _SHOWN = 8
+_PRODUCTS = ("conv2d", "conv2d_transpose", "dense")
 
 
 def with_math(target: Target, options: Options) -> Target:
@@ -32,7 +33,7 @@ def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
     """The share of a graph as the passes left it. Reasons are those of the layers with the most products. ``weight_dtype``: what
     weights were rounded to, if that is a half."""
     if not any(dtypes.is_float(kind.dtype) for kind in graph.types.values()):
-        return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes))
+        return Arithmetic(sum(macs_of(graph, node) for node in graph.nodes), double_weights=_double_weights(graph))
     work = {node.outputs: (macs_of(graph, node), _float_macs(graph, node)) for node in graph.nodes}
     layers = sorted((n for n in graph.nodes if work[n.outputs][1]), key=lambda n: -work[n.outputs][1])
     scaled = (n for n in graph.nodes if n.op == "requantize_float")
@@ -42,8 +43,19 @@ def arithmetic_of(graph: Graph, weight_dtype: str = "") -> Arithmetic:
         reasons=tuple(_reasons(graph, layers)),
         half_weights=halved(graph) if weight_dtype in dtypes.HALF else 0,
         wide_weights=too_large(graph, weight_dtype) if weight_dtype in dtypes.HALF else (),
+        double_weights=_double_weights(graph),
         float_scaled=sum(graph.types[name].size for node in scaled for name in node.outputs),
     )
+
+
+def _double_weights(graph: Graph) -> int:
+    """Weights of two bytes that multiply bytes: those of nine bits, which no model's file has."""
+    names = {
+        node.inputs[1]
+        for node in graph.nodes
+        if node.op in _PRODUCTS and dtypes.nbytes(graph.types[node.inputs[0]].dtype) == 1
+    }
+    return sum(graph.types[name].size for name in names & graph.consts.keys() if graph.types[name].dtype == "int16")
 
 
 def _float_macs(graph: Graph, node: Node) -> int:

@@ -12,7 +12,7 @@ Sources: TFLite Micro ``conv.cc``, ``depthwise_conv.cc``, ``fully_connected.cc``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -23,6 +23,7 @@ from microc.errors import UnsupportedError
 from microc.fixed import INT32_MAX
 from microc.graph.ir import Attr, Graph, Node
 from microc.ops.arith import Rewrite, activation_range, constant, fitted, scalar_quant
+from microc.ops.matrix.shifted import lacking_of, shift_of
 from microc.ops.quantised.requantization import Requantization, emit_requantize, product_multipliers
 from microc.ops.registry import Legalized
 from microc.ops.rounding import Multiplier, Rounding
@@ -57,6 +58,8 @@ class _Sum:
     largest: int
     bound: int
     pad_value: int
+    shift: int = 0
+    """What every weight is less than it should be."""
 
 
 def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
@@ -94,7 +97,10 @@ def legalize_product(node: Node, graph: Graph, product: Product) -> Legalized:
         attrs |= dict(zip(("zero_point_a", "zero_point_b"), zeros, strict=True))
     if product.padded:
         attrs["pad_value"] = terms.pad_value
+    lacking = lacking_of(rewrite, terms.operands, terms.shift, output.shape, accumulator, attrs) if terms.shift else ""
     acc = rewrite.emit(node.op, terms.operands, rewrite.value("acc", output.shape, accumulator), attrs)
+    if lacking:
+        acc = rewrite.emit("add", (acc, lacking), rewrite.value("whole", output.shape, accumulator), {})
     data = graph.types[node.inputs[0]].quant
     assert data is not None
     low, high = activation_range(
@@ -122,11 +128,12 @@ def _constant(rewrite: Rewrite, weights: Array, data_zero: int) -> _Sum:
         raise UnsupportedError(
             f"weights quantised along axis {kind.quant.axis}", where=str(node.loc), hint="quantise per output channel"
         )
-    weight = node.inputs[1]
+    weight, shift = node.inputs[1], 0
     rows = weights.reshape(weights.shape[0], -1).astype(np.int64) - np.array(kind.quant.zero_point).reshape(-1, 1)
     if any(kind.quant.zero_point) or kind.dtype not in ("int8", "int16"):
-        dtype = "int8" if rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127 else "int16"
-        weight = rewrite.constant("weight", fitted(dtype, rows).reshape(weights.shape))
+        shift = shift_of(node, graph, rows)
+        dtype = "int8" if shift or (rows.min(initial=0) >= -128 and rows.max(initial=0) <= 127) else "int16"
+        weight = rewrite.constant("weight", fitted(dtype, rows - shift).reshape(weights.shape))
     folded = -data_zero * rows.sum(axis=1)
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     given = constant(graph, name)
@@ -138,10 +145,10 @@ def _constant(rewrite: Rewrite, weights: Array, data_zero: int) -> _Sum:
     bound = int(np.maximum(np.abs(above), np.abs(below)).max(initial=0))
     operands: tuple[str, ...] = (node.inputs[0], weight)
     if name and given is None:
-        return _Sum((*operands, _shifted(rewrite, name, folded)), _UNKNOWN, _UNKNOWN, data_zero)
+        return _Sum((*operands, _shifted(rewrite, name, folded)), _UNKNOWN, _UNKNOWN, data_zero, shift)
     if total.any():
         operands = (*operands, rewrite.constant("bias", total))
-    return _Sum(operands, largest, bound, data_zero)
+    return _Sum(operands, largest, bound, data_zero, shift)
 
 
 def _shifted(rewrite: Rewrite, bias: str, folded: Array) -> str:
@@ -164,7 +171,7 @@ def _with_bias_dtype(rewrite: Rewrite, terms: _Sum, accumulator: str) -> _Sum:
         raise UnsupportedError(f"a bias beyond {accumulator}", where=str(rewrite.node.loc))
     del rewrite.types[bias]
     operand = rewrite.constant("bias", fitted(accumulator, values))
-    return _Sum((*terms.operands[:2], operand), terms.largest, terms.bound, terms.pad_value)
+    return replace(terms, operands=(*terms.operands[:2], operand))
 
 
 def _centred_operands(rewrite: Rewrite, depth: int) -> _Sum:

@@ -1,0 +1,88 @@
+"""Bytes with a zero point stay bytes: sums are what they were, in every bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import microc
+from microc.driver.compile.arithmetic import arithmetic_of
+from microc.driver.compile.pipeline import compile_graph, optimise
+from microc.driver.options import Options
+from microc.dtypes import Array
+from microc.frontend.graph_builder import GraphBuilder
+from microc.graph.ir import Graph, Quant
+from microc.ops.matrix.shifted import CHANNELS
+from microc.target import target_for
+
+ZEROS = (0, 97, 127, 128, 129, 160, 255)
+
+
+def network(op: str, channels: int, zero: int, dtype: str = "uint8", *, bias: bool = True, groups: int = 1) -> Graph:
+    """A product of bytes with weights over the whole range of uint8, padded where it can be."""
+    rng, net = np.random.default_rng(zero + channels), GraphBuilder()
+    depth = 6
+    shape = (2, 9) if op == "dense" else (1, 5, 5, depth)
+    data_zero = 11 if dtype == "uint8" else -11
+    x = net.input("x", shape, dtype, Quant((0.02,), (data_zero,)))
+    extents = (channels, 9) if op == "dense" else (channels, 3, 3, depth // groups)
+    weights = rng.integers(0, 256, extents).astype(np.uint8)
+    weights.reshape(-1)[:2] = 0, 255
+    w = net.constant("w", weights)
+    net.set_quant(w, Quant((0.01,), (zero,)))
+    operands = [x, w]
+    if bias:
+        operands.append(net.constant("b", rng.integers(-5000, 5000, channels).astype(np.int32)))
+        net.set_quant(operands[2], Quant((0.0002,), (0,)))
+    attrs = {} if op == "dense" else {"padding": (1, 1, 1, 1), "layout": "NHWC", "groups": groups, "strides": (2, 1)}
+    scale = 1.0 if op == "dense" else 6.0
+    y = net.op(op, *operands, rounding="double", **attrs)  # type: ignore[arg-type]
+    net.set_quant(y, Quant((scale,), (128,)))
+    net.types[y] = net.types[y].__class__(net.types[y].shape, "uint8", Quant((scale,), (128,)))
+    return net.graph("net", {"y": y})
+
+
+def answers(graph: Graph, x: Array) -> Array:
+    """What the generated C gives."""
+    result = microc.compile(graph)(x)
+    assert isinstance(result, np.ndarray)
+    return result
+
+
+def exact(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Graph:
+    """The graph compiled as it was before: weights of nine bits take two bytes."""
+    monkeypatch.setattr("microc.ops.matrix.products.shift_of", lambda *_: 0)
+    return graph
+
+
+@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("op", sorted(CHANNELS))
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_results_are_those_of_wide_weights(op: str, zero: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network(op, 40, zero, dtype, bias=zero % 2 == 0)
+    kind = graph.types["x"]
+    low = 0 if dtype == "uint8" else -128
+    rng = np.random.default_rng(zero)
+    inputs = [
+        rng.integers(low, low + 256, kind.shape).astype(dtype),
+        np.full(kind.shape, low, dtype),
+        np.full(kind.shape, low + 255, dtype),
+    ]
+    bytes_ = compile_graph(graph, "net", target_for("cortex-m4"), Options(optimize="size"))
+    large = [v for v in bytes_.values.values() if v.storage == "const" and v.nbytes >= graph.consts["w"].size]
+    assert [value.dtype for value in large] == ["int8"]
+    mine = [answers(graph, x) for x in inputs]
+    assert len(np.unique(mine[0])) > 3
+    wide = exact(graph, monkeypatch)
+    for x, found in zip(inputs, mine, strict=True):
+        assert np.array_equal(found, answers(wide, x))
+
+
+def test_few_channels_and_groups_keep_two_bytes_which_is_told() -> None:
+    for graph, count in ((network("conv2d", 31, 97), 31 * 54), (network("conv2d", 48, 97, groups=6), 48 * 9)):
+        found = arithmetic_of(optimise(graph, Options()))
+        assert found.double_weights == count
+        (told,) = microc.compile(graph, board="microbit").report()["advice"]
+        assert told.startswith(f"{count:,} weights of a byte and a zero point are nine bits")
+    for graph in (network("conv2d", 48, 97), network("conv2d", 8, 128), network("dense", 8, 97)):
+        assert arithmetic_of(optimise(graph, Options())).double_weights == 0
