@@ -19,7 +19,8 @@ COLLECT_AFTER = 200_000
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where Python keeps no bytecode, the run does, for as long as it lasts: every worker and every command that a test starts
-    would compile a thousand files."""
+    would compile a thousand files. What a command prints does not depend on the terminal that the run was started from."""
+    os.environ.pop("COLUMNS", None)
     if sys.dont_write_bytecode and not sys.pycache_prefix:
         folder = tempfile.mkdtemp(prefix="microc-bytecode-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

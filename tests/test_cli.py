@@ -108,7 +108,7 @@ def test_version(microc: Command) -> None:
     ("words", "text"),
     [
         (["-q"], "COMMAND"),
-        (["comple"], "did you mean compile or compare?"),
+        (["comple"], "did you mean compile or compare or completion?"),
         (["train"], "'train' is no command"),
         (["compile", MODEL, "--bord", "x"], "did you mean --board"),
         (["compile"], "MODEL"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from microc.cli import SCHEMA_VERSION, show
 from microc.cli.arguments import Arguments
 from microc.cli.compiling import progress
-from microc.cli.session import line, opened_project, pixels, samples_of
+from microc.cli.session import build_firmware, line, opened_project, pixels, samples_of
 from microc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def watch(arguments: Arguments) -> show.Answer:
     done = 0
     with opened_project(arguments) as project:
         samples = samples_of(arguments, project.manifest)
+        build_firmware(project, arguments)
         with (
             Device(project, progress=progress(arguments), **line(arguments)) as device,
             _told(arguments, device, samples) as tell,

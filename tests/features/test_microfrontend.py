@@ -56,7 +56,7 @@ def test_in_front_of_a_network(tmp_path: Path) -> None:
     made = np.concatenate([np.asarray(run(LOUD[None, at : at + 480]))[0] for at in range(0, 1920, 480)])
     assert isinstance(front, MicroFrontend)
     np.testing.assert_allclose(made[front.lead :], front(LOUD)[: len(made) - front.lead])
-    assert SCALE == front.stored(LOUD)[1]
+    assert front.stored(LOUD)[1] == SCALE
 
 
 def test_what_makes_no_sense_is_refused() -> None:
