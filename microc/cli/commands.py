@@ -26,7 +26,7 @@ from microc.cli.model_options import chosen_options
 from microc.cli.new import new
 from microc.cli.profile import profile
 from microc.cli.quantize import quantize
-from microc.cli.report import compare, estimate_rows, report
+from microc.cli.report import compare, estimate_rows, report, state_rows
 from microc.cli.session import line, run
 from microc.cli.size import size
 from microc.cli.tune import tune
@@ -200,7 +200,7 @@ def check(arguments: Arguments) -> show.Answer:
         ("weights", f"{show.count(found.weight_bytes)} bytes, {show.count(found.least.weights)} at least in flash"),
         ("arena", f"{show.count(found.least.arena)} bytes at least; {show.count(found.live)} are alive together"),
     ]
-    rows += estimate_rows(found.compiled) if found.compiled else _state_rows(found)
+    rows += estimate_rows(found.compiled) if found.compiled else state_rows(found.state, found.board)
     if found.verdict:
         rows.append((found.board or "budget", _verdict(found)))
     text = show.facts(rows)
@@ -209,12 +209,6 @@ def check(arguments: Arguments) -> show.Answer:
         cells = [(t["name"], t["operator"], t["dtype"], show.shape(t["shape"])) for t in found.tensors]
         text += "\n\n" + show.table(("tensor", "made by", "dtype", "shape"), cells, 4)
     return show.Answer(data, text, 4 if found.verdict == "no" else 0)
-
-
-def _state_rows(found: Check) -> list[tuple[str, object]]:
-    kept = f"{show.count(found.state)} bytes from run to run" if found.state else "no"
-    time = [("one inference", "--exact estimates cycles and time, layer by layer")] if found.board else []
-    return [*time, ("holds state", kept)]
 
 
 def _verdict(found: Check) -> str:

@@ -94,8 +94,14 @@ def estimate_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("one inference", estimate_words(report["estimated_cycles"], report["estimated_milliseconds"])),
         ("  most of it", ", ".join(parts)),
         ("peak stack", f"{show.count(report['stack_bound'])} bytes at most, estimated"),
-        ("holds state", f"{show.count(state)} bytes from run to run" if state else "no"),
+        *state_rows(state),
     ]
+
+
+def state_rows(state: int, board: str = "") -> list[tuple[str, object]]:
+    """Whether runs depend on those before; ``board``: where nothing was compiled for it, so that its time is not known."""
+    time = [("one inference", "--exact estimates cycles and time, layer by layer")] if board else []
+    return [*time, ("holds state", f"{show.count(state)} bytes from run to run" if state else "no")]
 
 
 def layer_table(layers: Sequence[Mapping[str, Any]]) -> str:
