@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from microc import dtypes
@@ -145,6 +146,8 @@ class StmtPrinter:
 
 WIDTH = 118
 _BREAKS = (", ", " ? ", " : ", " && ", " || ", " + ", " = ")
+_BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
+_MARKS = re.compile(rf"[(\[)\]]|{'|'.join(map(re.escape, _BREAKS))}")
 
 
 def wrapped(line: str) -> list[str]:
@@ -159,11 +162,13 @@ def wrapped(line: str) -> list[str]:
 
 def _place_to_break(line: str, first: int) -> int:
     depth, fewest, found = 0, len(line), 0
-    for k, letter in enumerate(line[: WIDTH - 1]):
-        depth += (letter in "([") - (letter in ")]")
-        mark = next((mark for mark in _BREAKS if line.startswith(mark, k)), None) if letter in " ," else None
-        end = k + len((mark or "").rstrip())
-        if mark and depth <= fewest and first < end < WIDTH:
+    for match in _MARKS.finditer(line):
+        mark, end = match[0], match.start() + len(match[0].rstrip())
+        if end >= WIDTH:
+            break
+        if mark in _BRACKETS:
+            depth += _BRACKETS[mark]
+        elif depth <= fewest and first < end:
             fewest, found = depth, end
     return found
 

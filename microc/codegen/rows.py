@@ -6,6 +6,8 @@ kernels that use all registers. Products of literals leave its code as it is, si
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from microc.tir import ir
 from microc.tir.affine import simplify
 
@@ -13,8 +15,11 @@ NARROWEST = (1 << 15) - 1
 """Literals up to here are multiplied without overflow by every compiler, also where ``int`` has 16 bits."""
 WIDEST = (1 << 31) - 1
 """The same where it has 32."""
+REMEMBERED = 1 << 12
+"""Numbers that are kept: a kernel comes to its elements more than once."""
 
 
+@lru_cache(maxsize=REMEMBERED)
 def element_number(buffer: ir.Buffer, indices: tuple[ir.Expr, ...], largest: int) -> ir.Expr:
     """The row-major number of an element; literals up to ``largest`` that are several rows are products."""
     strides = buffer.strides

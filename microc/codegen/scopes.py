@@ -79,7 +79,8 @@ class _Names:
 
     def variable(self, var: ir.Var, wanted: str) -> ir.Var:
         """Declare a variable; what it is called from here on."""
-        chosen = replace(var, name=wanted if self.fits([wanted]) else self.fresh(wanted))
+        name = wanted if self.fits([wanted]) else self.fresh(wanted)
+        chosen = var if name == var.name else replace(var, name=name)
         self.declare([chosen.name])
         self.variables[var] = chosen
         return chosen
@@ -94,7 +95,7 @@ class _Names:
 
     def buffer(self, buffer: ir.Buffer, wanted: str, body: ir.Stmt | None = None) -> ir.Buffer:
         """The same of a buffer, which in registers is several scalars; ``body`` says which."""
-        chosen = replace(buffer, name=wanted)
+        chosen = buffer if wanted == buffer.name else replace(buffer, name=wanted)
         while not self.fits(parts := _declared(chosen, body, buffer)):
             chosen = replace(buffer, name=self.fresh(wanted))
         self.declare(parts)
@@ -177,9 +178,11 @@ class _Names:
             case ir.Var():
                 return self.variables.get(expr, expr)
             case ir.Load(buffer, indices):
-                return ir.Load(self.buffers.get(buffer, buffer), indices)
+                chosen = self.buffers.get(buffer, buffer)
+                return expr if chosen is buffer else ir.Load(chosen, indices)
             case ir.AddressOf(buffer):
-                return replace(expr, buffer=self.buffers.get(buffer, buffer))
+                chosen = self.buffers.get(buffer, buffer)
+                return expr if chosen is buffer else replace(expr, buffer=chosen)
             case _:
                 return expr
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isinf
 
@@ -44,11 +44,22 @@ class Rival:
 def choose(candidates: Sequence[Schedule], target: Target, goal: Goal, uses: int = 1) -> Choice:
     """The best of at least one schedule: the fewest instructions for speed, the fewest bytes of code and constants for size, in
     between the least sum at the goal's price. ``uses``: kernels of the network that are alike and share their code."""
-    goal = priced(goal, candidates)
-    lowered = [Choice(schedule, lower(schedule.func)) for schedule in candidates]
-    if len(lowered) == 1:
-        return lowered[0]
-    return best_of([weighed(choice, target, goal, uses) for choice in lowered], goal).choice
+    if len(candidates) == 1:
+        return Choice(candidates[0], lower(candidates[0].func))
+    plain, goal = goal, priced(goal, candidates)
+    every = isinf(goal.price) or goal is not plain  # where weights are packed more counts than what a schedule weighs
+    rivals: dict[int, Rival] = {}
+    for k in sorted(range(len(candidates)), key=lambda k: constant_bytes(candidates[k])):
+        schedule = candidates[k]
+        if every or not _beaten(schedule, rivals.values(), goal, uses):
+            rivals[k] = weighed(Choice(schedule, lower(schedule.func)), target, goal, uses)
+    return best_of([rivals[k] for k in sorted(rivals)], goal).choice
+
+
+def _beaten(schedule: Schedule, rivals: Iterable[Rival], goal: Goal, uses: int) -> bool:
+    """Whether its constants alone weigh too much beside some rival, so that it need not be lowered."""
+    least = goal.price * uses * constant_bytes(schedule)
+    return any(least > ALIKE * rival.weight[0] for rival in rivals)
 
 
 def priced(goal: Goal, candidates: Sequence[Schedule]) -> Goal:

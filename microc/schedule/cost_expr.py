@@ -18,6 +18,7 @@ from microc.tir.rewrite import walk_expr, walk_stmt
 Operations = Counter[str]
 """How often an operation of each kind is executed; fractions are probabilities."""
 
+_NOTHING: Operations = Counter()
 _SHIFTABLE = frozenset({"add", "sub", "bitand", "bitor", "bitxor"})
 _COMPARE = ir.COMPARISONS
 _HALF = 0.5
@@ -26,20 +27,26 @@ _FPU_FUNCTIONS = frozenset({"fma", "fabs"})
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype."""
+    """Selects operations for a target. ``calls``: those of intrinsics that were asked for, by name and dtype; ``known``: those
+    of values, which are counted again as parts of others."""
 
     target: Target
     calls: dict[tuple[str, str], Operations] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[int, tuple[ir.Expr, Operations]] = field(default_factory=dict, compare=False, repr=False)
 
     def count(self, expr: ir.Expr) -> Operations:
-        """Operations of a value, without those of the addresses it loads from."""
+        """Operations of a value, without those of the addresses it loads from; nobody changes them."""
+        if isinstance(expr, (ir.Const, ir.Var, ir.AddressOf)):
+            return _NOTHING
+        found = self.known.get(id(expr))
+        if found is None:
+            found = self.known[id(expr)] = (expr, self._count(expr))
+        return found[1]
+
+    def _count(self, expr: ir.Expr) -> Operations:
         match expr:
-            case ir.Const() | ir.Var():
-                return Counter()
             case ir.Load(buffer):
-                return Counter() if buffer.scope == "register" else self._load(buffer)
-            case ir.AddressOf():
-                return Counter()
+                return _NOTHING if buffer.scope == "register" else self._load(buffer)
             case ir.Cast(dtype, a):
                 return self._cast(dtype, a)
             case ir.Un(_, a):

@@ -51,7 +51,8 @@ def few_bits(rows: Array) -> tuple[int, int]:
     """The bits and the block (0: no multipliers) of the smallest form that holds rows (N, K); 8 bits where none does."""
     bits = bits_of(rows)
     forms = [(few, block) for few in FEW if few < bits for block in BLOCKS]
-    return next(((few, block) for few, block in forms if multipliers(rows, few, block).all()), (bits, 0))
+    parts = (rows[:1], rows)  # the first row refutes most forms
+    return next((form for form in forms if all(multipliers(part, *form).all() for part in parts)), (bits, 0))
 
 
 def multipliers(rows: Array, bits: int, block: int) -> Array:

@@ -23,7 +23,6 @@ from microc.tir.rewrite import free_vars
 
 NEGATED: Mapping[str, str] = MappingProxyType({"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"})
 """The comparison that holds where another does not, of integers."""
-_ZERO_INDEX = Const(0, "int32")
 _FACTS_COMBINED = 2
 
 
@@ -135,6 +134,13 @@ class Context(Division):
         except Unprintable:
             return None
 
+    def _shortest(self, expr: Expr) -> Linear | None:
+        """The shortest form of an expression by itself."""
+        try:
+            return self.tidy(self.linear(expr))
+        except Unprintable:
+            return None
+
     def _make_linear(self, expr: Expr) -> Linear:
         match expr:
             case Const(value):
@@ -216,7 +222,7 @@ class Context(Division):
             return self.range(expr)
         found = self._reaches.get(id(expr))
         if found is None:
-            form = self.difference(expr, _ZERO_INDEX)
+            form = self._shortest(expr)
             found = (expr, interval.UNKNOWN if form is None else self.span(form))
             self._reaches[id(expr)] = found
         return found[1]

@@ -34,4 +34,5 @@ def node(cls: type[_Class]) -> type[_Class]:
             return found
 
     made.__hash__ = __hash__  # type: ignore[assignment]
+    made.__repr__ = made.__repr__.__wrapped__  # type: ignore[method-assign, attr-defined]  # nothing holds itself: no guard
     return made

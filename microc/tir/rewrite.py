@@ -56,11 +56,12 @@ def map_children(expr: Expr, f: ExprMap) -> Expr:
     if isinstance(expr, ir.Bin):  # most expressions are
         a, b = f(expr.a), f(expr.b)
         return expr if a is expr.a and b is expr.b else ir.Bin(expr.op, a, b)
-    old = children(expr)
-    if not old:
+    kind = type(expr)
+    if kind not in _REBUILT:
         return expr
+    old = _OPERANDS[kind](expr)
     new = tuple([f(x) for x in old])
-    return expr if all(map(is_, new, old)) else _REBUILT[type(expr)](expr, new)
+    return expr if all(map(is_, new, old)) else _REBUILT[kind](expr, new)
 
 
 class _Mapper:
@@ -146,16 +147,17 @@ def _same(expr: Expr) -> Expr:
 class _Substitution:
     """Replaces variables; what is shared stays shared, as in :class:`_Mapper`."""
 
-    __slots__ = ("known", "values")
+    __slots__ = ("known", "names", "values")
 
     def __init__(self, values: Mapping[ir.Var, Expr]) -> None:
         self.values = values
+        self.names = frozenset(values)
         self.known: dict[int, Expr] = {}
 
     def __call__(self, expr: Expr) -> Expr:
         if isinstance(expr, ir.Var):
             return self.values.get(expr, expr)
-        if self.values.keys().isdisjoint(free_vars(expr)):
+        if self.names.isdisjoint(free_vars(expr)):
             return expr
         found = self.known.get(id(expr))
         if found is None:

@@ -245,6 +245,8 @@ class _Verifier:
         if len(indices) != len(buffer.shape):
             self.fail(f"{buffer.name} has {len(buffer.shape)} axes, {len(indices)} indices given")
         for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+            if index.dtype == "int32" and (number := ir.int_value(index)) is not None and 0 <= number < extent:
+                continue  # as nearly all of registers are
             self.expr(index, place)
             if index.dtype != "int32":
                 self.fail(f"index {expr_text(index)} of {buffer.name} is {index.dtype}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microc.module import Module, Plan
+from microc.plan.beam import beam_search
 from microc.plan.check import check_plan
 from microc.plan.liveness import Placement, Unit, demand, demand_of, lower_bound, size_of
 from microc.plan.overlap import Overlaps
@@ -45,6 +47,16 @@ def test_every_planner_is_correct(name: str, planner: Planner, module: Module) -
     assert placement is not None and set(placement) == set(wanted.units)
     assert size_of(placement) >= lower_bound(wanted)
     check_plan(planned(module, placement))
+
+
+@given(modules(calls=14), st.integers(0, 64))
+@settings(max_examples=30, deadline=None)
+def test_beam_search_finds_the_same_below_a_limit(module: Module, more: int) -> None:
+    wanted = demand(module, Overlaps(module), io_in_arena=True)
+    found = beam_search(wanted)
+    assert found is not None
+    assert beam_search(replace(wanted, limit=size_of(found) + 1 + more)) == found
+    assert beam_search(replace(wanted, limit=size_of(found))) is None
 
 
 def _unit(number: int, parts: tuple[int, int, int, int]) -> Unit:

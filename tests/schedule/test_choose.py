@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from microc.schedule.choose import Choice, Rival, best_of, priced, weight, why_not
+from microc.schedule import choose as chooser
+from microc.schedule.choose import Choice, Rival, best_of, choose, priced, weight, why_not
 from microc.schedule.cost import Cost
 from microc.schedule.schedule import Schedule
 from microc.schedule.step import Step
-from microc.target import SIZE, SPEED, Goal
+from microc.target import SIZE, SPEED, Goal, target_for
 from microc.tir import ir
 
 EMPTY = ir.PrimFunc("f", (), ir.Seq(()))
@@ -73,3 +74,20 @@ def test_why_it_lost(name: str) -> None:
     rivals = [rival(1000, 2000, 100, goal), rival(*loser, goal)]
     assert best_of(rivals, goal) is rivals[0]
     assert why_not(rivals[1], rivals, goal) == words
+
+
+@pytest.mark.parametrize(("goal", "lowered"), [(SPEED, 2), (SIZE, 2), (BALANCED, 1)])
+def test_what_is_too_large_is_not_lowered(goal: Goal, lowered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants that weigh more by themselves than all of a rival decide before loops are looked at."""
+    seen: list[ir.PrimFunc] = []
+
+    def lower(func: ir.PrimFunc) -> ir.PrimFunc:
+        seen.append(func)
+        return func
+
+    monkeypatch.setattr(chooser, "lower", lower)
+    large, small = (
+        Schedule(ir.PrimFunc("f", (ir.Buffer("w", (size,), "int8", "const"),), ir.Seq(()))) for size in (10_000, 10)
+    )
+    assert choose([large, small], target_for("cortex-m4"), goal).schedule == (large if goal is SPEED else small)
+    assert len(seen) == lowered

@@ -12,6 +12,8 @@ A single tap, one of several that lie apart, multiplies both halves of words tha
 
 from __future__ import annotations
 
+from functools import cache
+
 from microc.isa.tensor import Part, Step, TensorIntrin
 
 MOST_TAPS = 16
@@ -25,11 +27,13 @@ def correlation(outputs: int, taps: int, stride: int) -> str:
     return f"correlate_{outputs}x{taps}_s{stride if outputs > 1 else 1}"
 
 
+@cache
 def _row(element: int) -> Part:
     """The aligned word of the row that holds an element."""
     return Part(element - element % 2, ("load_i16x2_aligned",), 2)
 
 
+@cache
 def _pair(tap: int) -> Part:
     """The weights ``tap`` and ``tap + 1``."""
     return Part(tap, ("load_i16x2",), 2)
