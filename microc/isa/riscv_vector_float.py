@@ -35,6 +35,7 @@ def _floats(lanes: Width) -> Words:
     for name, op in (("min", "lt"), ("max", "gt")):
         yield f"{name}_{end}", 2, f"return {v('merge', 'b', 'a', v(f'mf{op}', 'a', 'b', n), n)};"
     yield f"fma_{end}", 1, f"return {v('fmacc', 'c', 'a', 'b', n)};"
+    yield f"fma_n_{end}", 1, f"return {v('fmacc', 'c', 'n', 'a', n)};"
     yield f"sqrt_{end}", 1, f"return {v('fsqrt', 'a', n)};"
     yield f"fabs_{end}", 1, f"return {v('fabs', 'a', n)};"
     for name, mode in (("rint", ()), ("floor", ("__RISCV_FRM_RDN",))):

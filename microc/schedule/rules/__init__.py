@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from microc.errors import ProgramError
+from microc.isa.vocabulary.scalable import LEAST
 from microc.schedule.rules import depthwise, matrix, sketch, spaces, strips, vectors, windows, winograd
 from microc.schedule.rules.begin import begun, with_instructions
 from microc.schedule.rules.elementwise import in_lanes, in_vectors, several, suits_lanes, suits_several
@@ -95,7 +96,7 @@ OURS: tuple[Rule, ...] = (
         "depthwise strips",
         strips.suits_depthwise,
         strips.strip_depthwise,
-        {"lanes": fixed(*strips.PIXELS)},
+        {"lanes": fixed(*LEAST)},
         needs=frozenset({"scalable"}),
         over=_BY_ROWS,
     ),

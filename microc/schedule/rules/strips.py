@@ -2,7 +2,8 @@
 which knows it when it runs (:mod:`microc.tir.strips`).
 
 A strip goes through all terms of its sums. Weights lie by terms, those of all columns side by side, for no one knows how many a
-strip takes. Of wide vectors a core has few: three rows beside the weights in vectors of eight registers, six in those of four.
+strip takes. Of wide vectors a core has few: three rows beside the weights in vectors of eight registers, six in those of four,
+where these are short; of floats less, for weights take as much as a sum, and once more while they are converted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from microc.schedule.tree import find_block
 from microc.target import Goal, Target
 from microc.tir.names import ACC, CHANNELS_FIRST, OUT, PADDED, PATCH
 
-ROWS = MappingProxyType({16: 6, 32: 3})
-"""Rows of a tile of sums by the least lanes of a vector."""
-PIXELS = MappingProxyType({16: 4, 32: 2})
+ROWS = MappingProxyType({("int32", 16): 6, ("int32", 32): 3, ("float32", 16): 5, ("float32", 32): 2})
+"""Rows of a tile of sums by their dtype and the least lanes of a vector."""
+PIXELS = MappingProxyType({("int32", 16): 4, ("int32", 32): 2, ("float32", 16): 4, ("float32", 32): 1})
 """The same of a depthwise convolution, which loads two vectors for each product."""
 STEPS = (4, 2, 1)
 """Steps of a sum in an iteration."""
@@ -70,7 +71,7 @@ def _tiles(product: Product) -> tuple[Tile, ...]:
     unroll = next(n for n in STEPS if product.depth % n == 0)
     found = []
     for lanes in LEAST:
-        most = min(ROWS[lanes], product.rows)
+        most = min(ROWS[product.total.dtype, lanes], product.rows)
         rows = next((n for n in range(most, most // 2, -1) if product.rows % n == 0), most)
         found.append(Tile(rows, 1, unroll, lanes=lanes))
     return tuple(found)
@@ -131,7 +132,7 @@ def strip_depthwise(start: Schedule, target: Target, decisions: Decisions) -> Sc
     schedule = inline_elementwise(start)
     around, taps = schedule.loops_of(ACC), reduce_loops(schedule, ACC)
     x, channel = around[2], around[3]
-    schedule = schedule.split(x, (None, min(loop_extent(schedule.func, x), PIXELS[lanes])))
+    schedule = schedule.split(x, (None, min(loop_extent(schedule.func, x), PIXELS[form.total.dtype, lanes])))
     schedule = schedule.reorder(f"{x}_0", channel, *taps, f"{x}_1").decompose_reduction(ACC, taps[0])
     schedule = schedule.reverse_compute_at(OUT, channel).set_scope(form.total.name, "register")
     for tap in taps if prod(form.taps) <= MOST_TAPS else taps[-1:]:
