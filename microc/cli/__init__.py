@@ -29,11 +29,13 @@ COLLECT_AFTER = 1_000_000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code that :mod:`microc.errors` documents."""
+    from microc.driver import spoken
+
     words = list(sys.argv[1:] if argv is None else argv)
     gc.set_threshold(COLLECT_AFTER)
     atexit.register(gc.freeze)  # or Python looks for cycles, before it ends, in all that ends with it
     try:
-        with _listening() as pressed:
+        with _listening() as pressed, spoken.flags():
             code = _guarded(words, pressed)
         if argv is None:  # the process ends, all is written and told
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -17,6 +17,7 @@ from microc.driver.compile.cache import Entry, Found, entry_of
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
 from microc.driver.shown import signature, table
+from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.graph.ir import Graph
 from microc.plugin import Plugin, active
@@ -56,12 +57,7 @@ class Program:
 
     def _repr_html_(self) -> str:
         report = self.report()
-        names = {
-            "flash": "flash, bytes",
-            "ram": "RAM, bytes",
-            "arena": "arena, bytes",
-            "macs": "multiply-accumulates",
-        }
+        names = {"flash": "flash, bytes", "ram": "RAM, bytes", "arena": "arena, bytes", "macs": "multiply-accumulates"}
         rows = [(shown, report[name]) for name, shown in names.items() if name in report]
         return table(f"{self._signature()} for {self.board.name}", [*rows, ("kernels", len(report["layers"]))])
 
@@ -95,6 +91,7 @@ class Program:
             self._entry.write(files, self.report())
         return files
 
+    @speaks_python
     def write(self, folder: str | Path) -> Path:
         """Write the C project into a folder that is new, empty or holds such a project; FitError if the board is too small."""
         if self._found is None:
@@ -174,6 +171,7 @@ def compile(
     check: bool = True,
     **options: Any,
 ) -> Program: ...
+@speaks_python
 def compile(
     model: Any,
     target: str = "host",
@@ -207,16 +205,17 @@ def compile(
     chosen = make_options(input_shapes=input_shapes, **options)
     source = source_of(model, chosen)
     target = accepted.text("a target", target)
+    asked = source if check and isinstance(source, Graph) and source is not model else None
     if board is None:
         if chosen.self_test is not None:
             raise UsageError(
                 "a library has no self-test", hint="give a board: board='host' is a project for this computer"
             )
         library = _library(source, target, chosen, progress)
-        if check and isinstance(source, Graph) and source is not model:
+        if asked:
             from microc.driver.measure.quick_check import quick_check
 
-            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, source, chosen)
+            quick_check(model, lambda arrays: _tuple(library(*arrays)), library.inputs, asked, chosen)
             library.reset()
         return library
     with active(chosen.plugins):
@@ -228,12 +227,12 @@ def compile(
         return Program(make, found, chosen.plugins, entry, known)
     module = make()
     program = Program(module, found, chosen.plugins, entry)
-    if check and isinstance(source, Graph) and source is not model:
+    if asked:
         from microc.driver.measure.quick_check import quick_check
         from microc.driver.report.summary import tensor_data
 
         inputs = [tensor_data(program.module, name) for name in program.module.inputs]
-        quick_check(model, None, inputs, source, chosen)
+        quick_check(model, None, inputs, asked, chosen)
     return program
 
 

@@ -15,6 +15,7 @@ from microc.codegen.files import replacing
 from microc.codegen.names import network_name
 from microc.driver import accepted
 from microc.driver.options import PREPARATION, Options, make_options
+from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.graph.file import SUFFIX, to_bytes
 from microc.graph.ir import Graph
@@ -95,6 +96,7 @@ def source_name(source: Path | Graph) -> str:
     return source.name + SUFFIX if isinstance(source, Graph) else source.name
 
 
+@speaks_python
 def load(model: Any, *, input_shapes: Mapping[str, tuple[int, ...]] | None = None, **options: Any) -> Graph:
     """The graph of a model, anything that :func:`microc.compile` takes, as it was read: no pass has run.
 

@@ -10,6 +10,7 @@ from typing import Any
 from microc.driver import accepted
 from microc.driver.model import read_model, source_of
 from microc.driver.options import make_options
+from microc.driver.spoken import speaks_python
 from microc.errors import UsageError
 from microc.quantization import blocks, by_hand
 from microc.quantization.calibrated import calibrated, in_better_units
@@ -34,6 +35,7 @@ MOST_SAMPLES, MOST_STEPS = 512, 4096
 """How many samples are calibrated with at most; where they are steps of sequences."""
 
 
+@speaks_python
 def quantize(
     model: Any,
     data: Any,

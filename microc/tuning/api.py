@@ -16,6 +16,7 @@ from microc.driver.compile.maker import Compiled
 from microc.driver.compile.pipeline import compiled
 from microc.driver.model import source_of
 from microc.driver.options import Options, make_options
+from microc.driver.spoken import speaks_python
 from microc.driver.tuned.plan import plan_of
 from microc.driver.tuned.records import Database, records_of
 from microc.driver.tuned.task import Task, tasks_of
@@ -73,6 +74,7 @@ class Interrupted(KeyboardInterrupt):
         self.tuning = tuning
 
 
+@speaks_python
 def tune(
     model: Any,
     target: str = "",

@@ -77,7 +77,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ["ram", "flash"])
-@pytest.mark.parametrize("value", ["30K", -5, True, 2.0, float("nan"), None, [3]])
+@pytest.mark.parametrize("value", ["30Q", -5, True, 2.0, float("nan"), None, [3]])
 def test_budgets(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=r"a (budget for the arena|flash budget) cannot be") as caught:
         microc.compile(digits.INT8, **{name: value})

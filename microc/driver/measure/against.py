@@ -25,6 +25,7 @@ from microc.driver.reference.choice import AGAINST, NATURAL, reference_for
 from microc.driver.reference.draws import draws
 from microc.driver.reference.measures import TOLERANCES
 from microc.driver.reference.runtime import Reference
+from microc.driver.spoken import speaks_python
 from microc.dtypes import Array
 from microc.errors import UsageError
 from microc.graph.ir import Graph
@@ -35,6 +36,7 @@ SAMPLES = 4
 SEED = 20
 
 
+@speaks_python
 def verify(
     model: Any,
     against: str = NATURAL,

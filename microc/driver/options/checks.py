@@ -45,8 +45,27 @@ class Bound:
 
 
 def budget(what: str) -> Check:
-    """A number of bytes."""
-    return lambda _, value: accepted.integer(what, value, hint="bytes, 30 * 1024 for example; 0: what the board has")
+    """A number of bytes, which may be written as on the command line."""
+
+    def check(_: str, value: Any) -> int:
+        if isinstance(value, str):
+            try:
+                return bytes_of(value)
+            except ValueError as error:
+                raise accepted.refused(what, value, "30 * 1024 or '30K'; 0: what the board has") from error
+        return accepted.integer(what, value, hint="bytes, 30 * 1024 or '30K' for example; 0: what the board has")
+
+    return check
+
+
+def bytes_of(text: str) -> int:
+    """65536, 64K or 64KB."""
+    units = {"K": 1024, "M": 1024 * 1024}
+    short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
+    digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
+    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
+        raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
+    return int(digits) * unit
 
 
 def by_name(check: Check, every: str = EVERY, what: str = "") -> Callable[[str, Any], dict[str, Any]]:

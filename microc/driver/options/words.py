@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from microc.driver.options.checks import Bound
+from microc.driver.options.checks import Bound, bytes_of
 
 LONGEST_FILE = 1 << 22
 """Bytes of a list of names at most."""
+
+bytes = bytes_of
+"""65536, 64K or 64KB."""
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -76,16 +79,6 @@ def normalization(text: str) -> tuple[str, tuple[tuple[float, ...], tuple[float,
     except ValueError:
         raise ValueError(f"{text!r} is no mean and deviation: write 127.5 127.5, or 124,116,104 58,57,57") from None
     return name or "*", (mean, deviation)
-
-
-def bytes(text: str) -> int:
-    """65536, 64K or 64KB."""
-    units = {"K": 1024, "M": 1024 * 1024}
-    short = text.upper().removesuffix("B").removesuffix("I") if text[-1:] in "bB" else text.upper()
-    digits, unit = (short[:-1], units[short[-1]]) if short[-1:] in units else (text, 1)
-    if not digits.isdecimal() or not 0 < int(digits) * unit < 1 << 32:
-        raise ValueError(f"{text!r} is no number of bytes: write 65536 or 64K")
-    return int(digits) * unit
 
 
 def count(text: str) -> int:

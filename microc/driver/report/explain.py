@@ -19,6 +19,7 @@ from microc.driver.model import source_of
 from microc.driver.options import make_options
 from microc.driver.report.dump import candidates_text, goal_text
 from microc.driver.report.tables import count, facts, table
+from microc.driver.spoken import speaks_python
 from microc.errors import UsageError, nearest
 from microc.module import Call, Module
 from microc.plugin import active
@@ -57,6 +58,7 @@ class Explanation:
         return {**data, "kernel": _kernel_data(self.kernel, full=full)}
 
 
+@speaks_python
 def explain(
     model: Any,
     layer: str | int = "",
