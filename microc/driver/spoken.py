@@ -77,7 +77,7 @@ def _value(option: Option, word: str) -> str | None:
     if option.words:
         return _written(option.words[word]) if word in option.words else None
     if option.word is meaning.bytes:
-        return _written(word) if _parsed(option, word) is not None else None
+        return None if _parsed(option, word) is None else word if word.isdecimal() else _written(word)
     from microc import dtypes
 
     if option.word is meaning.wish and not (
