@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,8 @@ LOUD = np.random.default_rng(0).integers(-32768, 32767, 4000, endpoint=True).ast
 @pytest.mark.skipif(importlib.util.find_spec("pymicro_features") is None, reason="pymicro-features is not installed")
 @pytest.mark.parametrize("x", [int16(sound(0.5)), LOUD, np.zeros(1000, np.int16)], ids=["sound", "loud", "silence"])
 def test_every_frame_is_pymicro_features(x: Array) -> None:
-    from pymicro_features import MicroFrontend as Theirs
-
-    theirs, raw, rows = Theirs(), x.tobytes(), []
+    package: Any = importlib.import_module("pymicro_features")
+    theirs, raw, rows = package.MicroFrontend(), x.tobytes(), []
     for at in range(0, len(raw) - 319, 320):
         row = theirs.process_samples(raw[at : at + 320]).features
         rows += [row] if row else []
