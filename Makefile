@@ -13,7 +13,7 @@ MINUTES ?= 5
 SEED ?= 1
 WHAT ?= tflite onnx keras mcg frames client
 
-.PHONY: demo test fuzz bench docs wheel clean
+.PHONY: demo test fuzz bench docs site wheel clean
 
 demo: $(VENV)/.demo
 	@$(PYTHON) -m microc demo
@@ -30,7 +30,9 @@ fuzz: $(VENV)/.test
 bench: $(VENV)/.test
 	@$(PYTHON) benchmarks/mlperf_tiny.py
 
+# pages of docs/ that are written from the code
 docs: $(VENV)/.test
+	@$(PYTHON) -m scripts.site
 	@$(PYTHON) -m microc operators --markdown > docs/operators.md
 	@$(PYTHON) -m microc options --markdown > docs/options.md
 	@$(PYTHON) -c "from microc.codegen.misra import markdown; print(markdown(), end='')" > docs/misra.md
@@ -38,6 +40,10 @@ docs: $(VENV)/.test
 
 wheel: $(VENV)/.test
 	@$(PYTHON) -m scripts.release
+
+# the documentation as HTML in build/site
+site: $(VENV)/.test
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict -q && echo build/site/index.html
 
 $(VENV)/.demo: pyproject.toml scripts/setup.sh
 	@scripts/setup.sh "$(VENV)" .

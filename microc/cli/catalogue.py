@@ -24,7 +24,7 @@ def boards(arguments: Arguments) -> show.Answer:
         if arguments.subject:
             hint = f"microc boards show {arguments.subject}"
             raise UsageError(f"list takes no name, {arguments.subject!r} was given", hint=hint)
-        found = [_board(load_board(name)) for name in list_boards()]
+        found = [board_row(load_board(name)) for name in list_boards()]
         rows = [
             (
                 b["name"],
@@ -40,7 +40,7 @@ def boards(arguments: Arguments) -> show.Answer:
     if not arguments.subject:
         raise UsageError(f"boards {arguments.action} takes a name or a file", hint="microc boards lists the names")
     board = load_board(arguments.subject)
-    data = _board(board)
+    data = board_row(board)
     if arguments.action == "validate":
         return show.Answer({"board": data, "valid": True}, f"{arguments.subject} is a valid board file: {board.title}")
     details: list[tuple[str, object]] = [
@@ -88,7 +88,7 @@ def _tried(board: Board) -> str:
     return "booted" if "emulator" in board.raw else "built"
 
 
-def _board(board: Board) -> dict[str, Any]:
+def board_row(board: Board) -> dict[str, Any]:
     from microc.device.runners import runners
 
     return {

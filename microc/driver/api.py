@@ -198,7 +198,7 @@ def compile(
     (:mod:`microc.driver.measure.quick_check`).
 
     ``input_shapes`` binds symbolic dimensions: ``{"input": (1, 3, 96, 96)}``. ``options`` are the fields of
-    :class:`~microc.driver.options.Options`. Everything refused is a :class:`~microc.errors.MicrocError`.
+    :class:`~microc.driver.options.Options`; ``progress`` hears of stages. Refusals are :class:`~microc.errors.MicrocError`.
     """
     accepted.call("progress", progress)
     accepted.truth("check", check)

@@ -77,9 +77,9 @@ def build(
     bounds: Named = None,
     threads: int = 1,
 ) -> Any:
-    """Compile functions: a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of them, which
-    become a dictionary by their names. A project that was written (its folder, or what ``microc.open_project`` gives)
-    becomes a firmware.
+    """Compile functions: ``what`` is a PrimFunc (``te.create_prim_func``, ``tir.from_text``), a :class:`Schedule`, or several of
+    them, which become a dictionary by their names. A project that was written (its folder, or what ``microc.open_project``
+    gives) becomes a firmware.
 
     Without ``board`` the result is called with numpy arrays: parameters that the function stores to are its outputs, the others
     its inputs, in their order. With ``board`` it is a :class:`Program`, whose project runs it as any network
@@ -121,10 +121,11 @@ def build(
 
 
 def default_schedule(func: ir.PrimFunc, target: str = "host", *, optimize: str = "speed") -> Schedule:
-    """What the rules of the compiler make of a function that no operator stands behind, the best by the cost model.
+    """What the rules of the compiler make of ``func``, a function that no operator stands behind, the best by the cost model.
 
     Blocks that are called as those of operators (``acc``: the reduction, ``out``: the elementwise work behind it, ``patch``: rows
-    of im2col) are treated as those are.
+    of im2col) are treated as those are. ``target``: a core; ``optimize``: the goal, ``speed``, ``size`` or ``balanced``. Raises
+    UsageError for a core or a goal that there is not, and ProgramError for a function that makes no sense.
     """
     verified(func)
     core = _core(target)

@@ -71,8 +71,9 @@ def import_sklearn(
 ) -> Graph:
     """The graph of a fitted scikit-learn or LightGBM estimator, in floats or (trees) in integers only.
 
-    As :func:`microc.frontend.trees.sklearn.read`: integers q of ``input_dtype`` stand for features q * ``input_scale``; leaves
-    are rounded to ``leaf_dtype``.
+    Integers q of ``input_dtype`` (int8, int16, int32, or unsigned) stand for features q * ``input_scale``, one number or one for
+    each; leaves are rounded to ``leaf_dtype``. ``input_shape``: of one row where the estimator does not say. Raises ModelError or
+    UnsupportedError where the estimator is not fitted or not known, UsageError for a dtype or a scale that cannot be.
     """
     from microc.frontend.trees import sklearn
 

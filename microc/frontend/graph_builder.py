@@ -61,9 +61,11 @@ class GraphBuilder:
         self.loc = Loc(self.loc.file, index, name)
 
     def type(self, value: str) -> TensorType:
+        """Shape and dtype of a value."""
         return self.types[value]
 
     def shape(self, value: str) -> tuple[int, ...]:
+        """The extents of a value."""
         return self.types[value].shape
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32", quant: Quant | None = None) -> str:
@@ -75,6 +77,7 @@ class GraphBuilder:
         return name
 
     def new_constant(self, stem: str, data: Array) -> str:
+        """A constant of the shape and dtype of ``data``, called like ``stem``; ModelError where all take too many bytes."""
         name = fresh_name(self.types, stem)
         self._stored += data.nbytes
         if self._stored > MAX_STORED:

@@ -82,7 +82,8 @@ def quantize(
 
     ``evaluate``: data of the same kinds, with labels where ``labels`` names them, on which both networks are compared (the
     calibration data unless given); or a function of a network (called with one array for each input) that gives a score,
-    larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``options`` are those fields of
+    larger is better. ``pixels``: the reals of pixels 0 and 255, of pictures. ``seed``: of what is held
+    back; ``progress(what, done, of)`` is told of every stage. ``options`` are those fields of
     :class:`~microc.driver.options.Options` that speak of reading. Everything refused is a
     :class:`~microc.errors.MicrocError`.
     """

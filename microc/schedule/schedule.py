@@ -98,15 +98,19 @@ class Schedule:
         return self.apply(kind, where, key, value)
 
     def rename_block(self, block: str, name: str) -> Schedule:
+        """``block`` under another name."""
         return self.apply("rename_block", block, name)
 
     def compute_at(self, block: str, loop: str) -> Schedule:
+        """Compute the producer ``block`` inside ``loop``, just before the consumers there, for what they read."""
         return self.apply("compute_at", block, loop)
 
     def reverse_compute_at(self, block: str, loop: str) -> Schedule:
+        """Compute the elementwise consumer ``block`` inside ``loop``, just after its producer there, for what it made."""
         return self.apply("reverse_compute_at", block, loop)
 
     def compute_inline(self, block: str) -> Schedule:
+        """Put the expression of ``block`` wherever its value is read; its buffer disappears."""
         return self.apply("compute_inline", block)
 
     def reverse_compute_inline(self, block: str) -> Schedule:
@@ -114,20 +118,25 @@ class Schedule:
         return self.apply("reverse_compute_inline", block)
 
     def cache_read(self, block: str, buffer: str, scope: str) -> Schedule:
+        """``block`` reads a copy of ``buffer``, made before it by a new block ``<buffer>_<scope>``."""
         return self.apply("cache_read", block, buffer, scope)
 
     def cache_write(self, block: str, scope: str) -> Schedule:
+        """``block`` writes a new buffer ``<output>_<scope>``, which a new block of that name copies to the old place."""
         return self.apply("cache_write", block, scope)
 
     def set_scope(self, buffer: str, scope: str) -> Schedule:
+        """Move an intermediate buffer to ``workspace``, ``register`` or ``local``."""
         return self.apply("set_scope", buffer, scope)
 
     def set_dtype(self, buffer: str, dtype: str) -> Schedule:
+        """Store an integer buffer in a wider dtype, or a constant of floats in 16 bits that hold its numbers."""
         return self.apply("set_dtype", buffer, dtype)
 
     def transform_layout(
         self, buffer: str, factors: tuple[tuple[int | None, ...], ...], order: tuple[int, ...]
     ) -> Schedule:
+        """Split every axis by its ``factors`` (outermost first); the parts, in ``order``, are the new axes."""
         return self.apply("transform_layout", buffer, factors, order)
 
     def packed(self, buffer: ir.Buffer, array: Array) -> Array:
@@ -135,21 +144,27 @@ class Schedule:
         return packing.packed(array, buffer, ((step.primitive, step.args) for step in self.trace))
 
     def storage_align(self, buffer: str, axis: int, factor: int) -> Schedule:
+        """Round the extent of an axis of an intermediate buffer up to a multiple of ``factor``."""
         return self.apply("storage_align", buffer, axis, factor)
 
     def pad_reduction(self, block: str) -> Schedule:
+        """``block`` computes the superfluous instances of a split with a tail, too, instead of guarding against them."""
         return self.apply("pad_reduction", block)
 
     def decompose_padding(self, block: str) -> Schedule:
+        """A block with a border becomes two: one stores the constant, one the elements inside, without a test."""
         return self.apply("decompose_padding", block)
 
     def defer_init(self, block: str) -> Schedule:
+        """``block``, a sum of integers, starts from zero; all who read it add what it started from."""
         return self.apply("defer_init", block)
 
     def double_reduction(self, block: str, weight: str) -> Schedule:
+        """``block``, a sum of products by ``weight``, sums twice the products, for the high multiply of its readers."""
         return self.apply("double_reduction", block, weight)
 
     def decompose_reduction(self, block: str, loop: str) -> Schedule:
+        """``<block>_init`` runs before ``loop``, over the spatial loops inside it; the block only accumulates."""
         return self.apply("decompose_reduction", block, loop)
 
     def rfactor(self, block: str, loop: str) -> Schedule:
@@ -161,46 +176,60 @@ class Schedule:
         return self.apply("blockize", loop)
 
     def tensorize(self, loop: str, intrin: str) -> Schedule:
+        """Replace ``loop``, and what loops the intrinsic has inside it, by the tensor intrinsic."""
         return self.apply("tensorize", loop, intrin)
 
     def tensorize_pairs(self, weight: str, columns: str, reduction: str, dtype: str) -> Schedule:
+        """Replace the loop ``columns`` (of 2) and the loop of 4 terms inside it by ``dot2`` on paired weights."""
         return self.apply("tensorize_pairs", weight, columns, reduction, dtype)
 
     def pack_bits(self, weight: str, bits: int, order: str, block: int = 0, tables: int = 0) -> Schedule:
+        """Store the rows of a constant matrix of int8, whose numbers fit, in ``bits`` bits each."""
         more = (block, tables) if tables else (block,) if block else ()
         return self.apply("pack_bits", weight, bits, order, *more)
 
     def tensorize_bits(self, weight: str, loop: str, reduction: str, bits: int, block: int = 0) -> Schedule:
+        """Replace ``loop``, over 2 terms of 16-bit activations, by ``dot2`` on weights of ``bits`` bits."""
         return self.apply("tensorize_bits", weight, loop, reduction, bits, *((block,) if block else ()))
 
     def tensorize_bit_columns(self, weight: str, columns: str, reduction: str) -> Schedule:
+        """Replace ``columns`` (of 4) and the loop of 2 terms inside it by ``dot2`` on shared weights."""
         return self.apply("tensorize_bit_columns", weight, columns, reduction)
 
     def select_rounding(self) -> Schedule:
+        """Rounding by a shift that changes in the innermost loop becomes the last of two shifts."""
         return self.apply("select_rounding")
 
     def select_saturation(self) -> Schedule:
+        """``min(max(x, low), high)`` becomes ``saturate_i8(x)`` and the like."""
         return self.apply("select_saturation")
 
     def select_high_mul(self) -> Schedule:
+        """High halves of products by parts: for cores where 64-bit products are calls."""
         return self.apply("select_high_mul")
 
     def select_high_mac(self) -> Schedule:
+        """``high_mac(2 x, m, 2 k) >> s`` becomes ``high_mac(x, m, k) >> (s - 1)``."""
         return self.apply("select_high_mac")
 
     def select_clamp(self) -> Schedule:
+        """Clamping to an int8 becomes ``clamp8``."""
         return self.apply("select_clamp")
 
     def select_fma(self) -> Schedule:
+        """Sums of float32 products, ``c[i] = c[i] + a * b``, round once: ``c[i] = fma(a, b, c[i])``."""
         return self.apply("select_fma")
 
     def select_byte_products(self) -> Schedule:
+        """Products of two bytes that are widened to 32 bits, by one instruction."""
         return self.apply("select_byte_products")
 
     def select_conversion(self) -> Schedule:
+        """Floats are rounded by ``nearest_i32``."""
         return self.apply("select_conversion")
 
     def select_functions(self, *how: bool) -> Schedule:
+        """``erf``, ``exp``, ``expm1``, ``tanh`` of float32 (and ``log``, if asked) become sums, products and a quotient."""
         return self.apply("select_functions", *how)
 
     def compile_with(self, flags: str) -> Schedule:
@@ -213,6 +242,7 @@ class Schedule:
         return tuple(loop.var.name for loop in loops_around(self.func.body, found))
 
     def has(self, block: str) -> bool:
+        """Whether there is a block of this name."""
         return has_block(self.func.body, block)
 
     def named(self, rule: str) -> Schedule:

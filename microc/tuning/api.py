@@ -104,8 +104,8 @@ def tune(
     its batch goes to another. ``load``: a board is flashed once, and candidates are loaded into its RAM, where they take other
     ticks, as records say. ``jobs``: emulators, or processes here, that do; ``fleet``: the address of a scheduler of Dask, whose
     workers' boards do. ``layers``: only those whose name has one of these
-    parts. ``runner`` measures instead. ``callback`` is told of every batch; what it raises ends the search, and keeps the
-    records; so does Ctrl-C, as :class:`Interrupted`.
+    parts. ``seed``: of what is drawn. ``runner`` measures instead. ``callback`` is told of every
+    batch; what it raises ends the search, and keeps the records; so does Ctrl-C, as :class:`Interrupted`.
 
     Compile with ``tuned=FILE`` to use them. Everything refused is a :class:`~microc.errors.MicrocError`.
     """

@@ -64,7 +64,7 @@ class Bundle:
 
 
 def bundle(*programs: Program) -> Bundle:
-    """One firmware of several programs, which must be for one board and one goal, and differ in their names."""
+    """One firmware of several ``programs``, for one board and one goal and of different names; UsageError where they are not."""
     if not programs:
         raise UsageError("a firmware needs a network", hint=_GIVEN)
     for program in programs:

@@ -23,7 +23,7 @@ _FOLDERS = tuple(str(level) for level in range(1, MOST_CORES))
 
 
 def load_library(path: str | Path, core: str = "") -> Library:
-    """Load what :meth:`Library.export_library` wrote; a source archive is compiled first.
+    """Load what :meth:`Library.export_library` wrote to ``path``; a source archive is compiled first.
 
     Of a library for several cores the kernels run that are for the first which this computer is, or those of ``core``.
     ModelError where this computer is none of them, and for what is no library.

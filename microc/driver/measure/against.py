@@ -61,7 +61,8 @@ def verify(
     or where ``weight_dtype`` rounds weights, numpy on the network of these.
 
     ``data``: a path (as ``--data`` of the command), an array or one for every input with the samples along the first axis, or a
-    mapping of such by the inputs' names; None: ``samples`` random sets (:mod:`microc.driver.reference.draws`). ``tolerance``:
+    mapping of such by the inputs' names; None: ``samples`` random sets, by ``seed`` (:mod:`microc.driver.reference.draws`).
+    ``layers``: compare these, too, not the outputs alone; ``progress(what, done, of)`` is told of every stage. ``tolerance``:
     for floats, relative to the largest magnitude of a tensor (default 1e-4 for float32); ``quanta``: for integers.
 
     ``.agrees`` of the result says whether all outputs do. Raises ToolError where the framework is not installed, UsageError

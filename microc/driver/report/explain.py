@@ -71,7 +71,8 @@ def explain(
 ) -> Explanation:
     """Compile a model as :func:`microc.compile` does, and tell how the kernel of ``layer`` came to be: candidates with their
     costs and why they lost, the steps of the schedule, what the cost model counts, the C. ``layer``: a name, or a part of one, or
-    the number of a step; without it, the steps are listed. UsageError where no layer, or several, are meant.
+    the number of a step; without it, the steps are listed. ``target``, or ``board``, whose core it is;
+    ``input_shapes``, ``progress`` and ``options`` as there. UsageError where no layer, or several, are meant.
     """
     accepted.call("progress", progress)
     chosen = make_options(input_shapes=input_shapes, **options)

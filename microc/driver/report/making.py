@@ -36,7 +36,8 @@ def report(
     ``model``: anything that :func:`microc.compile` takes, which is compiled for ``board`` (a name or the path of a board
     file; default: this computer) under ``options``; or a :class:`microc.Program`, or the folder of a project, which have theirs.
     A network that does not fit is reported all the same, and said not to; ``accuracy``: of
-    :func:`microc.driver.report.accuracy.read_accuracy`.
+    :func:`microc.driver.report.accuracy.read_accuracy`. ``input_shapes`` and ``progress`` as there. Raises what compiling
+    raises, and OutputError where a folder is no project.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
     made = isinstance(model, (api.Program, Project)) or (

@@ -1,0 +1,1 @@
+"""The documentation: the site builds, its links hold, its code runs, its reference is complete."""

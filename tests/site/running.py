@@ -1,0 +1,100 @@
+"""The code of a page of docs/, run in the order in which it stands there.
+
+A block with a title is a file: it is written. Lines of a ``console`` block that begin with ``$`` are commands, ``python`` blocks
+without a title are run in one namespace, and what a ``text`` block shows after them must have been said: line by line, without
+regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names programs or
+packages of Python, without which a block is left out, and what it shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?(?: needs=(\S+))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
+"""Programs that pages may call beside microc and what they built."""
+
+
+class Runner:
+    """One page in one folder. ``python``: the interpreter whose microc is used; ``replaced``: other words for a command."""
+
+    def __init__(
+        self, page: Path, folder: Path, python: str = sys.executable, replaced: dict[str, str] | None = None
+    ) -> None:
+        self.page, self.folder, self.python, self.replaced = page, folder, python, replaced or {}
+        self.said, self.left_out, self.names = "", False, dict[str, Any]()
+        self.commands: list[str] = []
+
+    def run(self) -> None:
+        """All blocks; AssertionError where one fails or says something else than is shown."""
+        text = self.page.read_text(encoding="utf-8")
+        for block in BLOCK.finditer(text):
+            language, title, needed, content = block.groups()
+            place = f"{self.page.name}:{text[: block.start()].count(chr(10)) + 1}"
+            if language == "text":
+                if not self.left_out:
+                    self._compare(content, place)
+                continue
+            self.left_out = not all(_there(each) for each in (needed or "").split(",") if each)
+            if self.left_out:
+                continue
+            if title:
+                (self.folder / title).write_text(content, encoding="utf-8")
+            elif language == "console":
+                for line in content.splitlines():
+                    assert line.startswith("$ "), f"{place}: {line}"
+                    self._command(line[2:], place)
+            elif language == "python":
+                self._python(content, place)
+
+    def _command(self, line: str, place: str) -> None:
+        line = self.replaced.get(line, line)
+        words = shlex.split(line)
+        if not words:
+            return
+        if words[0] == "cd":
+            self.folder = self.folder / words[1]
+            return
+        known = {"microc": [self.python, "-m", "microc"], "python": [self.python]}
+        assert words[0] in (*known, *TOOLS) or words[0].startswith("./"), f"{place}: {line}"
+        done = subprocess.run(
+            [*known.get(words[0], words[:1]), *words[1:]], cwd=self.folder, env=self._environment(), capture_output=True,
+            text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{place}: {line}\n{done.stdout}{done.stderr}"
+        self.commands.append(line)
+        self.said += done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        """Commands find this checkout, unless another interpreter brings its own microc."""
+        return {**os.environ, **({"PYTHONPATH": str(ROOT)} if self.python == sys.executable else {})}
+
+    def _python(self, content: str, place: str) -> None:
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(compile(content, place, "exec"), self.names)
+        self.said += said.getvalue()
+
+    def _compare(self, shown: str, place: str) -> None:
+        said = {_plain(line) for line in self.said.splitlines()}
+        for line in filter(None, shown.splitlines()):
+            assert _plain(line) in said, f"{place}: nothing says: {line}"
+
+
+def _there(name: str) -> bool:
+    return shutil.which(name) is not None or importlib.util.find_spec(name) is not None
+
+
+def _plain(line: str) -> str:
+    """A line whose numbers may differ a little, and whose columns may be wider."""
+    return re.sub(r"\d[\d,.]*", "0", " ".join(line.split()))

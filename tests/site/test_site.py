@@ -1,0 +1,85 @@
+"""The site builds without a warning, holds nothing from elsewhere, and every link and anchor in it has a target."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+"""Elements that a browser loads something for, and the attribute that says what."""
+
+
+class Page(HTMLParser):
+    """The links of a page, the places in it, and what it loads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.places |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        if tag in LOADING and found.get("rel") not in ("canonical", "next", "prev") and LOADING[tag] in found:
+            self.loaded.append(found[LOADING[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("mkdocs", "material", "mkdocstrings_handlers"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install microc[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+
+
+def test_every_link_has_a_target(site: Path, pages: dict[Path, Page]) -> None:
+    assert len(pages) > 40
+    lost = []
+    for path, page in pages.items():
+        for link in page.links:
+            there = urlparse(link)
+            if there.scheme or path.name == "404.html":
+                continue
+            target = (path.parent / unquote(there.path)).resolve() if there.path else path
+            target = target / "index.html" if target.is_dir() else target
+            anchor = unquote(there.fragment)
+            if not target.is_file() or (anchor and target in pages and anchor not in pages[target].places):
+                lost.append(f"{path.relative_to(site)}: {link}")
+    assert not lost, lost
+
+
+def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, Page]) -> None:
+    foreign = {each for page in pages.values() for each in page.loaded if urlparse(each).scheme not in ("", "data")}
+    assert not foreign
+
+
+def test_the_first_page_is_first(site: Path) -> None:
+    assert "Five commands" in (site / "index.html").read_text(encoding="utf-8")
