@@ -64,7 +64,7 @@ def test_bash_offers_what_may_stand_there(bash: Path, tmp_path: Path) -> None:
     def offered(*words: str) -> list[str]:
         return completed(bash, here, "microc", *words)
 
-    assert offered("com") == ["compile", "completion"]
+    assert offered("com") == ["compare", "compile", "completion"]
     assert set(commands.COMMANDS) == set(offered(""))
     assert offered("-q", "ver") == ["verify"]
     assert offered("compile", "") == ["a model.tflite", "b.onnx", "models"]

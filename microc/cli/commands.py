@@ -13,6 +13,7 @@ from microc.cli import show
 from microc.cli.arguments import Arguments
 from microc.cli.bench import bench
 from microc.cli.catalogue import boards, operators, options, plugin, ports
+from microc.cli.compiled_rows import next_rows, stream_rows, test_rows
 from microc.cli.compiling import compile_bundle, compile_model, progress, refuse_other
 from microc.cli.completion import completion
 from microc.cli.demo import demo
@@ -60,7 +61,7 @@ def compile_(arguments: Arguments) -> show.Answer:
     rows = [
         ("model", f"{report['source']} -> {folder} for {report['board']} ({report['cpu']})"),
         *_tensor_rows(report),
-        *_stream_rows(report),
+        *stream_rows(report),
         ("kernels", f"{report['kernels']} ({report['functions']} functions)"),
         ("multiply-accumulates", f"{show.count(report['macs'])} of {show.count(report['nominal_macs'])} in the model"),
         *_arithmetic_rows(report),
@@ -70,48 +71,14 @@ def compile_(arguments: Arguments) -> show.Answer:
             f"{show.count(report['arena'])} bytes (lower bound {show.count(report['arena_lower_bound'])}, {report['planner']})",
         ),
         *_streamed_rows(report),
-        *_test_rows(report),
+        *test_rows(report),
         ("in place", f"{sum(layer['in_place'] > 0 for layer in report['layers'])} kernels write over what they read"),
         ("flash, estimated", show.of(report["flash"], report["board_flash"])),
         ("RAM", show.of(report["ram"], report["board_ram"])),
         *estimate_rows(report),
-        *_next_rows(arguments, folder, report["board"]),
+        *next_rows(arguments, folder, report["board"]),
     ]
     return show.Answer({"folder": str(folder), "report": report}, show.facts(rows))
-
-
-def _next_rows(arguments: Arguments, folder: Path, board: str) -> list[tuple[str, object]]:
-    """What to type next: to see it run, and to take the network into a firmware of one's own."""
-    import shlex
-
-    here, model = shlex.quote(str(folder)), shlex.quote(str(arguments.models[0]))
-    named = f" --board {shlex.quote(arguments.board)}" if arguments.board else ""
-    flash = "" if board == "host" else f" && microc flash {here}"
-    return [
-        ("next", f"microc build {here}{flash} && microc verify {here}"),
-        (
-            "to ship it",
-            f"microc export {model}{named} --format c -o DIR (microc export --list: for Arduino, CMake, Zephyr ...)",
-        ),
-    ]
-
-
-def _test_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What the network checks itself with."""
-    found = report["self_test"]
-    return [("self-test", f"{found['samples']} samples, {show.count(found['bytes'])} bytes")] if found else []
-
-
-def _stream_rows(report: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """How a network takes a sequence frame by frame."""
-    found = report["streaming"]
-    if found is None:
-        return []
-    rows: list[tuple[str, object]] = [("stream", f"frames a run: {found['hop']}")]
-    for name, output in found["outputs"].items():
-        gives = f"frames: {output['frames']}, {output['delay']} late" if output["frames"] else "of the last frames"
-        rows.append((f"  {name}", f"{gives}, from run {output['first'] + 1} on"))
-    return rows
 
 
 def _compile_several(arguments: Arguments, output: Path) -> show.Answer:
