@@ -50,6 +50,8 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "bench": ["{model}", "--boards", "host"],
     "demo": ["--board", "host"],
     "doctor": [],
+    "completion": ["bash"],
+    "man": [],
 }
 """A call of every command, in this order, in one folder."""
 BY_NAME = frozenset({"operators", "decisions", "operations", "options", "sha256", "dtypes", "sections", "parts"})

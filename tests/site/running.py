@@ -2,8 +2,8 @@
 
 A block with a title is a file: it is written. Lines of a ``console`` block that begin with ``$`` are commands, ``python`` blocks
 without a title are run in one namespace, and what a ``text`` block shows after them must have been said: line by line, without
-regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names programs or
-packages of Python, without which a block is left out, and what it shows.
+regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names
+programs or packages of Python, without which a block is left out, and what it shows.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["verify", str(folder), "--network", "digits_float"]) == 0
     assert main(["run", str(folder), "--network", "digits"]) == 2
     assert "did you mean digits_int8 or digits_float?" in capsys.readouterr().err
-    assert main(["compile", str(digits.INT8), str(digits.INT8), "-o", str(folder)]) == 2
+    assert main(["compile", str(digits.INT8), str(digits.INT8), "-o", str(tmp_path / "twice")]) == 2
     assert "would both be called 'digits_int8'" in capsys.readouterr().err
 
 
