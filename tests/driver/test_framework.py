@@ -11,7 +11,7 @@ import microc
 from microc.device.boards import list_boards, load_board
 from microc.driver.api import Program
 from microc.driver.compile.bundle import bundle
-from microc.driver.measure.firmware import build, networks, open_project
+from microc.driver.measure.firmware import build, open_project
 from microc.driver.measure.session import Device
 from microc.driver.measure.verify import samples, verify
 from microc.errors import ToolError
@@ -52,7 +52,7 @@ def test_two_networks(esp_idf: None, tmp_path: Path) -> None:
     programs = [microc.compile(digits.INT8, board=board, name="digits"), microc.compile(awkward(), board=board)]
     project = open_project(bundle(*programs).write(tmp_path / "project"))
     build(project)
-    for one in networks(project):
+    for one in project.networks():
         with Device(one, f"pipe:{shlex.quote(str(one.elf))}") as device:
             assert device.run_kernel(0).mean >= 0
 

@@ -19,9 +19,10 @@ _ENTRIES = ("run", "run_kernel", "run_batch", "reset", "runs_here")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The kernels for a core: what the library says of them, and their entry points."""
+    """The kernels for a core: what the library says of them, their folder in an archive, their entry points."""
 
     manifest: dict[str, Any]
+    folder: str
     run: Callable[..., int]
     run_kernel: Callable[..., int]
     run_batch: Callable[..., int]
@@ -72,5 +73,6 @@ def _levels(library: ctypes.CDLL, path: Path) -> list[Level]:
         entries = [getattr(library, f"microc_{name}{end}", None) for name in _ENTRIES]
         if manifest.get("schema_version") != SCHEMA_VERSION or None in entries:
             raise ModelError(f"{path.name} was made by another version of microc", hint="export it again")
-        found.append(Level(manifest, *entries))  # type: ignore[arg-type]  # none of them is None
+        folder = f"{number}/" if number else ""
+        found.append(Level(manifest, folder, *entries))  # type: ignore[arg-type]  # none of them is None
     return found

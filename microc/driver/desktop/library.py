@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,22 +15,14 @@ from microc.driver import accepted
 from microc.driver.desktop.export import export_shared, export_tar
 from microc.driver.desktop.levels import level_of
 from microc.driver.desktop.named import in_order, position_of
+from microc.driver.desktop.timing import TimingResult, time_runs
 from microc.driver.shown import signature, table
 from microc.driver.sizes.shapes import RunShapes, as_array
 from microc.dtypes import Array
 from microc.errors import ModelError, OutputError, UsageError, suggestion
 
-
-@dataclass(frozen=True, slots=True)
-class TimingResult:
-    """Seconds per run: mean, median, min, max over ``repeats`` measurements of ``number`` runs each."""
-
-    mean: float
-    median: float
-    min: float
-    max: float
-    repeats: int
-    number: int
+if TYPE_CHECKING:
+    from microc.driver.report.report import Report
 
 
 class Library:
@@ -230,16 +220,17 @@ class Library:
     def time_evaluator(self, number: int = 10, repeats: int = 5) -> TimingResult:
         """Time ``repeats`` x ``number`` runs on the inputs set before."""
         number, repeats = accepted.integer("number", number, 1), accepted.integer("repeats", repeats, 1)
-        self.run()
-        seconds = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            for _ in range(number):
-                self.run()
-            seconds.append((time.perf_counter() - start) / number)
-        return TimingResult(
-            float(np.mean(seconds)), float(np.median(seconds)), min(seconds), max(seconds), repeats, number
-        )
+        return time_runs(self.run, number, repeats)
+
+    def report(self, accuracy: Mapping[str, Any] | None = None) -> Report:
+        """What the network costs on this computer, layer by layer, from estimates: what :func:`microc.report` gives, with
+        ``accuracy`` as there. Cycles are those of the core whose kernels run, the arena is in bytes; a firmware's flash and RAM
+        are None. The C of layers is there unless the library was loaded as a shared object. Nothing is refused."""
+        from microc.device.boards import load_board
+        from microc.driver.report.report import report_of
+
+        code = self._sources.get(f"{self._level.folder}model.c", "")
+        return report_of(self.manifest, load_board("host"), model_c=code, accuracy=accuracy)
 
     def export_library(self, path: str | Path) -> Path:
         """Write the network to ``path``: a shared library (``.so``) or its C sources (``.tar``).

@@ -49,6 +49,11 @@ class Project:
     def emulated(self) -> bool:
         return "emulator" in self.board.raw
 
+    def networks(self) -> tuple[Project, ...]:
+        """All networks of the firmware, in the board's order; the project itself where it has one."""
+        names = _manifest(self.folder / MARKER).get("models", ())
+        return tuple(open_project(self.folder, name) for name in names) or (self,)
+
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
@@ -83,12 +88,6 @@ def open_project(folder: str | Path, model: str = "") -> Project:
     sources = root / names[index] if "models" in data else root
     own = _manifest(sources / MARKER) if "models" in data else data
     return Project(root, own, load_copy(root / "board" / "board.json", own["board"]), index, sources)
-
-
-def networks(project: Project) -> tuple[Project, ...]:
-    """All networks of a project's firmware, in the board's order; the project itself where it has one."""
-    names = _manifest(project.folder / MARKER).get("models", ())
-    return tuple(open_project(project.folder, name) for name in names) or (project,)
 
 
 def _manifest(path: Path) -> dict[str, Any]:

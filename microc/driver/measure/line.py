@@ -13,7 +13,7 @@ from microc.device.emulator import Emulator
 from microc.device.ports import find_port
 from microc.device.simulator import simulated, simulator_line
 from microc.device.transport import Transport, open_transport
-from microc.driver.measure.firmware import Project, networks, open_project
+from microc.driver.measure.firmware import Project, open_project
 from microc.errors import DeviceError, MicrocError, UsageError
 
 AUTO = "auto"
@@ -40,7 +40,7 @@ def project_behind(transport: Transport, network: str) -> Project:
         places = [Path(), *sorted(path for path in Path().iterdir() if path.is_dir())]
         for place in (place for place in places if (place / MARKER).is_file()):
             try:
-                found = networks(open_project(place))
+                found = open_project(place).networks()
             except MicrocError:  # an export, or of another version
                 continue
             for project in found:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microc.driver.measure.clock import Clock
-from microc.driver.measure.firmware import Project
 from microc.driver.report.size import SizeReport, live_bytes
+
+if TYPE_CHECKING:
+    from microc.driver.measure.firmware import Project
 
 
 @dataclass(frozen=True, slots=True)

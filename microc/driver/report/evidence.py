@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,12 @@ from microc.codegen.files import write_tree
 from microc.codegen.manifest import to_json
 from microc.codegen.sbom import created
 from microc.device.toolchain import find_compiler
-from microc.driver.measure.firmware import Project
 from microc.driver.report.evidence_page import page
 from microc.dtypes import Array
 from microc.errors import OutputError, ToolError
+
+if TYPE_CHECKING:
+    from microc.driver.measure.firmware import Project
 
 VERSION = 1
 _PACKAGES = ("numpy", "onnx", "tflite", "flatbuffers", "jinja2")

@@ -12,6 +12,7 @@ from microc.device.toolchain import find_compiler
 from microc.driver import accepted, api
 from microc.driver.compile.lower import Progress
 from microc.driver.compile.pipeline import compile_model
+from microc.driver.desktop.library import Library
 from microc.driver.measure.firmware import Project, open_project
 from microc.driver.measure.profile import Profile
 from microc.driver.model import source_of
@@ -34,13 +35,14 @@ def report(
     """The report of a network on a board, from estimates: no compiler and no board is asked.
 
     ``model``: anything that :func:`microc.compile` takes, which is compiled for ``board`` (a name or the path of a board
-    file; default: this computer) under ``options``; or a :class:`microc.Program`, or the folder of a project, which have theirs.
+    file; default: this computer) under ``options``; or a :class:`microc.Program`, a :class:`microc.Library`, or the folder of a
+    project, which have theirs.
     A network that does not fit is reported all the same, and said not to; ``accuracy``: of
     :func:`microc.driver.report.accuracy.read_accuracy`. ``input_shapes`` and ``progress`` as there. Raises what compiling
     raises, and OutputError where a folder is no project.
     """
     path = Path(model) if isinstance(model, (str, Path)) else None
-    made = isinstance(model, (api.Program, Project)) or (
+    made = isinstance(model, (api.Program, Library, Project)) or (
         path is not None and path.is_dir() and (path / "manifest.json").is_file()
     )
     if made:
@@ -48,6 +50,8 @@ def report(
             raise UsageError("what is compiled has its board and options", hint="give the model to have others")
         if isinstance(model, api.Program):
             return of_program(model, accuracy)
+        if isinstance(model, Library):
+            return model.report(accuracy)
         return of_project(
             model if isinstance(model, Project) else open_project(accepted.path("a project", model)), accuracy
         )

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from microc.device.pieces import Piece
 from microc.device.toolchain import STACK
-from microc.driver.measure.firmware import Project
+
+if TYPE_CHECKING:
+    from microc.driver.measure.firmware import Project
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {

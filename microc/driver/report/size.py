@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from microc.device.pieces import KINDS, pieces
-from microc.driver.measure.firmware import Project, networks
 from microc.driver.report.owners import PARTS, Owners, SymbolSize
 from microc.errors import UsageError
+
+if TYPE_CHECKING:
+    from microc.driver.measure.firmware import Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def measure(project: Project, elf: Path | None = None) -> SizeReport:
     """
     path = elf or project.elf
     objects = () if elf else tuple((project.folder / "build").rglob("*.o"))
-    together = networks(project)
+    together = project.networks()
     symbols = Owners(together, own=elf is None).symbols(pieces(path, objects))
     if not any(s.part in ("weights", "kernels") for s in symbols):
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +91,20 @@ def test_shared_functions_are_divided() -> None:
     layers = report(program).data["layers"]
     assert len({layer["function"] for layer in layers}) == 1 < len(layers)
     assert sum(layer["code"] for layer in layers) == program.module.kernels[0].code_bytes > 0
+
+
+def test_a_library_has_a_report(tmp_path: Path) -> None:
+    """Of the kernels that run here, with their C; a shared object has no sources, the numbers all the same."""
+    library = microc.compile(digits.INT8, "x86-64-v3,portable")
+    loaded = [
+        microc.load_library(library.export_library(tmp_path / f"net{end}"), "portable") for end in (".tar", ".so")
+    ]
+    for each in (microc.compile(digits.INT8), microc.compile(digits.INT8, "cortex-m4"), library, *loaded):
+        found = report(each)
+        assert found.to_data() == each.report().to_data() and "conv2d" in found.html()
+        assert found.data["board"]["cpu"] == each.manifest["options"]["cpu"] and found.data["totals"]["flash"] is None
+        assert found.data["totals"]["arena"] == each.manifest["arena_size"]
+        assert all(bool(layer["c"]) == (each is not loaded[1]) for layer in found.data["layers"])
+        assert json.loads(found.json())["layers"] and repr(found).startswith("<Report digits_int8(")
+    with pytest.raises(UsageError, match="has its board"):
+        report(library, board="host")
