@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import microc
+from microc.dtypes import Array
 from scripts.release import ROOT, CheckError, build, check_source, check_wheel, install, metadata, run
+from tests.device.smoke import needs
+from tests.site.running import Runner
 
+FIRST = ROOT / "docs" / "index.md"
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -99,3 +105,40 @@ def test_one_place_has_the_version() -> None:
 
 def test_python_is_new_enough() -> None:
     assert sys.version_info >= tuple(map(int, PROJECT["requires-python"].removeprefix(">=").split(".")))
+
+
+def lines(count: int, seed: int) -> tuple[Array, list[int]]:
+    """Images as those of the first page, and their classes: rows, columns, diagonals."""
+    generator = np.random.default_rng(seed)
+    images, classes = generator.normal(0, 0.3, (count, 1, 12, 12)).astype(np.float32), [k % 3 for k in range(count)]
+    for image, kind in zip(images, classes, strict=True):
+        place = np.eye(12)[generator.integers(12)]
+        image[0] += (place[:, None], place, np.eye(12))[kind].astype(np.float32)
+    return images, classes
+
+
+@needs("arm-none-eabi-gcc", "qemu-system-arm")
+@pytest.mark.cross
+@pytest.mark.emulator
+def test_the_first_page(installed: Path, tmp_path: Path) -> None:
+    """Its five commands, by the wheel: to a measured inference on an emulated board. Without PyTorch here, the network that the
+    page's program made before (``tests/data/site/first.onnx``) takes the place of the one that it makes, and what the page shows,
+    which has names of PyTorch's, is not compared."""
+    text = FIRST.read_text(encoding="utf-8")
+    found = importlib.util.find_spec("torch")
+    replaced = {'pip install "microc[torch]"': ""}  # the wheel is installed, torch is lent
+    if found is not None and found.origin is not None:
+        packages = next((installed.parent / "lib").glob("python*/site-packages"))
+        (packages / "lent.pth").write_text(f"{Path(found.origin).parents[1]}\n")
+    else:
+        shutil.copyfile(ROOT / "tests" / "data" / "site" / "first.onnx", tmp_path / "first.onnx")
+        np.save(tmp_path / "calibration.npy", lines(200, 0)[0])
+        images, classes = lines(200, 1)
+        np.savez(tmp_path / "test.npz", x=images, label=classes)
+        (quantize,) = re.findall(r"^\$ (microc quantize .*)$", text, re.MULTILINE)
+        replaced |= {"python network.py": "", quantize: quantize.replace("network.pt2", "first.onnx")}
+    page = Runner(FIRST, tmp_path, str(installed / "python"), replaced, compared=found is not None)
+    page.run()
+    assert len(re.findall(r"^\$ ", text, re.MULTILINE)) == 5
+    assert re.search(r"accuracy +\d+\.\d\d % -> (9[5-9]|100)\.", page.said)
+    assert re.search(r"netduinoplus2: [\d,]{5,} instructions", page.said)

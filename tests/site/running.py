@@ -2,8 +2,8 @@
 
 A block with a title is a file: it is written. Lines of a ``console`` block that begin with ``$`` are commands, ``python`` blocks
 without a title are run in one namespace, and what a ``text`` block shows after them must have been said: line by line, without
-regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names
-programs or packages of Python, without which a block is left out, and what it shows.
+regard to spaces and to the digits of numbers. ``sh`` blocks need what is not here. ``needs=A,B`` behind a language names programs
+or packages of Python, without which a block is left out, and what it shows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,19 @@ TOOLS = ("cc", "make", "cmake", "ctest", "cp", "ls", "python")
 
 
 class Runner:
-    """One page in one folder. ``python``: the interpreter whose microc is used; ``replaced``: other words for a command."""
+    """One page in one folder. ``python``: the interpreter whose microc is used; ``replaced``: other words for a command;
+    ``compared``: whether what is shown must be said."""
 
     def __init__(
-        self, page: Path, folder: Path, python: str = sys.executable, replaced: dict[str, str] | None = None
+        self,
+        page: Path,
+        folder: Path,
+        python: str = sys.executable,
+        replaced: dict[str, str] | None = None,
+        compared: bool = True,
     ) -> None:
         self.page, self.folder, self.python, self.replaced = page, folder, python, replaced or {}
+        self.compared = compared
         self.said, self.left_out, self.names = "", False, dict[str, Any]()
         self.commands: list[str] = []
 
@@ -43,7 +50,7 @@ class Runner:
             language, title, needed, content = block.groups()
             place = f"{self.page.name}:{text[: block.start()].count(chr(10)) + 1}"
             if language == "text":
-                if not self.left_out:
+                if self.compared and not self.left_out:
                     self._compare(content, place)
                 continue
             self.left_out = not all(_there(each) for each in (needed or "").split(",") if each)
