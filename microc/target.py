@@ -92,6 +92,13 @@ class Board:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def ids(self) -> Mapping[str, Any]:
+        """What build systems call the board, by their names: ``[ids]`` of its file, and the chip of its framework."""
+        framework = self.raw.get("framework")
+        own = {framework["name"]: framework["target"]} if framework else {}
+        return {**own, **self.raw.get("ids", {})}
+
+    @property
     def flash_bytes(self) -> int:
         """Size of the regions that hold code and weights; 0 when the board does not bound it."""
         return sum(r.size for r in self.regions if r.kind == "flash")

@@ -54,7 +54,7 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "man": [],
 }
 """A call of every command, in this order, in one folder."""
-BY_NAME = frozenset({"operators", "decisions", "operations", "options", "sha256", "dtypes", "sections", "parts"})
+BY_NAME = frozenset({"operators", "decisions", "operations", "options", "sha256", "dtypes", "sections", "parts", "ids"})
 """Objects whose keys are names of a model or of operators."""
 MEANINGS = {
     "schema_version": "of all of these; another number where a key goes or changes its meaning",

@@ -55,6 +55,7 @@ def boards(arguments: Arguments) -> show.Answer:
         ("emulator", board.raw["emulator"]["argv"][0] if data["emulated"] else "none"),
         *((("simulator", board.raw["simulator"]["argv"][0]),) if "simulator" in board.raw else ()),
         ("tried", _TRIED[data["tried"]]),
+        *((f"in {tool}", id if isinstance(id, str) else " ".join(id.values())) for tool, id in board.ids.items()),
         ("flash with", ", ".join(data["runners"]) or "nothing: it is a process"),
         ("ticks", f"{board.raw['timer']['hz']:,} a second"),
     ]
@@ -100,6 +101,7 @@ def board_row(board: Board) -> dict[str, Any]:
         "ram": board.ram_bytes,
         "emulated": "emulator" in board.raw,
         "tried": _tried(board),
+        "ids": dict(board.ids),
         "runners": [runner.name for runner in runners(board)],
     }
 

@@ -19,6 +19,7 @@ import jinja2
 from microc import paths
 from microc.codegen.compiler_options import optimisation, webassembly
 from microc.codegen.files import MARKER
+from microc.codegen.ids import Ids, board_ids
 from microc.codegen.manifest import manifest, to_json
 from microc.codegen.network import render_network
 from microc.codegen.render import render, render_line
@@ -97,6 +98,7 @@ class PackageContext:
     cpu: Word
     isa: Name
     board_title: Text
+    ids: Ids
     optimisation: Code
     compiling: Code
     samples: tuple[Code, ...]
@@ -263,6 +265,7 @@ def _context(
         cpu=Word(board.target.cpu),
         isa=Name(board.target.isa),
         board_title=Text(board.title),
+        ids=board_ids(board),
         optimisation=Code(optimisation(board.target, module.options["optimize"])),
         compiling=Code(webassembly(board.target)),
         samples=definitions(module, frames, f"{model.upper}_FLASH " if model.flash_space else ""),

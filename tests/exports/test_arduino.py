@@ -130,6 +130,7 @@ def test_the_sketch_is_cpp_for_any_board(tmp_path: Path, which: str) -> None:
 
 
 CORE = """
+#pragma once
 #include <stdint.h>
 #include <stdio.h>
 #define F(text) text

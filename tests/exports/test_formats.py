@@ -214,7 +214,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "__ARM_FEATURE_DSP" in (folder / "src" / "digits_int8_model.c").read_text()
     np.save(tmp_path / "x.npy", digits.images(1)[0])
     words = ["export", MODEL, "--format", "c", "-o", str(folder), "--name", "2 kws", "--input", str(tmp_path / "x.npy")]
-    assert main(words) == 0
+    assert main([*words, "--force"]) == 0
     said = capsys.readouterr().out
     assert f"{len(list(folder.iterdir()))} files in {folder}" in said and "cc -O2 -o sample *.c -lm" in said
     assert (folder / "m_2_kws_model.h").is_file() and not (folder / "src").exists()
